@@ -14,7 +14,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Window
 from reverie.envs.wrappers import FrameStack
-from reverie.nn.frames import Frames
+from reverie.nn.preprocess import Frames
 from reverie.replay.config import ReplayConfig
 from reverie.replay.replay import Replay
 

@@ -76,9 +76,8 @@ class Inputs(nn.Module):
         self.vectors: dict[str, ObsPart] = {key: spec[key] for key in sorted(spec) if key not in read}
         self.dtype = dtype
         self.encoder: Any = cfg.encoder.build(read) if read else None
-        self.width = sum(part.width for part in self.vectors.values()) + (
-            0 if self.encoder is None else self.encoder.width
-        )
+        self.width = sum(part.width for part in self.vectors.values())
+        self.width += 0 if self.encoder is None else self.encoder.width
         self.memory: Remembers | None = None if memory is None else memory.build(self.width)
         if self.memory is not None:
             self.width = self.memory.units
@@ -108,16 +107,9 @@ class Network(nn.Module):
     """Observations, and maybe another input, through an MLP, or K of them (``copies``) that share only an encoder."""
 
     def __init__(
-        self,
-        spec: ObsSpec,
-        outputs: int,
-        cfg: NetworkConfig,
-        dtype: torch.dtype = torch.float32,
-        *,
-        more: int = 0,
-        copies: int | None = None,
-        squash: bool = False,
-    ) -> None:
+        self, spec: ObsSpec, outputs: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32, *, more: int = 0,
+        copies: int | None = None, squash: bool = False,
+    ) -> None:  # fmt: skip
         """``more`` is the width of the other input; ``squash`` applies tanh to the output."""
         super().__init__()
         self.inputs: Inputs = Inputs(spec, cfg, dtype, getattr(cfg, "memory", None))
@@ -167,7 +159,6 @@ class GaussianActor(Network):
         super().__init__(obs_spec, 2 * width, cfg, dtype)
 
     def forward(self, obs: Obs) -> DiagonalNormal:
-        """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
         return tanh_mean(*self.outputs(obs).chunk(2, -1))
 
 
@@ -184,7 +175,6 @@ class FixedStdGaussianActor(DeterministicActor):
         self.log_std: nn.Parameter = nn.Parameter(torch.zeros(width))
 
     def forward(self, obs: Obs) -> DiagonalNormal:  # type: ignore[override]
-        """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
         return DiagonalNormal(self.outputs(obs), self.log_std.clamp(*IQL_LOG_STD))
 
 
@@ -198,7 +188,6 @@ class ChoicesActor(Network):
         self.classes = classes
 
     def forward(self, obs: Obs) -> Choices:
-        """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
         return Choices(masked(self.outputs(obs), obs), self.classes)
 
 
@@ -206,13 +195,9 @@ class MixedActor(Network):
     """A policy pi(a | s) over numbers and choices: one perceptron for the parameters of both."""
 
     def __init__(
-        self,
-        obs_spec: ObsSpec,
-        action_spec: ActionSpec,
-        cfg: NetworkConfig,
-        dtype: torch.dtype = torch.float32,
+        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype = torch.float32,
         numbers: Callable[[Tensor, Tensor], DiagonalNormal | SquashedNormal] = tanh_mean,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``numbers(mean, log_std)`` is the distribution of the numbers, of two outputs ``[..., C]`` each."""
         classes, count = all_classes(action_spec), all_numbers(action_spec)
         super().__init__(obs_spec, 2 * count + sum(classes), cfg, dtype)
@@ -222,7 +207,6 @@ class MixedActor(Network):
         self.layout: Layout = Layout(action_spec)
 
     def forward(self, obs: Obs) -> Mixed:
-        """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
         mean, log_std, logits = torch.split(self.outputs(obs), self.widths, -1)
         choices = Choices(masked(logits, of_classes(obs, self.layout)), self.classes)
         return Mixed(self.numbers(mean, log_std), choices, self.layout)
@@ -246,13 +230,9 @@ class QEnsemble(Network):
     """A critic Q(s, a), or K critics (``copies``) that share only a CNN."""
 
     def __init__(
-        self,
-        obs_spec: ObsSpec,
-        width: int,
-        cfg: NetworkConfig,
-        copies: int | None = None,
+        self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, copies: int | None = None,
         dtype: torch.dtype = torch.float32,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(obs_spec, 1, cfg, dtype, more=width, copies=copies)
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
@@ -260,14 +240,11 @@ class QEnsemble(Network):
         return self.outputs(obs, action).squeeze(-1)
 
     def first_value(self, obs: Obs, action: Tensor) -> Tensor:
-        """Return the values ``[...]`` of the first copy, without computing the others."""
+        """See :func:`first_value`."""
         return self.outputs(obs, action, copy=0).squeeze(-1)
 
     def values_of(self, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
-        """Return the values ``[(K,) ..., n]`` of n actions ``[..., n, A]`` for each observation, which is encoded once.
-
-        ``copy``: the index of the only copy to compute, whose values are ``[..., n]``.
-        """
+        """See :func:`values_of`; observations are encoded once."""
         return self.outputs(obs, action, copy=copy).squeeze(-1)
 
 
@@ -357,15 +334,9 @@ class DiscreteQNetwork(Network):
     """A critic Q(s, .) of the A classes of one or several choices; with ``quantiles``, N quantiles of each's return."""
 
     def __init__(
-        self,
-        obs_spec: ObsSpec,
-        classes: tuple[int, ...],
-        cfg: NetworkConfig,
-        *,
-        dueling: bool = False,
-        quantiles: int | None = None,
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
+        self, obs_spec: ObsSpec, classes: tuple[int, ...], cfg: NetworkConfig, *, dueling: bool = False,
+        quantiles: int | None = None, dtype: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
         nn.Module.__init__(self)
         self.inputs: Inputs = Inputs(obs_spec, cfg, dtype, getattr(cfg, "memory", None))
         each = quantiles or 1

@@ -31,11 +31,7 @@ class ImageEncoder(Choice, ABC):
 
     @abstractmethod
     def build(self, spec: ObsSpec) -> Encoder | Convolutions:
-        """Return an encoder of the images in ``spec``, see ``nn/encoder.py: EncoderBuilder``.
-
-        Raises:
-            ConfigError: the images are too small for the CNN.
-        """
+        """Return an encoder of the images in ``spec``, see ``nn/encoder.py: EncoderBuilder``."""
 
 
 def images_of(spec: ObsSpec) -> ObsSpec:
@@ -54,16 +50,8 @@ class Dreamer(ImageEncoder):
     kernel: int = 5
     """Height and width of the convolution kernels, odd."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._config()  # checks them
-
-    def _config(self) -> EncoderConfig:
-        return EncoderConfig(depth=self.depth, mults=self.mults, kernel=self.kernel)
-
     def build(self, spec: ObsSpec) -> Encoder:
-        """Return an encoder, see :class:`ImageEncoder`."""
-        return self._config().build(spec)
+        return EncoderConfig(depth=self.depth, mults=self.mults, kernel=self.kernel).build(spec)
 
 
 class Layer(NamedTuple):
@@ -82,7 +70,6 @@ class Nature(ImageEncoder):
     """
 
     def build(self, spec: ObsSpec) -> Convolutions:
-        """Return an encoder, see :class:`ImageEncoder`."""
         return Convolutions(spec, (Layer(32, 8, 4), Layer(64, 4, 2), Layer(64, 3, 1)), "nature")
 
 
@@ -97,7 +84,6 @@ class Minatar(ImageEncoder):
     """Number of filters."""
 
     def build(self, spec: ObsSpec) -> Convolutions:
-        """Return an encoder, see :class:`ImageEncoder`."""
         return Convolutions(spec, (Layer(self.channels, 3, 1),), "minatar")
 
 
@@ -114,7 +100,6 @@ class Shifted(ImageEncoder):
     """Most pixels by which images are moved, in both directions."""
 
     def build(self, spec: ObsSpec) -> Convolutions:
-        """Return an encoder, see :class:`ImageEncoder`."""
         c = self.channels
         return ShiftedConvolutions(spec, (Layer(c, 7, 2), Layer(c, 5, 2), Layer(c, 3, 2), Layer(c, 3, 1)), self.pad)
 
@@ -198,21 +183,15 @@ class ShiftedConvolutions(Convolutions):
         return self.pad - drawn.long().clamp(max=2 * self.pad)
 
     def seen(self, image: Tensor) -> Tensor:
-        """See :class:`Convolutions`."""
         flat = image.flatten(0, -4)
         return (shifted(flat, self.moves(flat)) - 0.5).view(image.shape)
 
     def flat(self, features: Tensor) -> Tensor:
-        """See :class:`Convolutions`."""
         return features.permute(0, 3, 1, 2).flatten(1)
 
 
 def flat_width(image: ObsPart, layers: tuple[Layer, ...], name: str) -> int:
-    """Return the number of values that the last of the ``layers`` outputs.
-
-    Raises:
-        ConfigError: the kernel of a layer is larger than its input.
-    """
+    """Return the number of values that the last of the ``layers`` outputs."""
     size = list(image.shape[:2])
     for layer in layers:
         if min(size) < layer.kernel:

@@ -27,7 +27,7 @@ from reverie.nn.encoder import (
     stage_depths,
     stage_sizes,
     unit_image,
-)
+)  # fmt: skip
 from reverie.nn.functional import conv_unfold_norm_silu, conv_unfold_sigmoid, unit_squared_error
 from reverie.nn.layers import (
     MLP,
@@ -39,7 +39,7 @@ from reverie.nn.layers import (
     RMSNormSiLU,
     StridedConv,
     norm_act,
-)
+)  # fmt: skip
 from reverie.nn.rssm import Latent
 from reverie.objectives.transforms import symexp, symlog
 
@@ -78,49 +78,43 @@ class DecoderConfig(CoderConfig):
 
 
 class SymlogVector:
-    """A vector predicted in symlog space. DreamerV3 (Hafner et al. 2025), equation 8."""
+    """A vector predicted by the squared error in symlog space. DreamerV3 (Hafner et al. 2025), equation 8."""
 
     def __init__(self, squashed: Tensor, shape: tuple[int, ...]) -> None:
         self.squashed: Tensor = squashed.float()  # [..., n]
         self.shape = shape
 
     def loss(self, target: Tensor) -> Tensor:
-        """Return the squared error in symlog space, ``[...]``."""
         return (self.squashed - symlog(target.float()).view_as(self.squashed)).square().sum(-1)
 
     def value(self) -> Tensor:
-        """Return the vector, ``[..., *shape]``."""
         return symexp(self.squashed).view(*self.squashed.shape[:-1], *self.shape)
 
 
 class Classes:
-    """A prediction of categorical elements."""
+    """A prediction of categorical elements, by the cross-entropy: its value are probabilities ``[..., n, C]``."""
 
     def __init__(self, logits: Tensor, classes: tuple[int, ...], unimix: float = 0.0) -> None:
         self.dist: Categoricals = Categoricals(logits, classes, unimix)
 
     def loss(self, target: Tensor) -> Tensor:
-        """Return the cross-entropy with class indices, ``[...]``."""
         return -self.dist.log_prob_index(target.reshape(*self.dist.probs.shape[:-1]))
 
     def value(self) -> Tensor:
-        """Return the class probabilities ``[..., n, C]``."""
         return self.dist.probs
 
 
 class UnitImage:
-    """A predicted image, as pixels in [0, 1]."""
+    """A predicted image, by the squared error of pixels in [0, 1]."""
 
     def __init__(self, pixels: Tensor, part: ObsPart) -> None:
         self.pixels: Tensor = pixels.float()  # [..., H, W, C]
         self.part = part
 
     def loss(self, target: Tensor) -> Tensor:
-        """Return the squared error of pixels scaled to [0, 1], ``[...]``."""
         return unit_squared_error(self.pixels, target, self.part.low, self.part.high)
 
     def value(self) -> Tensor:
-        """Return the image ``[..., H, W, C]`` in the units of the observation."""
         return self.pixels * (self.part.high - self.part.low) + self.part.low
 
 
@@ -178,8 +172,7 @@ class _CNN(nn.Module):
         )
         self.norm = RMSNormSiLU(depths[-1])
         widths = depths[::-1]
-        pairs = list(pairwise(widths))
-        self.convs = nn.ModuleList([DoublingConv(i, o, cfg.kernel) for i, o in pairs])
+        self.convs = nn.ModuleList([DoublingConv(i, o, cfg.kernel) for i, o in pairwise(widths)])
         self.norms = nn.ModuleList([RMSNormSiLU(o) for o in widths[1:]])
         self.output = DoublingConv(widths[-1], sum(p.shape[2] for p in parts), cfg.kernel)
 
@@ -212,11 +205,7 @@ class DenseDecoderConfig(DenseCoderConfig):
     """Share of the uniform distribution that is mixed into predicted classes, in [0, 1)."""
 
     def kernels_for(self, images: ObsSpec) -> Kernels:
-        """Return the kernels that make these images.
-
-        Raises:
-            ConfigError: the images have several sizes.
-        """
+        """Return the kernels that make these images, which have one size."""
         sizes = {(part.shape[0], part.shape[1]) for part in images.values()}
         if len(sizes) > 1:
             raise ConfigError(

@@ -16,9 +16,9 @@ from torch import Tensor
 from reverie.core.accelerate import accelerated
 from reverie.core.shapes import expect
 from reverie.core.specs import ActionSpec
-from reverie.nn.functional import ILLEGAL, cross_entropy, draw, one_hot, softmax_mean
+from reverie.nn.functional import ILLEGAL, cross_entropy, draw, one_hot
 from reverie.objectives.categorical import joined, per_choice
-from reverie.objectives.transforms import exp, symexp, symlog, two_hot
+from reverie.objectives.transforms import exp, symexp, symlog, symmetric_mean, two_hot
 
 LOG_ROOT = 0.5 * math.log(2 * math.pi)
 LOG_ROOT_E = 0.5 * math.log(2 * math.pi * math.e)
@@ -277,7 +277,6 @@ class TruncatedNormal(Normal):
         return value + (value.clamp(-self.LIMIT, self.LIMIT) - value).detach()
 
     def mode(self) -> Tensor:
-        """See :class:`Normal`."""
         return self.clipped(self.mean)
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -286,7 +285,6 @@ class TruncatedNormal(Normal):
         return (-0.5 * z * z - LOG_ROOT - self.std.log() - self.mass.log()).sum(-1)
 
     def entropy(self) -> Tensor:
-        """See :class:`Normal`."""
         edges = (self.low * _normal_density(self.low) - self.high * _normal_density(self.high)) / (2 * self.mass)
         return ((self.std * self.mass).log() + LOG_ROOT_E + edges).sum(-1)
 
@@ -311,7 +309,6 @@ class TanhedNormal(Normal):
         self.samples = samples
 
     def rsample(self) -> Tensor:
-        """See :class:`Normal`."""
         return super().rsample().tanh()
 
     def mode(self) -> Tensor:
@@ -319,7 +316,6 @@ class TanhedNormal(Normal):
         return self.mean.tanh()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """See :class:`Normal`."""
         return self.density(value.float().clamp(-self.LARGEST, self.LARGEST).atanh())
 
     def density(self, before: Tensor) -> Tensor:
@@ -329,7 +325,6 @@ class TanhedNormal(Normal):
         return (-0.5 * z * z - LOG_ROOT - self.std.log() - squashing).sum(-1)
 
     def entropy(self) -> Tensor:
-        """See :class:`Normal`."""
         if not self.samples:
             return super().entropy()
         noise = torch.randn(self.samples, *self.mean.shape, device=self.mean.device)
@@ -416,7 +411,9 @@ class SquashedNormal:
     def sample(self) -> tuple[Tensor, Tensor]:
         """Return an action ``[..., A]`` and its log-density ``[...]``, both with gradient."""
         noise = torch.randn(self.mean.shape, dtype=self.mean.dtype, device=self.mean.device)  # [..., A]
-        return squashed_sample(self.mean, self.raw, noise)
+        log_std = self.log_std
+        u = self.mean + exp(log_std) * noise  # [..., A]
+        return u.tanh(), log_density(noise, u, log_std)
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-density ``[...]`` of actions ``[..., A]``; at -1 and 1, that of the nearest number inside."""
@@ -427,16 +424,6 @@ class SquashedNormal:
     def mode(self) -> Tensor:
         """Return tanh(mean), ``[..., A]``."""
         return self.mean.tanh()
-
-
-def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the action ``[..., A]`` that standard normal ``noise`` yields, and its log-density ``[...]``.
-
-    All are ``[..., A]``; see :class:`SquashedNormal`.
-    """
-    log_std = log_std.clamp(*LOG_STD)
-    u = mean + exp(log_std) * noise  # [..., A]
-    return u.tanh(), log_density(noise, u, log_std)
 
 
 def log_density(noise: Tensor, u: Tensor, log_std: Tensor) -> Tensor:
@@ -514,11 +501,7 @@ class UnitNormal:
         return self._mean
 
     def loss(self, value: Tensor) -> Tensor:
-        """Return -ln p(value), ``[...]``, with its constant, as the authors of DreamerV1 and V2 have it.
-
-        Raises:
-            ValueError: ``value`` has another shape than the predicted numbers.
-        """
+        """Return -ln p(value), ``[...]``, with its constant, as the authors of DreamerV1 and V2 have it."""
         expect(self._mean.shape, value=value)
         return 0.5 * (self._mean - value).square() + LOG_ROOT
 
@@ -555,16 +538,13 @@ class TwoHot:
 
     def mean(self) -> Tensor:
         """Return the expected value, ``[...]``."""
-        return softmax_mean(self.logits, self.bins)
+        return symmetric_mean(torch.softmax(self.logits, -1), self.bins)
 
     def loss(self, value: Tensor, other: Tensor | None = None, counts: float = 1.0) -> Tensor:
         """Return the cross-entropy -sum_i w_i ln p_i ``[...]``, where w are the two-hot weights of ``value`` ``[...]``.
 
         Only two of the w_i are not 0, so only two of the ln p_i are read. With ``other``, its cross-entropy times
         ``counts`` is added; the logits are then read, and their gradient computed, once for both.
-
-        Raises:
-            ValueError: ``value`` or ``other`` has another shape than the predicted numbers.
         """
         expect(self.logits.shape[:-1], value=value, other=other)
         index, weight = two_hot(value.float(), self.bins)  # [..., 2]

@@ -28,7 +28,7 @@ from reverie.nn.layers import (
     RMSNormSiLU,
     StridedConv,
     norm_act,
-)
+)  # fmt: skip
 from reverie.objectives.transforms import symlog
 
 ARRIVAL = "(reward, terminal)"
@@ -37,7 +37,7 @@ ARRIVAL = "(reward, terminal)"
 
 @runtime_checkable
 class EncoderBuilder(Protocol):
-    """Interface of an encoder's configuration, also of a user's own: any object that builds an encoder.
+    """Interface of an encoder's configuration, also of a user's own.
 
     An encoder is an ``nn.Module`` with an int attribute ``width`` and ``forward(obs, dtype)``, from observations
     ``[..., *shape]`` to features ``[..., width]`` of ``dtype``. It must not write to its inputs.
@@ -75,16 +75,11 @@ class EncoderConfig(CoderConfig):
     """DreamerV3's encoder, for dictionaries of observations."""
 
     def build(self, spec: ObsSpec) -> Encoder:
-        """Return an encoder of the keys in ``spec`` that match ``keys``, see :func:`select`."""
         return Encoder(select(spec, self.keys), self)
 
 
 def select(spec: ObsSpec, pattern: str) -> dict[str, ObsPart]:
-    """Return the parts whose whole key matches the regular expression ``pattern``, sorted by key.
-
-    Raises:
-        ConfigError: no key matches.
-    """
+    """Return the parts whose whole key matches the regular expression ``pattern``, sorted by key."""
     chosen = {k: spec[k] for k in sorted(spec) if re.fullmatch(pattern, k)}
     if not chosen:
         raise ConfigError(
@@ -196,8 +191,7 @@ class _CNN(nn.Module):
         super().__init__()
         sizes = stage_sizes(parts[0].shape, len(cfg.mults))
         depths = [sum(p.shape[2] for p in parts), *stage_depths(cfg.depth, cfg.mults, len(sizes) - 1)]
-        pairs = list(pairwise(depths))
-        self.convs = nn.ModuleList([Conv(i, o, cfg.kernel) for i, o in pairs])
+        self.convs = nn.ModuleList([Conv(i, o, cfg.kernel) for i, o in pairwise(depths)])
         self.norms = nn.ModuleList([RMSNormSiLU(o) for o in depths[1:]])
         self.width = sizes[-1][0] * sizes[-1][1] * depths[-1]
 

@@ -125,11 +125,9 @@ class Gaussian(Noise):
         _check_steps("final_sigma", self.final_sigma, self.anneal_steps)
 
     def advance(self, process: Tensor) -> Tensor:
-        """See :class:`Noise`."""
         return torch.randn_like(process)
 
     def scale(self, steps: Tensor) -> Tensor | float:
-        """See :class:`Noise`."""
         return _annealed(self.sigma, self.final_sigma, self.anneal_steps, steps)
 
 
@@ -157,11 +155,9 @@ class OrnsteinUhlenbeck(Noise):
         _check_steps("final_sigma", self.final_sigma, self.anneal_steps)
 
     def advance(self, process: Tensor) -> Tensor:
-        """See :class:`Noise`."""
         return (1 - self.theta * self.dt) * process + math.sqrt(self.dt) * torch.randn_like(process)
 
     def scale(self, steps: Tensor) -> Tensor | float:
-        """See :class:`Noise`."""
         return _annealed(self.sigma, self.final_sigma, self.anneal_steps, steps)
 
 
@@ -192,7 +188,6 @@ class EpsilonGreedy(EpsilonSchedule):
             raise ConfigError(f"epsilon = {self.epsilon}, anneal_steps = {self.anneal_steps}: set only one of them.")
 
     def chance(self, steps: Tensor) -> Tensor | float:
-        """See :class:`EpsilonSchedule`."""
         if isinstance(self.epsilon, Ramp):
             return _along(self.epsilon, steps.sum()) if traced(steps) else self.epsilon.at(int(steps.sum()))
         return _annealed(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
@@ -208,11 +203,9 @@ class Unaffected(Generic[S]):
     """A policy whose state does not depend on the executed action, and that stores nothing with the rows."""
 
     def override(self, state: S, action: Tensor) -> S:
-        """Return the state as it is."""
         return state
 
     def extras(self, state: S) -> dict[str, Tensor]:
-        """Return no extra columns to store."""
         return {}
 
 
@@ -220,7 +213,6 @@ class Scheduled(Unaffected[C]):
     """A policy that counts the steps of each environment, because their sum sets how much it explores."""
 
     def memoryless(self, mode: Mode) -> bool:
-        """Exploration depends on earlier rows; ``eval`` does not explore."""
         return mode == "eval"
 
     def after(self, state: C, env_steps: int) -> C:
@@ -239,7 +231,6 @@ class NoisyPolicy(Scheduled[NoiseState]):
         self.device = device
 
     def initial(self, num_envs: int) -> NoiseState:
-        """Return the state of N environments before the first action."""
         return self.noise.initial(num_envs, self.width)
 
     @torch.no_grad()
@@ -261,16 +252,14 @@ class SampledPolicy(Unaffected[None]):
         self.device = device
 
     def initial(self, num_envs: int) -> None:
-        """Return None: there is no state."""
+        pass
 
     @torch.no_grad()
     def act(self, step: Step, state: None, mode: Mode) -> tuple[Tensor, None]:
-        """Return ``(action [N, A] on the CPU, None)``."""
         chosen = self.best if mode == "eval" else self.drawn
         return chosen(step.obs_on(self.device)).cpu(), None
 
     def memoryless(self, mode: Mode) -> bool:
-        """Return True."""
         return True
 
 
@@ -294,12 +283,9 @@ class GreedyPolicy(Scheduled[GreedyState]):
     """
 
     def __init__(
-        self,
-        values: Callable[[Obs], Tensor],
-        randomness: EpsilonSchedule,
-        classes: tuple[int, ...],
+        self, values: Callable[[Obs], Tensor], randomness: EpsilonSchedule, classes: tuple[int, ...],
         device: torch.device,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``values(obs)`` returns the values ``[N, A]`` of all classes; A is the sum of ``classes``, of each choice."""
         self.values = values
         self.randomness = randomness
@@ -307,7 +293,6 @@ class GreedyPolicy(Scheduled[GreedyState]):
         self.device = device
 
     def initial(self, num_envs: int) -> GreedyState:
-        """Return the state of N environments before the first action."""
         return GreedyState(torch.zeros(num_envs, dtype=torch.int64))
 
     @torch.no_grad()
@@ -323,10 +308,8 @@ class GreedyPolicy(Scheduled[GreedyState]):
         if mode == "explore":
             chance, legal = self.randomness.chance(state.steps), step.obs.get(MASK)
             masks = [None] * len(best) if legal is None else per_choice(legal, self.classes)
-            best = [
-                sometimes_random(choice, count, chance, mask)
-                for choice, count, mask in zip(best, self.classes, masks, strict=True)
-            ]
+            choices = zip(best, self.classes, masks, strict=True)
+            best = [sometimes_random(choice, count, chance, mask) for choice, count, mask in choices]
             state = GreedyState(counted(state.steps, step))
         hot = [F.one_hot(choice, count) for choice, count in zip(best, self.classes, strict=True)]
         return joined(hot).float(), state

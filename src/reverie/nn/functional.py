@@ -10,7 +10,6 @@ from reverie.core.accelerate import accelerated
 from reverie.core.shapes import expect
 from reverie.core.specs import MASK
 from reverie.core.types import Obs
-from reverie.objectives.transforms import symmetric_mean
 
 
 @accelerated
@@ -50,10 +49,7 @@ def product(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
 
 
 class StepLinear:
-    """``x W^T + b`` at the steps of a sequence.
-
-    W is ``[outputs, inputs]`` or, if block-diagonal, ``[blocks, outputs / blocks, inputs / blocks]``.
-    """
+    """``x W^T + b``, W ``[outputs, inputs]`` or, block-diagonal, ``[blocks, outputs / blocks, inputs / blocks]``."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight = weight
@@ -163,12 +159,8 @@ def legal_choice(legal: Tensor) -> Tensor:
 
 
 def one_hot(index: Tensor, probs: Tensor) -> Tensor:
-    """Return class indices ``[...]``, int64, as one-hot ``[..., C]``, in the shape and dtype of ``probs``.
-
-    Raises:
-        ValueError: ``index`` has another shape, which would leave rows empty.
-    """
-    expect(probs.shape[:-1], index=index)
+    """Return class indices ``[...]``, int64, as one-hot ``[..., C]``, in the shape and dtype of ``probs``."""
+    expect(probs.shape[:-1], index=index)  # another one would leave rows empty
     return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
 
 
@@ -176,17 +168,9 @@ def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     """Return -sum_k weight_k ln softmax(logits)[index_k] for a few classes k.
 
     ``logits`` are ``[..., C]``, ``index`` and ``weight`` ``[..., k]``, the result ``[...]``.
-
-    Raises:
-        ValueError: ``index`` or ``weight`` has another shape.
     """
     expect((*logits.shape[:-1], index.shape[-1]), index=index, weight=weight)
     return -(torch.log_softmax(logits, -1).gather(-1, index) * weight).sum(-1)
-
-
-def softmax_mean(logits: Tensor, bins: Tensor) -> Tensor:
-    """Return sum_j softmax(logits)_j bins_j for bins ``[C]`` symmetric about zero: ``[..., C]`` to ``[...]``."""
-    return symmetric_mean(torch.softmax(logits, -1), bins)
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

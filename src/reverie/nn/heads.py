@@ -26,7 +26,7 @@ from reverie.nn.distributions import (
     TruncatedNormal,
     TwoHot,
     UnitNormal,
-)
+)  # fmt: skip
 from reverie.nn.layers import MLP, Activation, Dense, DenseMLP, Linear, Norm
 from reverie.objectives.transforms import symexp_bins
 
@@ -72,11 +72,9 @@ class DenseHeadConfig(Config):
     leaves those of the policy, the critic and probes."""
 
     def body(self, inputs: int) -> DenseMLP:
-        """Return the hidden layers."""
         return self._drawn(DenseMLP(inputs, [self.units] * self.layers, self.norm, self.act))
 
     def last(self, inputs: int, outputs: int) -> Linear:
-        """Return the linear layer on top."""
         return self._drawn(Dense(inputs, outputs))
 
     def _drawn(self, layers: Layers) -> Layers:
@@ -246,7 +244,6 @@ class TruncNormal(ContinuousAction):
     """Added to the output s."""
 
     def __call__(self, mean: Tensor, std: Tensor) -> Normal:
-        """See :class:`ContinuousAction`."""
         return TruncatedNormal(mean.tanh(), 2 * torch.sigmoid((std + self.offset) / 2) + self.min_std)
 
 
@@ -262,7 +259,6 @@ class TanhNormal(ContinuousAction):
     """Samples that the entropy is estimated from; 0: the entropy of the normal before tanh, as PyDreamer has it."""
 
     def __call__(self, mean: Tensor, std: Tensor) -> Normal:
-        """See :class:`ContinuousAction`."""
         deviation = F.softplus(std + self.offset) + self.min_std
         return TanhedNormal(5 * torch.tanh(mean / 5), deviation, self.entropy_samples)
 
@@ -275,7 +271,6 @@ class NormalTanh(ContinuousAction):
     """Smallest deviation, above 0."""
 
     def __call__(self, mean: Tensor, std: Tensor) -> Normal:
-        """See :class:`ContinuousAction`."""
         return Normal(mean.tanh(), torch.sigmoid(std) + self.min_std)
 
 
@@ -287,7 +282,6 @@ class DenseActorConfig(DenseHeadConfig):
     """Distribution of continuous actions: trunc_normal, tanh_normal or normal_tanh."""
 
     def head(self, inputs: int, part: ActionPart) -> nn.Module:
-        """Return the last layer, of one key of the action."""
         return _DenseHead(inputs, part, self)
 
 

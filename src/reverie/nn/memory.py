@@ -69,7 +69,6 @@ class Cells(Memory, base=True):
     """Tensors of width H in the state of a layer."""
 
     def build(self, inputs: int) -> Recurrent:
-        """See :class:`Memory`."""
         return Recurrent(self, inputs)
 
 
@@ -103,7 +102,6 @@ class Recurrent(nn.Module):
             nn.init.zeros_(x) if "bias" in name else nn.init.orthogonal_(x)
 
     def forward(self, x: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """See :class:`Remembers`."""
         keep, after = (~first).to(x.dtype).unsqueeze(-1).unbind(1), []  # T of [B, 1]
         cells: list[Any] = list(self.cells)
         for cell, begun in zip(cells, state.chunk(len(cells), -1), strict=True):
@@ -149,7 +147,6 @@ class Transformer(Memory):
     """Number of layers, each attention and a perceptron of 4 H units."""
 
     def build(self, inputs: int) -> Attentive:
-        """See :class:`Memory`."""
         return Attentive(self, inputs)
 
 
@@ -168,7 +165,7 @@ class Attentive(nn.Module):
         self.norm: nn.LayerNorm = nn.LayerNorm(cfg.units)
 
     def forward(self, x: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """See :class:`Remembers`. Each row has a window of its own, so what it sees does not depend on the batch's."""
+        """Each row has a window of its own, so what it sees does not depend on the batch's."""
         rows, window = x.shape[1], self.before + 1
         past, known = state[:, :-1].view(-1, self.before, self.inputs), state[:, -1:]  # [B, W-1, I], [B, 1]
         row = torch.arange(rows, device=x.device, dtype=x.dtype)

@@ -79,23 +79,15 @@ class MishMLP(nn.Module):
     """
 
     def __init__(
-        self,
-        inputs: int,
-        units: tuple[int, ...],
-        outputs: int,
-        *,
-        copies: int | None = None,
-        simplex: int = 0,
-        dropout: float = 0.0,
-        zero: bool = False,
-    ) -> None:
+        self, inputs: int, units: tuple[int, ...], outputs: int, *, copies: int | None = None, simplex: int = 0,
+        dropout: float = 0.0, zero: bool = False,
+    ) -> None:  # fmt: skip
         """``simplex``: a norm follows the last layer, and a softmax of each so many numbers. ``zero``: outputs of 0."""
         super().__init__()
         n, widths = copies or 1, (inputs, *units)
         hidden = [MishLayer(i, o, n) for i, o in zip(widths, units, strict=False)]
-        self.layers: nn.ModuleList = nn.ModuleList(
-            [*hidden, MishLayer(widths[-1], outputs, n, norm=simplex > 0, zero=zero)]
-        )
+        last = MishLayer(widths[-1], outputs, n, norm=simplex > 0, zero=zero)
+        self.layers: nn.ModuleList = nn.ModuleList([*hidden, last])
         self.alone: bool = copies is None
         self.count: int = n
         self.units: int = units[0]

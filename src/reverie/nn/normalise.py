@@ -63,7 +63,6 @@ class Fixed(Normalise):
 
     @property
     def limit(self) -> int:
-        """Number of rows after which the statistics are frozen: ``rows``."""
         return self.rows
 
 
@@ -111,10 +110,6 @@ class Moments(HostBuffers):
     def count(self) -> int:
         """Number of rows added so far."""
         return int(self.moments.numpy()[0, 0])
-
-    def clear(self) -> None:
-        """Forget all rows."""
-        self.moments.zero_()
 
     def add(self, x: Tensor) -> None:
         """Add rows ``[M, *shape]``; of several learners, those of all."""
@@ -204,11 +199,6 @@ class Normaliser(nn.Module):
     """
 
     def __init__(self, spec: ObsSpec, cfg: Normalise) -> None:
-        """Create statistics of the vectors in ``spec``.
-
-        Raises:
-            ConfigError: ``spec`` has no vectors.
-        """
         super().__init__()
         vectors = {key: spec[key] for key in sorted(spec) if spec[key].kind == "vector"}
         if not vectors:
@@ -229,7 +219,7 @@ class Normaliser(nn.Module):
     def fit(self, obs: Mapping[str, Tensor]) -> None:
         """Replace all rows by these, ``[M, *shape]`` of each vector, in their order."""
         for _, part in self._each:
-            part.clear()
+            part.moments.zero_()
         self.add(obs)
 
     def add(self, obs: Mapping[str, Tensor]) -> None:

@@ -28,13 +28,9 @@ Tensors = list[Tensor]
 
 
 def to_train(parameters: Iterable[nn.Parameter]) -> Tensors:
-    """Return those of ``parameters`` that are not frozen.
-
-    Raises:
-        ConfigError: one is given twice and would be moved twice.
-    """
+    """Return those of ``parameters`` that are not frozen."""
     params: Tensors = [p for p in parameters if p.requires_grad]
-    if len({id(p) for p in params}) < len(params):
+    if len({id(p) for p in params}) < len(params):  # it would be moved twice
         raise ConfigError("an optimiser was given a parameter more than once: give each once.")
     return params
 
@@ -107,7 +103,6 @@ class OptimConfig(Config):
     """Number of updates over which the learning rate rises linearly from 0; 0 starts with the full rate."""
 
     def build(self, parameters: Iterable[nn.Parameter]) -> Optim:
-        """Return an optimiser of these parameters."""
         return Optim(parameters, self)
 
 
@@ -126,11 +121,6 @@ class Optim:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: Any) -> None:
-        """Create the optimiser, with moments of 0.
-
-        Raises:
-            ConfigError: a parameter is given twice.
-        """
         self.cfg = cfg
         self.params: Tensors = to_train(parameters)
         self.sizes: list[int] = [p.numel() for p in self.params]
@@ -147,11 +137,7 @@ class Optim:
         self.owner: Tensor | None = None if device.type == "cpu" else torch.cat(owners)
 
     def step(self, loss: Tensor) -> Metrics:
-        """Compute gradients of ``loss``, clip them and update the parameters. Return metrics as scalars on the device.
-
-        Raises:
-            RunError: a parameter has no gradient, because the loss does not depend on it.
-        """
+        """Compute gradients of ``loss``, clip them and update the parameters. Return metrics: see :meth:`apply`."""
         return {"opt/loss": loss.detach(), **self.apply(self.gradients(loss))}
 
     def gradients(self, loss: Tensor, keep: bool = False) -> Tensors:
@@ -231,11 +217,9 @@ class Optim:
 
         ``shapes`` are numbers ``[n]``: of each parameter its number of dimensions, then its shape.
         """
-        moments = {"square": self.square, "momentum": self.momentum, "updates": self.updates}
-        return {**moments, "shapes": self.shapes}
+        return {"square": self.square, "momentum": self.momentum, "updates": self.updates, "shapes": self.shapes}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what :meth:`state_dict` returned, see :func:`load`."""
         load(self.state_dict(), state)
 
 
@@ -244,7 +228,6 @@ class LaPropConfig(OptimConfig):
     """LaProp as its authors released it, with adaptive gradient clipping: R2-Dreamer."""
 
     def build(self, parameters: Iterable[nn.Parameter]) -> LaProp:
-        """Return an optimiser of these parameters."""
         return LaProp(parameters, self)
 
 
@@ -273,7 +256,6 @@ class LaProp(Optim):
         return self.momentum * (rate / self.mass.clamp(min=1e-30))  # a ramp may begin at a rate of 0
 
     def state_dict(self) -> State:
-        """See :class:`Optim`; ``mass`` is c."""
         return {**super().state_dict(), "mass": self.mass}
 
 
@@ -299,7 +281,6 @@ class GlobalAdamConfig(Config):
     """Decay rate of the mean square, in [0, 1)."""
 
     def build(self, parameters: Iterable[nn.Parameter]) -> GlobalAdam:
-        """Return an optimiser of these parameters."""
         return GlobalAdam(parameters, self)
 
 
@@ -323,7 +304,6 @@ class GlobalAdam(Optim):
 
     @torch.no_grad()
     def apply(self, grads: Tensors) -> Metrics:
-        """Clip the gradients and update the parameters. Return the norm of the gradients before clipping."""
         c, torchs = self.cfg, self.cfg.form == "torch"
         flat, norm = clipped(grads, c.clip)
         if c.decay:
@@ -359,7 +339,6 @@ class GlobalRMSpropConfig(Config):
     """Largest norm of all gradients together; 0 does not clip."""
 
     def build(self, parameters: Iterable[nn.Parameter]) -> GlobalRMSprop:
-        """Return an optimiser of these parameters."""
         return GlobalRMSprop(parameters, self)
 
 
@@ -374,12 +353,10 @@ class GlobalRMSprop(Optim):
         self.square.fill_(1.0 if cfg.form == "tensorflow" else 0.0)
 
     def state_dict(self) -> State:
-        """See :class:`Optim`; there is no momentum."""
         return {name: x for name, x in super().state_dict().items() if name != "momentum"}
 
     @torch.no_grad()
     def apply(self, grads: Tensors) -> Metrics:
-        """Clip the gradients and update the parameters. Return the norm of the gradients before clipping."""
         c = self.cfg
         flat, norm = clipped(grads, c.clip)
         self.updates.add_(1)
@@ -399,10 +376,8 @@ def clipped(grads: Tensors, limit: float) -> tuple[Tensor, Tensor]:
 def gradient_steps(losses: Mapping[str, Tensor], optims: Mapping[str, Optim], shared: Collection[str] = ()) -> Metrics:
     """Take a step of the optimiser of each loss, by name, with gradients that are all computed before the first step.
 
-    ``shared`` are the losses of whose graph another one, after them, has a part.
-
-    Returns:
-        The metrics of each, as ``opt/loss/NAME`` and ``opt/grad_norm/NAME``.
+    ``shared`` are the losses of whose graph another one, after them, has a part. Return the metrics of each, as
+    ``opt/loss/NAME`` and ``opt/grad_norm/NAME``.
     """
     found = {name: optims[name].gradients(loss, name in shared) for name, loss in losses.items()}
     steps = {name: {"opt/loss": losses[name].detach(), **optims[name].apply(grads)} for name, grads in found.items()}
@@ -427,25 +402,12 @@ class Adam:
     """Adam (Kingma and Ba 2015, Algorithm 1), all parameters in one call."""
 
     def __init__(
-        self,
-        parameters: Iterable[nn.Parameter],
-        lr: Rate,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        cosine: int = 0,
-    ) -> None:
-        """Create the optimiser, with moments of 0.
+        self, parameters: Iterable[nn.Parameter], lr: Rate, betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8, cosine: int = 0,
+    ) -> None:  # fmt: skip
+        """``cosine``: updates over which the learning rate decays to 0 along half a cosine, where it then stays.
 
-        Args:
-            parameters: the parameters to train.
-            lr: the learning rate, above 0, or its ramp.
-            betas: decay rates of the first and second moment.
-            eps: added to the square root of the second moment, above 0.
-            cosine: number of updates over which the learning rate decays to 0 along half a cosine (Loshchilov and
-                Hutter 2017, equation 5), where it then stays; 0 keeps it constant.
-
-        Raises:
-            ConfigError: a parameter is given twice.
+        Loshchilov and Hutter 2017, equation 5; 0 keeps it constant.
         """
         most = lr.most if isinstance(lr, Ramp) else lr
         self.params: Tensors = to_train(parameters)
@@ -471,10 +433,7 @@ class Adam:
 
     @torch.no_grad()
     def apply(self, grads: Tensors) -> None:
-        """Update the parameters with these gradients, one for each of them that is not frozen.
-
-        Of several learners, the mean of their gradients counts.
-        """
+        """Update the parameters that are not frozen with these gradients; of several learners, with their mean."""
         average(grads)
         self.move(grads)
 
@@ -500,15 +459,13 @@ class Adam:
         return {**named, "updates": self.updates}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what :meth:`state_dict` returned, see :func:`load`."""
         load(self.state_dict(), state)
 
 
 def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> Tensor:
     """Take a step of several optimisers on one loss, with gradients clipped to a norm of ``limit`` all together.
 
-    Returns:
-        That norm before, ``[]``.
+    Return that norm before, ``[]``.
     """
     parts = [[p for p in optim.params if p.requires_grad] for optim in optims]
     grads = list(torch.autograd.grad(loss, [p for part in parts for p in part]))

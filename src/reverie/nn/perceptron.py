@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, cast
@@ -78,9 +78,6 @@ def perceptron(theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
 
     Their input is the concatenation of ``parts``, as in :func:`concatenated`: x W + b of each layer, and ReLU or tanh
     between them.
-
-    Raises:
-        ValueError: see :meth:`Layout.check`.
     """
     layout.check(parts)
     x = concatenated(*parts)  # [M, inputs]
@@ -93,27 +90,19 @@ def perceptron(theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
 class ReluMLP(nn.Module):
     """An MLP with ReLU, or K of them (``copies``) that share their input. ``squash`` applies tanh to the output.
 
-    ``tanh``: with tanh in place of ReLU.
-
     It is initialised as ``torch.nn.Linear``. All parameters are one tensor ``theta`` ``[K, P]``, one copy in each row,
     so that optimisers and target networks process a single array; :meth:`layers` returns weights and biases. Rows are
     padded to whole cache lines with zeros, which stay 0.
     """
 
     def __init__(
-        self,
-        inputs: int,
-        units: tuple[int, ...],
-        outputs: int,
-        copies: int | None = None,
-        *,
-        squash: bool = False,
+        self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False,
         tanh: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.copies = copies
         self.layout: Layout = Layout((inputs, *units, outputs), copies or 1, squash, tanh)
-        self.alone: Layout = Layout((inputs, *units, outputs), 1, squash, tanh)
+        self.alone: Layout = replace(self.layout, copies=1)
         self.theta: nn.Parameter = nn.Parameter(torch.zeros(copies or 1, self.layout.stride))
         self.initialise()
 

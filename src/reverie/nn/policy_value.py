@@ -58,14 +58,9 @@ class Branch(nn.Module):
     """Observations, memory if there is one, and a perceptron."""
 
     def __init__(
-        self,
-        inputs: Inputs | None,
-        outputs: int,
-        cfg: PolicyValueConfig,
-        gain: float,
-        memory: Memory | None,
+        self, inputs: Inputs | None, outputs: int, cfg: PolicyValueConfig, gain: float, memory: Memory | None,
         width: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Without ``inputs`` it reads the output of the other branch's memory, of this ``width``."""
         super().__init__()
         self.inputs = inputs
@@ -148,7 +143,8 @@ class PolicyValue(nn.Module):
         With memory, ``first`` ``[B, T]`` says where episodes begin, and ``state`` ``[B, S]`` is the one before row 0.
         """
         assert self.actor.inputs is not None
-        of_actor, of_critic = self._parts(state)
+        cut = self.actor.width
+        of_actor, of_critic = (None, None) if state is None else (state[..., :cut], state[..., cut:])
         x = self.actor.inputs(obs)
         y, of_actor = self.actor.remembered(x, first, of_actor)
         if self.critic.inputs is None:
@@ -159,10 +155,6 @@ class PolicyValue(nn.Module):
         value = self.critic.body(z).float().squeeze(-1)
         after = None if of_actor is None or of_critic is None else torch.cat([of_actor, of_critic], -1)
         return Decision(self.actor.decide(y, obs), value, after)
-
-    def _parts(self, state: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Return the states of policy and value."""
-        return (None, None) if state is None else (state[..., : self.actor.width], state[..., self.actor.width :])
 
 
 class Remembered(NamedTuple):
@@ -180,18 +172,15 @@ class RecurrentPolicy(Unaffected[Remembered]):
         self.device = device
 
     def initial(self, num_envs: int) -> Remembered:
-        """Return states of 0."""
         blank = torch.zeros(num_envs, self.network.width, device=self.device)
         return Remembered(blank, blank)
 
     @torch.no_grad()
     def act(self, step: Step, state: Remembered, mode: Mode) -> tuple[Tensor, Remembered]:
-        """Return ``(action [N, A] on the CPU, state)``."""
         obs = {key: x.unsqueeze(1) for key, x in step.obs_on(self.device).items()}  # [N, 1, ...]
         found = self.network(obs, step.is_first.to(self.device).unsqueeze(1), state.after)
         action = found.policy.mode() if mode == "eval" else found.policy.sample()[0]
         return action.squeeze(1).cpu(), Remembered(state.after, found.state)
 
     def extras(self, state: Remembered) -> dict[str, Tensor]:
-        """Return the state before the row."""
         return {MEMORY: state.before}

@@ -6,41 +6,101 @@ acting, with the same statistics.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from reverie.core.errors import ConfigError
 from reverie.core.protocols import Annealed, Memoryless, Policy, RunningStatistics
-from reverie.core.specs import ObsSpec
+from reverie.core.specs import ObsPart, ObsSpec, observed
 from reverie.core.types import Batch, Mode, Obs, Step, Window
-from reverie.nn.frames import Frames
 from reverie.nn.normalise import Normalise, Normaliser
 from reverie.nn.rewards import ConstantFactor, Factor, ReturnRange, ReturnScaler, ReturnStd, RewardScale
+
+
+class Frames(nn.Module):
+    """Stacks the last ``count`` observations, the newest last. In an episode's first rows, its first frame is repeated.
+
+    Images are stacked along their channels, everything else along a new first axis. The values are the same as with
+    ``env.frame_stack`` (``envs/wrappers.py: FrameStack``), while stored rows keep one frame each.
+    """
+
+    def __init__(self, spec: ObsSpec, count: int, keys: str = "") -> None:
+        """Stack the observations whose whole key matches the regular expression ``keys``; all images if it is empty."""
+        super().__init__()
+        self.count = count
+        self.context: int = count - 1
+        """Number of earlier rows that the stack of a row needs."""
+        seen = observed(spec)
+        self.parts: dict[str, ObsPart] = {
+            key: seen[key] for key in sorted(seen) if (re.fullmatch(keys, key) if keys else seen[key].kind == "image")
+        }
+        if not self.parts:
+            raise ConfigError(
+                f"frames = {count}, frame_keys = {keys!r}: no observation matches; empty keys stack images. The "
+                f"observations are: {', '.join(f'{key!r} ({seen[key].kind})' for key in sorted(seen))}."
+            )
+        self.spec: ObsSpec = {key: self._stacked(part) if key in self.parts else part for key, part in spec.items()}
+
+    def _stacked(self, part: ObsPart) -> ObsPart:
+        if part.kind == "image":
+            return replace(part, shape=(*part.shape[:2], part.shape[2] * self.count))
+        return replace(part, shape=(self.count, *part.shape), classes=part.classes * self.count)
+
+    def forward(self, obs: Obs, is_first: Tensor) -> Obs:
+        """Map observations of rows ``[B, context + T]`` to the stacked observations of the last T rows.
+
+        Stacks do not reach back beyond the newest row of ``is_first`` ``[B, context + T]``.
+        """
+        rows = is_first.shape[1] - self.context
+        stacked = {key: x[:, self.context :] for key, x in obs.items()}  # [B, T, ...]
+        for key, part in self.parts.items():
+            newest = [stacked[key]]  # of [B, T, *shape], the newest first
+            begun = torch.zeros_like(is_first[:, :rows])  # [B, T], whether the row ``lag`` before is of another episode
+            for lag in range(1, self.count):
+                start = self.context - lag
+                begun = begun | is_first[:, start + 1 : start + 1 + rows]
+                over = begun.view(*begun.shape, *(1 for _ in part.shape))
+                newest.append(torch.where(over, newest[-1], obs[key][:, start : start + rows]))
+            stacked[key] = join(newest[::-1], part)
+        return stacked
+
+    def initial(self, num_envs: int, device: torch.device) -> Obs:
+        """Return the past frames of N environments before the first observation: zeros ``[N, context, *shape]``."""
+        return {
+            key: torch.zeros((num_envs, self.context, *part.shape), dtype=getattr(torch, part.dtype), device=device)
+            for key, part in self.parts.items()
+        }
+
+    def see(self, obs: Obs, is_first: Tensor, past: Obs) -> tuple[Obs, Obs]:
+        """Return stacked observations ``[N, ...]`` and the past frames for the next ones. Inputs are not changed."""
+        stacked, later = dict(obs), {}
+        for key, part in self.parts.items():
+            now = obs[key].unsqueeze(1)  # [N, 1, *shape]
+            rows = torch.cat([torch.where(is_first.view(-1, *(1 for _ in now.shape[1:])), now, past[key]), now], 1)
+            stacked[key], later[key] = join(list(rows.unbind(1)), part), rows[:, 1:]
+        return stacked, later
+
+
+def join(frames: list[Tensor], part: ObsPart) -> Tensor:
+    """Join frames ``[..., *shape]``, the oldest first, to one observation."""
+    return torch.cat(frames, -1) if part.kind == "image" else torch.stack(frames, -1 - len(part.shape))
 
 
 class Preprocessor(nn.Module):
     """Maps rows to the inputs of networks. Each part is optional, and costs no time if it is off."""
 
     def __init__(
-        self,
-        spec: ObsSpec,
-        *,
-        normalise: Normalise | None = None,
-        frames: int = 1,
-        frame_keys: str = "",
-        reward_scale: RewardScale | None = None,
-        discount: float = 1.0,
-        bound_values: bool = False,
-    ) -> None:
+        self, spec: ObsSpec, *, normalise: Normalise | None = None, frames: int = 1, frame_keys: str = "",
+        reward_scale: RewardScale | None = None, discount: float = 1.0, bound_values: bool = False,
+    ) -> None:  # fmt: skip
         """``spec`` describes the rows' observations, ``self.spec`` the preprocessed ones.
 
         ``discount`` is the learner's gamma. With ``bound_values``, ``self.range`` holds the bounds of returns, unless
         rewards are scaled by running statistics.
-
-        Raises:
-            ConfigError: no observation can be normalised, or none can be stacked.
         """
         super().__init__()
         self.normaliser: Normaliser | None = Normaliser(spec, normalise) if normalise is not None else None
@@ -58,17 +118,12 @@ class Preprocessor(nn.Module):
         """Running statistics of returns, if rewards are scaled by them."""
         return self.rewards if isinstance(self.rewards, ReturnScaler) else None
 
-    @property
-    def _sees_as_stored(self) -> bool:
-        return self.normaliser is None and self.frames is None
-
     def window(self, batch: int, length: int, before: int = 0) -> Window:
-        """Return windows of ``length`` rows to learn from, with as many rows before them as frame stacks need.
+        """Return windows of ``length`` rows to learn from, with the rows before them that frame stacks need.
 
-        ``before``: the number of rows that the learner itself needs there as well.
-
-        Windows of more than one transition may cross episodes. Otherwise episodes shorter than a window would never be
-        learned from, and the first and last transitions of the others less often than those between.
+        ``before``: the number of rows that the learner itself needs there as well. Windows of more than one transition
+        may cross episodes: otherwise episodes shorter than a window would never be learned from, and the first and last
+        transitions of the others less often than those between.
         """
         context = before + (0 if self.frames is None else self.frames.context)
         return Window(
@@ -121,7 +176,8 @@ class Preprocessor(nn.Module):
 
     def policy(self, inner: Policy[Any], device: torch.device) -> Policy[Any]:
         """Return a policy that acts on rows, given ``inner``, which acts on preprocessed observations."""
-        return inner if self._sees_as_stored else PreprocessedPolicy(self, inner, device)
+        as_stored = self.normaliser is None and self.frames is None
+        return inner if as_stored else PreprocessedPolicy(self, inner, device)
 
 
 class Carried(NamedTuple):
@@ -145,13 +201,11 @@ class PreprocessedPolicy:
         self.device = device
 
     def initial(self, num_envs: int) -> Carried:
-        """Return the state of N environments before the first observation."""
         frames = self.preprocess.frames
         return Carried({} if frames is None else frames.initial(num_envs, self.device), self.inner.initial(num_envs))
 
     @torch.no_grad()
     def act(self, step: Step, state: Carried, mode: Mode) -> tuple[Tensor, Carried]:
-        """Return ``(action [N, A] on the CPU, state)``."""
         normaliser, frames, past = self.preprocess.normaliser, self.preprocess.frames, state.past
         obs = step.obs_on(self.device)
         if frames is not None:
@@ -166,14 +220,11 @@ class PreprocessedPolicy:
         return self.preprocess.frames is None and isinstance(self.inner, Memoryless) and self.inner.memoryless(mode)
 
     def after(self, state: Carried, env_steps: int) -> Carried:
-        """Set the inner policy's schedules to ``env_steps``, if it has any."""
         inner = self.inner.after(state.state, env_steps) if isinstance(self.inner, Annealed) else state.state
         return state._replace(state=inner)
 
     def override(self, state: Carried, action: Tensor) -> Carried:
-        """Tell the inner policy which action was executed."""
         return state._replace(state=self.inner.override(state.state, action))
 
     def extras(self, state: Carried) -> dict[str, Tensor]:
-        """Return the extra columns of the inner policy."""
         return self.inner.extras(state.state)

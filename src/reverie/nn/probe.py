@@ -51,7 +51,6 @@ class Mlp(ProbeHead):
     """Initial weights: see ``DenseHeadConfig``."""
 
     def build(self, inputs: int, outputs: int) -> nn.Module:
-        """See :class:`ProbeHead`."""
         head = DenseHeadConfig(layers=self.layers, units=self.units, norm=self.norm, act=self.act, init=self.init)
         body = head.body(inputs)
         return nn.Sequential(body, head.last(body.width, outputs))
@@ -73,11 +72,7 @@ class ProbeConfig(Config):
     """Optimiser of the probes."""
 
     def targets(self, spec: ObsSpec) -> list[str]:
-        """Return the keys that are predicted, in their order.
-
-        Raises:
-            ConfigError: no key matches a head.
-        """
+        """Return the keys that are predicted, in their order."""
         return [key for head in self.heads for key in select(spec, head.keys)]
 
 

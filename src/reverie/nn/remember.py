@@ -87,26 +87,21 @@ class RememberingPolicy:
         self.device = device
 
     def initial(self, num_envs: int) -> Remembered:
-        """Return states of 0."""
         blank = torch.zeros(num_envs, self.memories.width, device=self.device)
         return Remembered(blank, blank, self.inner.initial(num_envs))
 
     @torch.no_grad()
     def act(self, step: Step, state: Remembered, mode: Mode) -> tuple[Tensor, Remembered]:
-        """Return ``(action [N, A] on the CPU, state)``."""
         obs = self.memories.beside(step.obs_on(self.device), step.is_first.to(self.device), state.after)
         action, inner = self.inner.act(replace(step, obs=obs), state.inner, mode)
         return action, Remembered(state.after, self.memories.after(obs), inner)
 
     def after(self, state: Remembered, env_steps: int) -> Remembered:
-        """Set the inner policy's schedules to ``env_steps``, if it has any."""
         inner = self.inner.after(state.inner, env_steps) if isinstance(self.inner, Annealed) else state.inner
         return state._replace(inner=inner)
 
     def override(self, state: Remembered, action: Tensor) -> Remembered:
-        """Tell the inner policy which action was executed."""
         return state._replace(inner=self.inner.override(state.inner, action))
 
     def extras(self, state: Remembered) -> dict[str, Tensor]:
-        """Return the states before the row, and what the inner policy stores."""
         return {MEMORY: state.before} | self.inner.extras(state.inner)

@@ -102,8 +102,8 @@ class ConstantFactor(nn.Module):
 def running_returns(reward: np.ndarray, first: np.ndarray, discount: float) -> np.ndarray:
     """Return G of each row, float64 ``[N, n]``: G <- r + gamma G within an episode, 0 at its first row.
 
-    ``reward`` is float64, ``first`` bool, both ``[N, n]``: n consecutive rows of N streams. All episodes are computed
-    together, one row after the other, so that Python loops over the rows of the longest episode only.
+    ``reward`` is float64, ``first`` bool, both ``[N, n]``: n consecutive rows of N streams. Python loops over the rows
+    of the longest episode only.
     """
     begins = first.copy()
     begins[:, :1] = True
@@ -174,7 +174,7 @@ class ReturnScaler(HostBuffers):
         """Replace all rows by these of N streams, ``[N, n]``. The next row added begins a new episode."""
         earned, first = reward.double().numpy(force=True), is_first.numpy(force=True)
         returns = running_returns(earned, first, self.discount)
-        self.moments.clear()
+        self.moments.moments.zero_()
         self.returns = self.returns.new_zeros(0)
         self._count(returns[~first])
 

@@ -37,7 +37,7 @@ from reverie.nn.layers import (
     RMSNormSiLU,
     StepLayers,
     norm_act,
-)
+)  # fmt: skip
 from reverie.objectives.kl import categorical_kl, gaussian_kl
 
 LatentDraw = Callable[[Tensor], Tensor]
@@ -115,14 +115,9 @@ class LogitNet(nn.Module):
     """An MLP that outputs logits. Its first linear layer is separate, so that it can be computed in two parts."""
 
     def __init__(
-        self,
-        inputs: int,
-        hidden: int,
-        layers: int,
-        outputs: int,
-        linear: Callable[[int, int], Linear] = Linear,
+        self, inputs: int, hidden: int, layers: int, outputs: int, linear: Callable[[int, int], Linear] = Linear,
         after: Callable[[int], list[nn.Module]] = lambda width: [RMSNormSiLU(width)],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``linear`` makes each linear layer, ``after`` the norm and activation after all but the last."""
         super().__init__()
         widths = [inputs] + [hidden] * layers + [outputs]
@@ -142,11 +137,7 @@ class LogitNet(nn.Module):
 
 
 class StateSpaceModel(nn.Module, ABC):
-    """The model of h and z over time, given observations (:meth:`observe`) or its own prior (:meth:`imagine_step`).
-
-    A subclass says how h follows (:meth:`cell`, :meth:`action_input`, :meth:`sequence_step`) and what z is
-    (:meth:`stats`, :meth:`sample`).
-    """
+    """The model of h and z over time, given observations (:meth:`observe`) or its own prior (:meth:`imagine_step`)."""
 
     cfg: Any
     posterior: LogitNet
@@ -199,7 +190,7 @@ class StateSpaceModel(nn.Module, ABC):
     def observe(
         self, latent: Latent, embed: Tensor, action: Tensor, is_first: Tensor, draw_z: LatentDraw | None = None
     ) -> tuple[Latent, Tensor]:
-        """Filter a sequence of observations.
+        """Return the posterior's latents ``[B, T, ...]`` and statistics ``[B, T, S, n]`` of a sequence.
 
         Args:
             latent: the state before the first row, ``[B, ...]``.
@@ -207,9 +198,6 @@ class StateSpaceModel(nn.Module, ABC):
             action: ``[B, T, A]``, the action *before* each row.
             is_first: ``[B, T]`` bool; where it is set, the previous state and action are reset to 0.
             draw_z: what is random in z; None samples.
-
-        Returns:
-            Posterior latents ``[B, T, ...]`` and the posterior's statistics ``[B, T, S, n]``.
         """
         keep = (~is_first).to(embed.dtype)  # [B, T]
         actions = self.action_input((action * keep.unsqueeze(-1)).to(embed.dtype))  # [B, T, hidden]
@@ -295,12 +283,10 @@ class RSSM(StateSpaceModel):
         return action / action.detach().abs().clamp(min=1)
 
     def action_input(self, action: Tensor) -> Tensor:
-        """Embed previous actions ``[..., A]``, clipped to [-1, 1]: ``[..., hidden]``."""
         embedded: Tensor = self.in_action(self.bound(action))
         return embedded
 
     def cell(self, dtype: torch.dtype) -> Cell:
-        """Return the layers of a step, to be prepared once for a whole sequence."""
         return Cell(
             in_deter=StepLayers(self.in_deter, dtype),
             in_stoch=StepLayers(self.in_stoch, dtype),
@@ -312,7 +298,6 @@ class RSSM(StateSpaceModel):
         )
 
     def sequence_step(self, latent: Latent, action: Tensor, cell: Cell) -> Tensor:
-        """Return h_t ``[M, D]`` from the previous latent and the embedded previous action ``[M, hidden]``."""
         inputs = [cell.in_deter(latent.deter), cell.in_stoch(latent.stoch.flatten(1)), action]
         shared: Tensor | None = torch.cat(inputs, -1)  # [M, 3 * hidden]
         x = latent.deter  # [M, D]
@@ -347,9 +332,9 @@ class LatentKind(Choice, ABC):
         """C."""
 
     @property
-    @abstractmethod
     def outputs(self) -> int:
         """Numbers that a network outputs for each variable."""
+        return self.classes
 
     @abstractmethod
     def stats(self, outputs: Tensor) -> Tensor:
@@ -388,25 +373,16 @@ class Categorical(LatentKind):
 
     @property
     def classes(self) -> int:
-        """C."""
-        return self.count
-
-    @property
-    def outputs(self) -> int:
-        """The logits of each variable."""
         return self.count
 
     def stats(self, outputs: Tensor) -> Tensor:
-        """Return log-probabilities ``[..., S, C]``."""
         return torch.log_softmax(outputs.float().view(*outputs.shape[:-1], -1, self.count), -1)
 
     def sample(self, stats: Tensor, draw_z: LatentDraw | None) -> Tensor:
-        """Return one-hot z ``[..., S, C]``."""
         probs = stats.exp()
         return straight_through(probs, (draw_z or draw)(probs))
 
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
-        """See :class:`LatentKind`."""
         return categorical_kl(p, q)
 
     def log_prob(self, stats: Tensor, z: Tensor) -> Tensor:
@@ -414,7 +390,6 @@ class Categorical(LatentKind):
         return (stats * z.detach()).sum((-2, -1))
 
     def entropy(self, stats: Tensor) -> Tensor:
-        """See :class:`LatentKind`."""
         return -(stats.exp() * stats).sum((-2, -1))
 
     def named(self, stats: Tensor) -> dict[str, Tensor]:
@@ -441,37 +416,25 @@ class Gaussian(LatentKind):
     min_std: Annotated[float, AtLeast(0)] = 0.1
     """Added to the standard deviation, 0 or more."""
 
-    @property
-    def classes(self) -> int:
-        """C = 1: each variable is a number."""
-        return 1
-
-    @property
-    def outputs(self) -> int:
-        """Mean and deviation of each variable."""
-        return 2
+    classes: ClassVar[int] = 1
+    outputs: ClassVar[int] = 2
 
     def stats(self, outputs: Tensor) -> Tensor:
-        """Return mean and standard deviation ``[..., S, 2]``."""
         mean, std = outputs.float().chunk(2, -1)  # [..., S]
         return torch.stack([mean, STD[self.std](std) + self.min_std], -1)
 
     def sample(self, stats: Tensor, draw_z: LatentDraw | None) -> Tensor:
-        """Return z ``[..., S, 1]``."""
         mean, std = stats.unbind(-1)  # [..., S]
         return (mean + std * (draw_z or torch.randn_like)(mean)).unsqueeze(-1)
 
     def kl(self, p: Tensor, q: Tensor) -> Tensor:
-        """See :class:`LatentKind`."""
         return gaussian_kl(p, q)
 
     def log_prob(self, stats: Tensor, z: Tensor) -> Tensor:
-        """See :class:`LatentKind`."""
         (mean, std), x = stats.unbind(-1), z[..., 0].float()  # [..., S]
         return (-0.5 * ((x - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
 
     def entropy(self, stats: Tensor) -> Tensor:
-        """See :class:`LatentKind`."""
         return (stats[..., 1].log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
     def named(self, stats: Tensor) -> dict[str, Tensor]:
@@ -519,7 +482,6 @@ class KerasGRU(nn.Module):
         nn.init.orthogonal_(self.from_state.weight)
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
-        """See :class:`LayerNormGRU`."""
         from_input, from_state = self.from_input.steps(dtype), self.from_state.steps(dtype)
 
         def step(x: Tensor, h: Tensor) -> Tensor:
@@ -540,7 +502,6 @@ class NormedGatesGRU(KerasGRU):
         self.norms: nn.ModuleList = nn.ModuleList([LayerNorm(deter) for _ in range(3)])
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
-        """See :class:`LayerNormGRU`."""
         from_input, from_state = self.from_input.steps(dtype), self.from_state.steps(dtype)
         update_norm, reset_norm, new_norm = self.norms
 
@@ -568,7 +529,6 @@ class CellStack(nn.Module):
         self.cells: nn.ModuleList = nn.ModuleList([make(width if i else inputs, width) for i in range(layers)])
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
-        """See :class:`LayerNormGRU`."""
         steps = [cell.steps(dtype) for cell in self.cells if isinstance(cell, LayerNormGRU | KerasGRU)]
 
         def step(x: Tensor, h: Tensor) -> Tensor:
@@ -629,10 +589,11 @@ class DenseCell(NamedTuple):
 class DenseRSSM(StateSpaceModel):
     """The RSSM of DreamerV1 and V2: dense layers around a cell; Hafner et al. (2020), equation 9 and (2021), 1."""
 
+    cfg: DenseRSSMConfig
+
     def __init__(self, embed: int, action: int, cfg: DenseRSSMConfig) -> None:
         super().__init__()
-        self.cfg = cfg
-        c = cfg
+        self.cfg = c = cfg
 
         def after(width: int) -> list[nn.Module]:
             return norm_act(width, c.norm, c.act)
@@ -664,7 +625,6 @@ class DenseRSSM(StateSpaceModel):
         return linear(action, self.input.weight[:, self.width :], self.input.bias)
 
     def cell(self, dtype: torch.dtype) -> DenseCell:
-        """Return the layers of a step."""
         weight = self.input.weight.to(dtype)
         return DenseCell(
             in_stoch=step_linear(weight[:, : self.width], None),
@@ -675,20 +635,13 @@ class DenseRSSM(StateSpaceModel):
         )
 
     def sequence_step(self, latent: Latent, action: Tensor, cell: DenseCell) -> Tensor:
-        """Return h_t ``[M, D]`` from the previous latent and the embedded previous action ``[M, hidden]``."""
         return cell.step(cell.after(cell.in_stoch(latent.stoch.flatten(1), action)), latent.deter)
 
     def stats(self, logits: Tensor) -> Tensor:
-        """Return the statistics ``[..., S, n]`` of ``cfg.latent``."""
-        stats: Tensor = self.cfg.latent.stats(logits)
-        return stats
+        return self.cfg.latent.stats(logits)
 
     def named(self, stats: Tensor) -> dict[str, Tensor]:
-        """Return the statistics of ``cfg.latent`` by name."""
-        found: dict[str, Tensor] = self.cfg.latent.named(stats)
-        return found
+        return self.cfg.latent.named(stats)
 
     def sample(self, stats: Tensor, draw_z: LatentDraw | None) -> Tensor:
-        """Return z ``[..., S, C]`` of ``cfg.latent``."""
-        z: Tensor = self.cfg.latent.sample(stats, draw_z)
-        return z
+        return self.cfg.latent.sample(stats, draw_z)
