@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.objectives.quantile import quantile_huber, quantile_midpoints
+from reverie.objectives.quantile import quantile_huber
 
 KAPPAS = [0.0, 0.3, 7.0]
 
@@ -88,10 +88,6 @@ def test_targets_get_no_gradient_and_no_graph_is_kept_without_one(either):
     assert not quantile_huber(prediction.detach(), target).requires_grad
     with torch.no_grad():
         assert not quantile_huber(prediction, target).requires_grad
-
-
-def test_midpoints_are_those_of_lemma_2():
-    assert quantile_midpoints(4).tolist() == [0.125, 0.375, 0.625, 0.875]
 
 
 @pytest.mark.parametrize(("prediction", "target"), [((2, 5), (3, 5)), ((5,), (2, 5))])

@@ -305,8 +305,7 @@ class Dueling(nn.Module):
     """A dueling network, with streams for the value and advantages: Wang et al. 2016, arXiv:1511.06581, equation 9.
 
     Q(s, a) = V(s) + A(s, a) - mean_b A(s, b). Each stream has its own last hidden layer; the layers before it are
-    shared, as in the paper, where these are a CNN. Several choices share V, and the mean is over the classes of each:
-    Tavakoli et al. 2018, arXiv:1711.08946, equation 1.
+    shared. Several choices share V: Tavakoli et al. 2018, arXiv:1711.08946, equation 1.
     """
 
     def __init__(self, inputs: int, units: tuple[int, ...], classes: tuple[int, ...], each: int = 1) -> None:
@@ -341,10 +340,8 @@ class DiscreteQNetwork(Network):
         self.inputs: Inputs = Inputs(obs_spec, cfg, dtype, getattr(cfg, "memory", None))
         each = quantiles or 1
         self.shape: tuple[int] | tuple[int, int] = (sum(classes),) if quantiles is None else (sum(classes), quantiles)
-        width, outputs = self.inputs.width, sum(classes) * each
-        self.body: Dueling | ReluMLP = (
-            Dueling(width, cfg.units, classes, each) if dueling else ReluMLP(width, cfg.units, outputs)
-        )
+        sizes = self.inputs.width, cfg.units
+        self.body: nn.Module = Dueling(*sizes, classes, each) if dueling else ReluMLP(*sizes, sum(classes) * each)
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to values ``[..., A]``, or to quantiles ``[..., A, N]``."""

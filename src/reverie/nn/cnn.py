@@ -138,9 +138,8 @@ class Convolutions(nn.Module):
         self.spec: dict[str, ObsPart] = dict(spec)
         self.groups: list[list[str]] = by_size(spec)
         self.width: int = sum(flat_width(spec[group[0]], layers, name) for group in self.groups)
-        self.stacks: nn.ModuleList = nn.ModuleList(
-            [self._stack([spec[k].shape[2] for k in group], layers) for group in self.groups]
-        )
+        stacks = [self._stack([spec[k].shape[2] for k in group], layers) for group in self.groups]
+        self.stacks: nn.ModuleList = nn.ModuleList(stacks)
 
     def _stack(self, channels: list[int], layers: tuple[Layer, ...]) -> nn.Sequential:
         inputs = pairwise((Layer(sum(channels), 1, 1), *layers))

@@ -27,7 +27,7 @@ from reverie.nn.encoder import (
     stage_depths,
     stage_sizes,
     unit_image,
-)  # fmt: skip
+)
 from reverie.nn.functional import conv_unfold_norm_silu, conv_unfold_sigmoid, unit_squared_error
 from reverie.nn.layers import (
     MLP,
@@ -39,7 +39,7 @@ from reverie.nn.layers import (
     RMSNormSiLU,
     StridedConv,
     norm_act,
-)  # fmt: skip
+)
 from reverie.nn.rssm import Latent
 from reverie.objectives.transforms import symexp, symlog
 
@@ -130,9 +130,8 @@ class Decoder(nn.Module):
         if self.vectors:
             self.mlp: MLP = MLP(deter + stoch, cfg.units, cfg.layers)
             self.outputs: nn.ModuleList = nn.ModuleList([Linear(cfg.units, p.width) for p in self.vectors.values()])
-        self.cnns: nn.ModuleList = nn.ModuleList(
-            [_CNN([self.images[k] for k in g], deter, stoch, cfg) for g in self.groups]
-        )
+        cnns = [_CNN([self.images[k] for k in group], deter, stoch, cfg) for group in self.groups]
+        self.cnns: nn.ModuleList = nn.ModuleList(cnns)
 
     def forward(self, latent: Latent) -> dict[str, Prediction]:
         """Map latents ``[..., D]`` and ``[..., S, C]`` to a prediction of every key."""
@@ -167,9 +166,8 @@ class _CNN(nn.Module):
                 f"deter = {deter}."
             )
         self.from_deter = BlockLinear(deter, pixels, cfg.blocks)
-        self.from_stoch = nn.Sequential(
-            Linear(stoch, 2 * cfg.units), RMSNormSiLU(2 * cfg.units), Linear(2 * cfg.units, pixels)
-        )
+        units = 2 * cfg.units
+        self.from_stoch = nn.Sequential(Linear(stoch, units), RMSNormSiLU(units), Linear(units, pixels))
         self.norm = RMSNormSiLU(depths[-1])
         widths = depths[::-1]
         self.convs = nn.ModuleList([DoublingConv(i, o, cfg.kernel) for i, o in pairwise(widths)])
@@ -264,9 +262,8 @@ class DenseDecoder(nn.Module):
         self.unimix: float = cfg.class_unimix
         if self.grids:
             self.grid_mlp: DenseMLP = DenseMLP(feature, cfg.class_units or (), cfg.norm, cfg.act)
-            self.grid_outputs: nn.ModuleList = nn.ModuleList(
-                [Dense(self.grid_mlp.width, p.width) for p in self.grids.values()]
-            )
+            last = [Dense(self.grid_mlp.width, p.width) for p in self.grids.values()]
+            self.grid_outputs: nn.ModuleList = nn.ModuleList(last)
         if self.vectors:
             self.mlp: DenseMLP = DenseMLP(feature, cfg.units, cfg.norm, cfg.act)
             self.outputs: nn.ModuleList = nn.ModuleList([Dense(self.mlp.width, p.width) for p in self.vectors.values()])

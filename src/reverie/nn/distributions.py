@@ -373,7 +373,6 @@ class FreeNormal(DiagonalNormal):
     """N(mean, std^2) whose samples may lie outside of [-1, 1]: environments clip them, and their density is exact."""
 
     def sample(self) -> tuple[Tensor, Tensor]:
-        """Return actions ``[..., A]`` and their log-densities ``[...]``."""
         noise = torch.randn_like(self.mean)
         return self.mean + exp(self.log_std) * noise, self._log_density(noise)
 

@@ -28,7 +28,7 @@ from reverie.nn.layers import (
     RMSNormSiLU,
     StridedConv,
     norm_act,
-)  # fmt: skip
+)
 from reverie.objectives.transforms import symlog
 
 ARRIVAL = "(reward, terminal)"
@@ -109,9 +109,8 @@ def by_size(images: ObsSpec) -> list[list[str]]:
 def stage_sizes(size: tuple[int, ...], stages: int) -> list[tuple[int, int]]:
     """Return ``(height, width)`` before the first stage and after each one.
 
-    The authors halve 64 x 64 four times, to 4 x 4. Here, smaller images are halved while at least 3 pixels remain on
-    the short side, larger ones until at most 16 remain on the long side; odd sizes are rounded up. For the sizes that
-    the authors allow it is the same as theirs.
+    Smaller images than the authors' 64 x 64 are halved while at least 3 pixels remain on the short side, larger ones
+    until at most 16 remain on the long side; odd sizes are rounded up.
     """
     sizes = [(size[0], size[1])]
     while True:
@@ -156,16 +155,13 @@ class Encoder(nn.Module):
         """Map observations ``[..., *shape]`` to features ``[..., E]`` of ``dtype``."""
         features = []
         if self.vectors:
-            features.append(self.mlp(self._vector(obs).to(dtype)))  # [..., units]
+            parts = [(flat_vector(obs[key], part), part.kind) for key, part in self.vectors.items()]
+            known = [x if kind == "categorical" else symlog(x.float()) for x, kind in parts]
+            features.append(self.mlp(torch.cat(known, -1).to(dtype)))  # [..., units]
         for group, cnn in zip(self.groups, self.cnns, strict=True):
             pixels = [unit_image(obs[k], self.images[k], dtype) - 0.5 for k in group]
             features.append(cnn(torch.cat(pixels, -1)))  # [..., h * w * c]
         return torch.cat(features, -1) if len(features) > 1 else features[0]
-
-    def _vector(self, obs: Obs) -> Tensor:
-        parts = {key: flat_vector(obs[key], part) for key, part in self.vectors.items()}
-        known = [x if self.vectors[key].kind == "categorical" else symlog(x.float()) for key, x in parts.items()]
-        return torch.cat(known, -1)  # [..., sum of widths]
 
 
 def flat_vector(x: Tensor, part: ObsPart) -> Tensor:
@@ -255,9 +251,8 @@ PUBLISHED = (64, 64)
 def fitting_kernels(size: tuple[int, int]) -> tuple[Kernels, tuple[int, int]]:
     """Return kernels for images of ``size``, and the size after them.
 
-    As the authors', they halve 64 pixels four times, to 2. Smaller images are halved while at least 2 pixels remain on
-    the short side, larger ones until at most 8 remain on the long side. Every pixel is read: kernels are even where
-    sides are.
+    Smaller images than the authors' 64 x 64 are halved while at least 2 pixels remain on the short side, larger ones
+    until at most 8 remain on the long side. Every pixel is read: kernels are even where sides are.
     """
     kernels: Kernels = []
     while not kernels or (min(size) >= 6 and (len(kernels) < 4 or max(size) > 8)):
@@ -290,6 +285,7 @@ class DenseEncoder(nn.Module):
         self.cnns: nn.ModuleList = nn.ModuleList(cnns)
         self.width = sum(cnn.width for cnn in cnns)
         if self.grids:
+            self._elements = sum(math.prod(part.shape) for part in self.grids.values())
             inputs = sum(p.width for p in self.grids.values()) + 2 * self._elements * cfg.arrival
             self.grid_mlp: DenseMLP = self._mlp(inputs, cfg.class_units or (), cfg)
             if cfg.outputs:
@@ -320,10 +316,6 @@ class DenseEncoder(nn.Module):
         if self.vectors:
             features.append(self.mlp(numbers(obs, self.vectors).to(dtype)))  # [..., units]
         return torch.cat(features, -1)
-
-    @property
-    def _elements(self) -> int:
-        return sum(math.prod(part.shape) for part in self.grids.values())
 
 
 class _StridedCNN(nn.Sequential):

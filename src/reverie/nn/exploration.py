@@ -56,10 +56,8 @@ def _annealed(first: float, final: float | None, anneal_steps: int, steps: Tenso
 
 def _along(ramp: Ramp, step: Tensor) -> Tensor:
     """Return ``ramp.at(step)`` ``[]``."""
-    pieces = pairwise(ramp.points)
-    return sum(
-        (((step - a) / (b - a)).clamp(0, 1) * (y - x) for (a, x), (b, y) in pieces), torch.tensor(ramp.points[0][1])
-    )
+    pieces = [((step - a) / (b - a)).clamp(0, 1) * (y - x) for (a, x), (b, y) in pairwise(ramp.points)]
+    return sum(pieces, torch.tensor(ramp.points[0][1]))
 
 
 def any_of(flags: Tensor) -> bool:

@@ -23,33 +23,29 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def block_linear(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
-    """Return the block-diagonal product ``[M, K * O]`` of x ``[M, K * I]`` and ``weight`` ``[K, O, I]``, plus ``base``.
-
-    Block k of x is multiplied with block k of ``weight``. ``base`` is ``[K * O]`` or ``[M, K * O]``.
-    """
-    rows, blocks, outputs = x.shape[0], weight.shape[0], weight.shape[1]
-    grouped = x.view(rows, blocks, -1).transpose(0, 1)  # [K, M, I]
-    if base is None:
-        return torch.bmm(grouped, weight.transpose(1, 2)).transpose(0, 1).reshape(rows, -1)
-    y = torch.baddbmm(base.view(-1, blocks, outputs).transpose(0, 1), grouped, weight.transpose(1, 2))  # [K, M, O]
-    return y.transpose(0, 1).reshape(rows, -1)
-
-
 def traced(x: Tensor) -> bool:
     """Return whether ``x`` has no values to decide by, as an operation on it is being traced for an export."""
     return type(x) is not Tensor
 
 
 def product(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
-    """Return x W^T ``[M, outputs]`` plus ``base``, ``[outputs]`` or ``[M, outputs]``; W may be block-diagonal."""
-    if weight.ndim == 3:
-        return block_linear(x, weight, base)
-    return torch.addmm(base, x, weight.T) if base is not None and base.ndim == 2 else linear(x, weight, base)
+    """Return x W^T ``[M, outputs]`` plus ``base``, ``[outputs]`` or ``[M, outputs]``.
+
+    W is ``[outputs, inputs]`` or, block-diagonal, ``[blocks, outputs / blocks, inputs / blocks]``.
+    """
+    if weight.ndim == 2:
+        return torch.addmm(base, x, weight.T) if base is not None and base.ndim == 2 else linear(x, weight, base)
+    rows, blocks, outputs = x.shape[0], weight.shape[0], weight.shape[1]
+    grouped = x.view(rows, blocks, -1).transpose(0, 1)  # [blocks, M, inputs / blocks]
+    if base is None:
+        y = torch.bmm(grouped, weight.transpose(1, 2))  # [blocks, M, outputs / blocks]
+    else:
+        y = torch.baddbmm(base.view(-1, blocks, outputs).transpose(0, 1), grouped, weight.transpose(1, 2))
+    return y.transpose(0, 1).reshape(rows, -1)
 
 
 class StepLinear:
-    """``x W^T + b``, W ``[outputs, inputs]`` or, block-diagonal, ``[blocks, outputs / blocks, inputs / blocks]``."""
+    """``x W^T + b`` at the steps of a sequence: see :func:`product`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight = weight
@@ -179,9 +175,10 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=weight.shape[-1] // 2).permute(0, 2, 3, 1)
 
 
-def _four_pixels(y: Tensor) -> Tensor:
-    """Return ``[M, h, w, 2 * 2 * width]`` as ``[M, h, w, 2, 2, width]``."""
-    return y.reshape(*y.shape[:-1], 2, 2, y.shape[-1] // 4)
+def _doubled(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Convolve ``[M, h, w, C]`` to four pixels for each input pixel: ``[M, 2 h, 2 w, width]``."""
+    y = convolve(x, weight, bias)
+    return unfold_parities(y.reshape(*y.shape[:-1], 2, 2, y.shape[-1] // 4))
 
 
 @accelerated
@@ -202,12 +199,12 @@ def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor
 
     x is ``[M, h, w, C]``, ``weight`` ``[2 * 2 * width, C, kernel, kernel]``, the result ``[M, 2 h, 2 w, width]``.
     """
-    return norm_silu(unfold_parities(_four_pixels(convolve(x, weight, bias))), scale, eps)
+    return norm_silu(_doubled(x, weight, bias), scale, eps)
 
 
 def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Do the same as :func:`conv_unfold_norm_silu` with a sigmoid in place of norm and SiLU."""
-    return torch.sigmoid(unfold_parities(_four_pixels(convolve(x, weight, bias))))
+    return torch.sigmoid(_doubled(x, weight, bias))
 
 
 @accelerated

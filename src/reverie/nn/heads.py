@@ -26,7 +26,7 @@ from reverie.nn.distributions import (
     TruncatedNormal,
     TwoHot,
     UnitNormal,
-)  # fmt: skip
+)
 from reverie.nn.layers import MLP, Activation, Dense, DenseMLP, Linear, Norm
 from reverie.objectives.transforms import symexp_bins
 

@@ -121,8 +121,7 @@ class BlockSteps(NamedTuple):
 class BlockLinear(nn.Module):
     """A block-diagonal linear layer: block k of the output depends only on block k of the input.
 
-    In addition, every block reads the ``shared`` inputs. The authors repeat these in each block's input; here they are
-    multiplied once with the weights of all blocks, as one dense product, which gives the same result.
+    Every block also reads the ``shared`` inputs, which are multiplied once with the weights of all blocks.
     """
 
     def __init__(self, inputs: int, outputs: int, blocks: int, shared: int = 0) -> None:
@@ -133,7 +132,6 @@ class BlockLinear(nn.Module):
         init_(self.weight, blocks * (self.own + shared))  # the authors take the fan-in of all blocks together
 
     def steps(self, dtype: torch.dtype) -> BlockSteps:
-        """Return the layer for all steps of a sequence: weights are split, cast and their gradients computed once."""
         own, shared = torch.tensor_split(self.weight.to(dtype), [self.own], -1)
         bias = self.bias.to(dtype)
         if not shared.shape[-1]:
@@ -172,9 +170,8 @@ class Conv(nn.Module):
 class DoublingConv(Conv):
     """Nearest-neighbour upsampling by 2, then :class:`Conv`, in about a third of the multiplications.
 
-    A window of 5 x 5 upsampled pixels contains only 3 x 3 different ones. Which of its weights meet the same pixel
-    depends only on whether the output's row and column are even or odd. So each of the four parities is a convolution
-    of 3 x 3 on the small image, whose weights are sums of the given ones.
+    A window of 5 x 5 upsampled pixels contains only 3 x 3 different ones. So each of the four parities of the output's
+    row and column is a convolution of 3 x 3 on the small image, whose weights are sums of the given ones.
     """
 
     fold: Tensor

@@ -34,7 +34,6 @@ class Remembers(Protocol):
         ``state`` ``[B, S]`` is the one before row 0. It is as if it were 0 before a row that is ``first`` ``[B, T]``:
         so no gradient crosses episodes, and a window that holds several gives what a window for each would.
         """
-        ...
 
 
 BEGUN = f"{MEMORY}/first"
@@ -95,9 +94,8 @@ class Recurrent(nn.Module):
         self.units: int = cfg.units
         self.lstm: bool = cfg.tensors == 2
         self.width: int = cfg.layers * cfg.tensors * cfg.units
-        self.cells: nn.ModuleList = nn.ModuleList(
-            cfg.cell(cfg.units if k else inputs, cfg.units) for k in range(cfg.layers)
-        )
+        cells: list[Any] = [cfg.cell(cfg.units if k else inputs, cfg.units) for k in range(cfg.layers)]
+        self.cells: nn.ModuleList = nn.ModuleList(cells)
         for name, x in self.named_parameters() if cfg.orthogonal else ():
             nn.init.zeros_(x) if "bias" in name else nn.init.orthogonal_(x)
 

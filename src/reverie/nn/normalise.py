@@ -93,8 +93,7 @@ class HostBuffers(nn.Module):
 class Moments(HostBuffers):
     """Count, mean and standard deviation of rows in float64, numerically stable for any number of rows.
 
-    Sets of rows are merged as in Chan, Golub and LeVeque (1979), which for single rows is Welford (1962). NumPy does
-    it, because its calls take a fifth of the time of PyTorch's for so few numbers.
+    Sets of rows are merged as in Chan, Golub and LeVeque (1979). NumPy does it: its calls take a fifth of the time.
     """
 
     on_host: ClassVar[tuple[str, ...]] = ("moments",)
@@ -194,8 +193,7 @@ def constant(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
 class Normaliser(nn.Module):
     """Returns ``(x - mean) / std`` of each number of each vector, clipped. Images and categoricals are not changed.
 
-    Statistics are buffers, so a checkpoint contains them and a captured update (CUDA graph) reads their present values.
-    Only new rows of the run or the rows of a data set change them, not sampled batches and not evaluations.
+    Only new rows of the run or the rows of a data set change the statistics, not sampled batches and not evaluations.
     """
 
     def __init__(self, spec: ObsSpec, cfg: Normalise) -> None:

@@ -65,11 +65,7 @@ def let_change(module: nn.Module, name: str, rate: Rate) -> None:
 
 
 def load(moments: Mapping[str, Tensor], state: State) -> None:
-    """Copy a saved state into the tensors of the same names.
-
-    Raises:
-        RunError: it was saved with other numbers, shapes or another order of parameters.
-    """
+    """Copy a saved state into the tensors of the same names."""
     for name in sorted(moments.keys() | state.keys()):
         had, has = (tuple(x[name].shape) if name in x else "absent" for x in (state, moments))
         if had != has or (name == "shapes" and not torch.equal(state[name].cpu(), moments[name])):
@@ -144,9 +140,6 @@ class Optim:
         """Compute and return the gradient of ``loss`` for each parameter. ``keep`` its graph for another loss.
 
         Of several learners, it is the mean of their gradients.
-
-        Raises:
-            RunError: a parameter has no gradient, because the loss does not depend on it, or was frozen since.
         """
         for p in self.params:
             p.grad = None
@@ -426,12 +419,10 @@ class Adam:
     def gradient(self, loss: Tensor) -> Tensors:
         """Return the gradient of ``loss``, a scalar, for each parameter that was not frozen since.
 
-        Frozen ones, by ``requires_grad_(False)``, stay as they are, and so do their moments. PyTorch raises
-        RuntimeError if the loss is not a scalar, or does not depend on one of the others.
+        Frozen ones, by ``requires_grad_(False)``, stay as they are, and so do their moments.
         """
         return list(torch.autograd.grad(loss, [p for p in self.params if p.requires_grad]))
 
-    @torch.no_grad()
     def apply(self, grads: Tensors) -> None:
         """Update the parameters that are not frozen with these gradients; of several learners, with their mean."""
         average(grads)
@@ -544,12 +535,10 @@ class Learner(Protocol):
 
     def prepared(self, batch: Batch) -> Batch:
         """Return what its methods get of a batch on its device."""
-        ...
 
     @property
     def tapes(self) -> bool:
         """Whether capturing them pays on CPUs too."""
-        ...
 
 
 @accelerated

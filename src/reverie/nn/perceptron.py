@@ -90,9 +90,8 @@ def perceptron(theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
 class ReluMLP(nn.Module):
     """An MLP with ReLU, or K of them (``copies``) that share their input. ``squash`` applies tanh to the output.
 
-    It is initialised as ``torch.nn.Linear``. All parameters are one tensor ``theta`` ``[K, P]``, one copy in each row,
-    so that optimisers and target networks process a single array; :meth:`layers` returns weights and biases. Rows are
-    padded to whole cache lines with zeros, which stay 0.
+    All parameters are one tensor ``theta`` ``[K, P]``, one copy in each row, so that optimisers and target networks
+    process a single array. Rows are padded to whole cache lines with zeros, which stay 0.
     """
 
     def __init__(

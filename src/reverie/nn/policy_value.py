@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Obs, Step
-from reverie.nn.actor_critic import Inputs, NetworkConfig, all_classes, kind_of
+from reverie.nn.actor_critic import Inputs, NetworkConfig, all_classes, all_numbers, kind_of
 from reverie.nn.cnn import Convolution
 from reverie.nn.distributions import Choices, FreeNormal, Layout, Mixed
 from reverie.nn.exploration import Unaffected
@@ -38,20 +38,6 @@ class PolicyValueConfig(NetworkConfig):
     algo.batch_length to their rows."""
     critic_memory: Literal["own", "shared", "none"] = "own"
     """Memory of the value: its own; that of the policy, which then only the policy trains; or none."""
-
-
-def actions_of(outputs: Tensor, log_std: Tensor | None, spec: ActionSpec) -> Any:
-    """Return the distribution over flat actions ``[..., A]`` with these logits and means ``[..., A]``.
-
-    ``log_std`` ``[n]``: ln sigma of the n continuous numbers; None if there are none.
-    """
-    if log_std is None:
-        return Choices(outputs, all_classes(spec))
-    if kind_of(spec) == "continuous":
-        return FreeNormal(outputs, log_std)
-    layout = Layout(spec)
-    means, logits = layout.apart(outputs)
-    return Mixed(FreeNormal(means, log_std), Choices(logits, all_classes(spec)), layout)
 
 
 class Branch(nn.Module):
@@ -93,12 +79,19 @@ class Actor(Branch):
     def __init__(self, inputs: Inputs, spec: ActionSpec, cfg: PolicyValueConfig) -> None:
         super().__init__(inputs, spec.width, cfg, 0.01, cfg.memory)
         self.spec = spec
-        numbers = sum(part.size for part in spec.parts.values())
+        numbers = all_numbers(spec)
         self.log_std: nn.Parameter | None = nn.Parameter(torch.full((numbers,), cfg.log_std)) if numbers else None
 
     def decide(self, y: Tensor, obs: Obs) -> Any:
-        """Return the distribution over actions, given what the perceptron reads."""
-        return actions_of(masked(self.body(y).float(), obs), self.log_std, self.spec)
+        """Return the distribution over actions ``[..., A]``, given what the perceptron reads."""
+        outputs = masked(self.body(y).float(), obs)  # [..., A], logits and means
+        if self.log_std is None:
+            return Choices(outputs, all_classes(self.spec))
+        if kind_of(self.spec) == "continuous":
+            return FreeNormal(outputs, self.log_std)
+        layout = Layout(self.spec)
+        means, logits = layout.apart(outputs)
+        return Mixed(FreeNormal(means, self.log_std), Choices(logits, all_classes(self.spec)), layout)
 
     def forward(self, obs: Obs) -> Any:
         """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``, without memory."""

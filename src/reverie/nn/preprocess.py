@@ -18,7 +18,7 @@ from reverie.core.protocols import Annealed, Memoryless, Policy, RunningStatisti
 from reverie.core.specs import ObsPart, ObsSpec, observed
 from reverie.core.types import Batch, Mode, Obs, Step, Window
 from reverie.nn.normalise import Normalise, Normaliser
-from reverie.nn.rewards import ConstantFactor, Factor, ReturnRange, ReturnScaler, ReturnStd, RewardScale
+from reverie.nn.rewards import Factor, ReturnRange, ReturnScaler, ReturnStd, RewardScale
 
 
 class Frames(nn.Module):
@@ -35,9 +35,8 @@ class Frames(nn.Module):
         self.context: int = count - 1
         """Number of earlier rows that the stack of a row needs."""
         seen = observed(spec)
-        self.parts: dict[str, ObsPart] = {
-            key: seen[key] for key in sorted(seen) if (re.fullmatch(keys, key) if keys else seen[key].kind == "image")
-        }
+        chosen = [key for key in sorted(seen) if (re.fullmatch(keys, key) if keys else seen[key].kind == "image")]
+        self.parts: dict[str, ObsPart] = {key: seen[key] for key in chosen}
         if not self.parts:
             raise ConfigError(
                 f"frames = {count}, frame_keys = {keys!r}: no observation matches; empty keys stack images. The "
@@ -105,9 +104,9 @@ class Preprocessor(nn.Module):
         super().__init__()
         self.normaliser: Normaliser | None = Normaliser(spec, normalise) if normalise is not None else None
         self.frames: Frames | None = Frames(spec, frames, frame_keys) if frames > 1 else None
-        self.rewards: ConstantFactor | ReturnScaler | None = None
+        self.rewards: Factor | ReturnScaler | None = None
         if isinstance(reward_scale, Factor):
-            self.rewards = ConstantFactor(reward_scale.factor)
+            self.rewards = reward_scale
         elif isinstance(reward_scale, ReturnStd):
             self.rewards = ReturnScaler(discount, reward_scale.clip)
         self.range: ReturnRange | None = ReturnRange(discount) if bound_values and self.scaler is None else None
@@ -141,8 +140,6 @@ class Preprocessor(nn.Module):
     def _scaled(self, reward: Tensor) -> Tensor:
         return reward if self.rewards is None else self.rewards(reward)
 
-    # ---------------------------------------------------------------- statistics
-
     @property
     def running_statistics(self) -> RunningStatistics | None:
         """This object, if it needs to see new rows of the run; else None."""
@@ -171,8 +168,6 @@ class Preprocessor(nn.Module):
         """Extend the bounds of returns by these rows; the statistics that networks were trained with stay."""
         if self.range is not None:
             self.range.add(self._scaled(rows.reward), rows.is_first)
-
-    # ---------------------------------------------------------------- acting
 
     def policy(self, inner: Policy[Any], device: torch.device) -> Policy[Any]:
         """Return a policy that acts on rows, given ``inner``, which acts on preprocessed observations."""

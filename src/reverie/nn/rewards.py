@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above
@@ -20,7 +20,7 @@ from reverie.nn.normalise import LEAST, HostBuffers, Moments, add_rows, mean_and
 
 @dataclass(frozen=True)
 class RewardScale(Choice):
-    """Scaling of the rewards that are learned from. Stored rows and scores keep the original rewards."""
+    """Scaling of the rewards that are learned from."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,10 @@ class Factor(RewardScale):
 
     factor: Annotated[float, Above(0)] = 1.0
     """The constant, above 0."""
+
+    def __call__(self, reward: Tensor) -> Tensor:
+        """Return the scaled rewards, ``[...]``."""
+        return reward * self.factor
 
 
 @dataclass(frozen=True)
@@ -87,18 +91,6 @@ class ReturnRange(HostBuffers):
         self.add(reward, is_first)
 
 
-class ConstantFactor(nn.Module):
-    """Multiplies rewards by a constant."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def forward(self, reward: Tensor) -> Tensor:
-        """Return the scaled rewards, ``[...]``."""
-        return reward * self.factor
-
-
 def running_returns(reward: np.ndarray, first: np.ndarray, discount: float) -> np.ndarray:
     """Return G of each row, float64 ``[N, n]``: G <- r + gamma G within an episode, 0 at its first row.
 
@@ -139,10 +131,7 @@ def add_returns(
 
 
 class ReturnScaler(HostBuffers):
-    """Divides rewards by the standard deviation of the returns of all rows so far, or by 1 while that is 0.
-
-    The mean is not subtracted: shifting rewards would change the optimal policy where episodes differ in length.
-    """
+    """Divides rewards by the standard deviation of the returns of all rows so far, or by 1 while that is 0."""
 
     on_host: ClassVar[tuple[str, ...]] = ("returns",)
     factor: Tensor

@@ -13,6 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -37,7 +38,7 @@ from reverie.nn.layers import (
     RMSNormSiLU,
     StepLayers,
     norm_act,
-)  # fmt: skip
+)
 from reverie.objectives.kl import categorical_kl, gaussian_kl
 
 LatentDraw = Callable[[Tensor], Tensor]
@@ -263,11 +264,10 @@ class RSSM(StateSpaceModel):
         self.in_stoch: nn.Sequential = nn.Sequential(Linear(c.stoch * c.classes, c.hidden), RMSNormSiLU(c.hidden))
         self.in_action: nn.Sequential = nn.Sequential(Linear(action, c.hidden), RMSNormSiLU(c.hidden))
         extra = [3 * c.hidden] + [0] * c.recurrent_layers  # the first layer also reads the three embedded inputs
-        self.recurrent: nn.ModuleList = nn.ModuleList(
-            [BlockLinear(c.deter, c.deter, c.blocks, extra[i]) for i in range(c.recurrent_layers)]
-        )
+        blocks = [BlockLinear(c.deter, c.deter, c.blocks, more) for more in extra[:-1]]
+        self.recurrent: nn.ModuleList = nn.ModuleList(blocks)
         self.recurrent_norms: nn.ModuleList = nn.ModuleList([RMSNormSiLU(c.deter) for _ in range(c.recurrent_layers)])
-        self.gates: BlockLinear = BlockLinear(c.deter, 3 * c.deter, c.blocks, extra[c.recurrent_layers])
+        self.gates: BlockLinear = BlockLinear(c.deter, 3 * c.deter, c.blocks, extra[-1])
         self.posterior: LogitNet = LogitNet(c.deter + embed, c.hidden, c.posterior_layers, c.stoch * c.classes)
         self.prior_net: LogitNet = LogitNet(c.deter, c.hidden, c.prior_layers, c.stoch * c.classes)
 
@@ -445,11 +445,9 @@ class Gaussian(LatentKind):
 class LayerNormGRU(nn.Module):
     """The GRU of DreamerV2: one layer norm over all three gates; the update gate begins at sigmoid(-1)."""
 
-    BIAS: ClassVar[bool] = True
-
-    def __init__(self, inputs: int, deter: int) -> None:
+    def __init__(self, inputs: int, deter: int, bias: bool = True) -> None:
         super().__init__()
-        self.layer: Dense = Dense(inputs + deter, 3 * deter, self.BIAS)
+        self.layer: Dense = Dense(inputs + deter, 3 * deter, bias)
         self.norm: LayerNorm = LayerNorm(3 * deter)
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
@@ -463,22 +461,13 @@ class LayerNormGRU(nn.Module):
         return step
 
 
-class BareLayerNormGRU(LayerNormGRU):
-    """The same without a bias before the norm: ``gru_layernorm_dv2`` of PyDreamer."""
-
-    BIAS: ClassVar[bool] = False
-
-
 class KerasGRU(nn.Module):
     """The GRU of DreamerV1, that of Keras and PyTorch: h' = u h + (1 - u) tanh(c(x) + r c(h)), with two biases."""
 
-    BIAS: ClassVar[bool] = True
-
-    def __init__(self, inputs: int, deter: int) -> None:
+    def __init__(self, inputs: int, deter: int, bias: bool = True) -> None:
         super().__init__()
-        self.from_input: Dense
-        self.from_state: Dense
-        self.from_input, self.from_state = (Dense(width, 3 * deter, self.BIAS) for width in (inputs, deter))
+        self.from_input: Dense = Dense(inputs, 3 * deter, bias)
+        self.from_state: Dense = Dense(deter, 3 * deter, bias)
         nn.init.orthogonal_(self.from_state.weight)
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
@@ -495,10 +484,8 @@ class KerasGRU(nn.Module):
 class NormedGatesGRU(KerasGRU):
     """A GRU with a layer norm of each gate and no biases: ``gru_layernorm`` of PyDreamer; h' = u n + (1 - u) h."""
 
-    BIAS: ClassVar[bool] = False
-
     def __init__(self, inputs: int, deter: int) -> None:
-        super().__init__(inputs, deter)
+        super().__init__(inputs, deter, bias=False)
         self.norms: nn.ModuleList = nn.ModuleList([LayerNorm(deter) for _ in range(3)])
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
@@ -513,17 +500,21 @@ class NormedGatesGRU(KerasGRU):
         return step
 
 
-CELLS: dict[str, type[LayerNormGRU | KerasGRU]] = {
-    "layer_norm_gru": LayerNormGRU, "bare_layer_norm_gru": BareLayerNormGRU, "keras_gru": KerasGRU,
+MakeCell = Callable[[int, int], LayerNormGRU | KerasGRU]
+"""A recurrent cell for the numbers of its inputs and of h: a module with a method ``steps``."""
+
+CELLS: dict[str, MakeCell] = {
+    "layer_norm_gru": LayerNormGRU,
+    "bare_layer_norm_gru": partial(LayerNormGRU, bias=False),  # ``gru_layernorm_dv2`` of PyDreamer
+    "keras_gru": KerasGRU,
     "normed_gates_gru": NormedGatesGRU,
-}  # fmt: skip
-"""Recurrent cells by name: modules made of the numbers of their inputs and of h, with a method ``steps``."""
+}
 
 
 class CellStack(nn.Module):
     """Cells one above the other, each with its share of h: the first reads the inputs, the others the one below."""
 
-    def __init__(self, make: type[LayerNormGRU | KerasGRU], inputs: int, deter: int, layers: int) -> None:
+    def __init__(self, make: MakeCell, inputs: int, deter: int, layers: int) -> None:
         super().__init__()
         width = deter // layers
         self.cells: nn.ModuleList = nn.ModuleList([make(width if i else inputs, width) for i in range(layers)])

@@ -14,9 +14,8 @@ from reverie.core.accelerate import accelerated
 class Target(nn.Module):
     """A frozen copy, updated at every n-th (``every``) :meth:`update`: theta' <- rate theta + (1 - rate) theta'.
 
-    A small rate at every call is Polyak averaging; a rate of 1 at every n-th call is a hard update. The count of calls
-    is a buffer, so that captured updates (CUDA graphs) increase it and checkpoints contain it. Buffers of the source,
-    such as the statistics of a norm, are copied at every call.
+    A small rate at every call is Polyak averaging; a rate of 1 at every n-th call is a hard update. Buffers of the
+    source, such as the statistics of a norm, are copied at every call.
     """
 
     count: Tensor
@@ -38,9 +37,8 @@ class Target(nn.Module):
     @torch.no_grad()
     def update(self) -> None:
         """Count one call, and move the copy towards the source if it is the n-th."""
-        (source,) = self._source
-        slow, fast = tuple(self.model.parameters()), tuple(source.parameters())
-        for mine, its in zip(self.model.buffers(), source.buffers(), strict=True):
+        slow, fast = tuple(self.model.parameters()), tuple(self.source.parameters())
+        for mine, its in zip(self.model.buffers(), self.source.buffers(), strict=True):
             mine.copy_(its)
         if self.every > 1:
             self.count += 1
@@ -48,7 +46,6 @@ class Target(nn.Module):
 
     @torch.no_grad()
     def forward(self, *inputs: Any) -> Any:
-        """Return the copy's output, without gradient."""
         return self.model(*inputs)
 
 
@@ -66,8 +63,7 @@ def polyak(slow: tuple[Tensor, ...], fast: tuple[Tensor, ...], rate: float, coun
 class LateTarget(Target):
     """DreamerV2's slow critic: copied after the first update, then moved after every n-th from there on.
 
-    In the authors' code it is another network until then. Here it begins as a copy, which makes a difference in the
-    first update only.
+    In the authors' code it is another network until then.
     """
 
     def __init__(self, source: nn.Module, rate: float, every: int) -> None:
@@ -78,8 +74,7 @@ class LateTarget(Target):
     @torch.no_grad()
     def update(self) -> None:
         """Move the copy if it is time, then count one call."""
-        (source,) = self._source
         rate = torch.where(self.count == 0, 1.0, self.rate) * (self.count % self.every == 0)
-        for mine, its in zip(self.model.parameters(), source.parameters(), strict=True):
+        for mine, its in zip(self.model.parameters(), self.source.parameters(), strict=True):
             mine.lerp_(its, rate.to(mine.dtype))
         self.count.add_(1)

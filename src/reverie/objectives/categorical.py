@@ -75,9 +75,7 @@ def likely_values(values: Tensor, logits: Tensor, log_threshold: float, classes:
     al. 2019), algorithm 1, which has > in place of >=, so that a threshold of 1 would leave no action.
     """
     pairs = zip(per_choice(values, classes), per_choice(logits, classes), strict=True)
-    return joined(
-        [value.masked_fill(logit < logit.amax(-1, keepdim=True) + log_threshold, -math.inf) for value, logit in pairs]
-    )
+    return joined([x.masked_fill(by < by.amax(-1, keepdim=True) + log_threshold, -math.inf) for x, by in pairs])
 
 
 def expected_min_q(logits: Tensor, values: Tensor, classes: Sequence[int] = ()) -> Tensor:

@@ -15,13 +15,6 @@ from reverie.objectives.estimators import OneRow
 from reverie.objectives.td import Losses, critic_losses
 
 
-def quantile_midpoints(
-    count: int, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
-) -> Tensor:
-    """Return the fractions tau^_i = (2 i + 1) / (2 N) of N learned quantiles, ``[N]``: lemma 2."""
-    return (torch.arange(count, device=device, dtype=dtype) + 0.5) / count
-
-
 @accelerated
 def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
     """Return the quantile Huber loss, summed over predictions and averaged over targets: equations 9 and 10.
@@ -37,7 +30,8 @@ def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Te
         raise ValueError(f"{shapes}: expected [..., N] and [..., N'] with the same leading axes.")
     u = target.detach().to(prediction.dtype).unsqueeze(-2) - prediction.unsqueeze(-1)  # [..., N, N']
     loss = F.huber_loss(u, torch.zeros_like(u), reduction="none", delta=kappa) if kappa else u.abs()
-    tau = quantile_midpoints(prediction.shape[-1], u.device, u.dtype).unsqueeze(-1)  # [N, 1]
+    n = prediction.shape[-1]
+    tau = (torch.arange(n, device=u.device, dtype=u.dtype).unsqueeze(-1) + 0.5) / n  # [N, 1], the fractions: lemma 2
     return ((tau - (u < 0).to(u.dtype)).abs() * loss).mean(-1).sum(-1)
 
 
@@ -70,9 +64,8 @@ def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, di
     Targets of rows that are the last of their episode are meaningless and must be masked.
     """
     estimator.check_window(batch.shape[1])
-    reward, live, row = estimator.bootstrap(
-        reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=discount
-    )  # [B, T-1]
+    rows = {"reward": batch.reward, "terminal": batch.is_terminal, "last": batch.is_last}
+    reward, live, row = estimator.bootstrap(**rows, discount=discount)  # [B, T-1]
     reached = _picked(next_quantiles.detach(), (row - 1).clamp(min=0))  # [B, T-1, N]
     return reward.unsqueeze(-1) + live.unsqueeze(-1) * reached
 
