@@ -82,9 +82,7 @@ def select(spec: ObsSpec, pattern: str) -> dict[str, ObsPart]:
     """Return the parts whose whole key matches the regular expression ``pattern``, sorted by key."""
     chosen = {k: spec[k] for k in sorted(spec) if re.fullmatch(pattern, k)}
     if not chosen:
-        raise ConfigError(
-            f"keys = {pattern!r} matches no observation. The observations are: {', '.join(sorted(spec))}."
-        )
+        raise ConfigError(f"keys = {pattern!r} matches no observation. There are: {', '.join(sorted(spec))}.")
     return chosen
 
 

@@ -259,7 +259,6 @@ class GlobalAdamConfig(Config):
     form: Literal["tensorflow", "torch"] = "tensorflow"
     """tensorflow: eps is not corrected, and decay is not multiplied by the learning rate. torch: both are, as in
     PyTorch's AdamW."""
-
     lr: Annotated[Rate, Above(0)] = 1e-4
     """Learning rate, above 0."""
     eps: Annotated[float, Above(0)] = 1e-5

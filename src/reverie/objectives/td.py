@@ -144,12 +144,10 @@ def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float, 
     return critic_losses(loss, error.detach().abs(), prediction, target, batch, scale)
 
 
-def check_error(prediction: Tensor, target: Tensor) -> None:
+def check_error(value: Tensor, target: Tensor) -> None:
     """Raise ValueError unless the shapes are those of Q and y in :func:`squared_error`."""
-    if prediction.shape[-2:] != target.shape or prediction.ndim > 3:
-        raise ValueError(
-            f"values of shape {tuple(prediction.shape)}: expected [(K,) B, T - 1] = {tuple(target.shape)}."
-        )
+    if value.shape[-2:] != target.shape or value.ndim > 3:
+        raise ValueError(f"values of shape {tuple(value.shape)}: expected [(K,) B, T - 1] = {tuple(target.shape)}.")
 
 
 def check_rows(target: Tensor, batch: Batch) -> None:
