@@ -670,7 +670,7 @@ def test_a_batch_without_a_transition_is_worth_nothing():
 
 def test_a_critic_with_a_last_axis_of_one_is_an_error():
     made = DDPGObjective(actor(), Tiny(1, acts=ACTS), DDPGConfig())
-    with pytest.raises(ValueError, match=r"value has shape \(8, 4, 1\): expected \(8, 4\)"):
+    with pytest.raises(ValueError, match=r"values of shape \(8, 4, 1\): expected \[B, T - 1\] = \(8, 4\)"):
         made(batch())
     made.target_critic.model = TinyCritic()
     with pytest.raises(ValueError, match=r"values of shape \(8, 4, 1\): expected \[\(K,\) B, T - 1\] = \(8, 4\)"):

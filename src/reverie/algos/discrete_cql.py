@@ -17,7 +17,8 @@ from reverie.core.bounds import AtLeast
 from reverie.core.stats import Stats
 from reverie.core.types import Batch
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule
-from reverie.objectives.categorical import choice_gap, pressed, share
+from reverie.objectives.categorical import share
+from reverie.objectives.conservative import choice_gap, pressed
 from reverie.objectives.quantile import quantile_error
 from reverie.objectives.td import CriticStats, Losses, before
 

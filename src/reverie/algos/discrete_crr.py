@@ -23,7 +23,8 @@ from reverie.core.stats import Stats
 from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble, all_classes
 from reverie.nn.distributions import Choices
-from reverie.objectives.categorical import choice_gap, expected_min_q, pressed
+from reverie.objectives.categorical import expected_min_q
+from reverie.objectives.conservative import choice_gap, pressed
 from reverie.objectives.td import Losses, before, squared_error
 
 

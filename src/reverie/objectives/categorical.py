@@ -15,10 +15,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from reverie.core.types import Batch
-from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, mean_over
-
 
 def per_choice(x: Tensor, classes: Sequence[int], axis: int = -1) -> tuple[Tensor, ...]:
     """Return the part of each choice of ``x``, which has A entries along ``axis``; of a single choice, x itself."""
@@ -75,7 +71,9 @@ def likely_values(values: Tensor, logits: Tensor, log_threshold: float, classes:
     al. 2019), algorithm 1, which has > in place of >=, so that a threshold of 1 would leave no action.
     """
     pairs = zip(per_choice(values, classes), per_choice(logits, classes), strict=True)
-    return joined([x.masked_fill(by < by.amax(-1, keepdim=True) + log_threshold, -math.inf) for x, by in pairs])
+    return joined(
+        [value.masked_fill(logit < logit.amax(-1, keepdim=True) + log_threshold, -math.inf) for value, logit in pairs]
+    )
 
 
 def expected_min_q(logits: Tensor, values: Tensor, classes: Sequence[int] = ()) -> Tensor:
@@ -85,21 +83,3 @@ def expected_min_q(logits: Tensor, values: Tensor, classes: Sequence[int] = ()) 
     """
     probs = joined([torch.softmax(part, -1) for part in per_choice(logits, classes)])  # [..., A]
     return (probs * values.amin(0)).sum(-1)
-
-
-def choice_gap(values: Tensor, batch: Batch, classes: Sequence[int] = ()) -> Tensor:
-    """Return E[ln sum_a' exp Q(s, a') - Q(s, a)], ``[]``, 0 or more: CQL (Kumar et al. 2020), equation 4.
-
-    ``values`` are Q of all actions, ``[B, T - 1, A]`` of one critic, or ``[K, B, T - 1, A]`` of K, over which the gap
-    is summed. Of several choices it is that of additive values, the sum of the gaps of the choices.
-    """
-    taken = (values * batch.action[:, :-1]).sum(-1)  # [(K,) B, T-1]
-    gap = log_total(values, classes) - taken  # [(K,) B, T-1]
-    return mean_over(gap if gap.ndim == 2 else gap.sum(0), transition_mask(batch.is_last))
-
-
-def pressed(losses: Losses, gap: Tensor, weight: float) -> Losses:
-    """Return ``losses`` with the penalty of CQL, ``weight`` times ``gap``, added to the term ``critic``."""
-    conservative = weight * gap
-    metrics = {**losses.metrics, "train/gap": gap.detach(), "loss/conservative": conservative.detach()}
-    return Losses({**losses.terms, "critic": losses.terms["critic"] + conservative}, metrics, losses.priority)

@@ -49,6 +49,9 @@ class ValueEstimator(Choice):
 
         Gradients flow through all inputs that have one: detach ``value`` to prevent it. At the last row of an episode
         the target is the row's own value; ``returns.transition_mask`` is the mask of all other rows.
+
+        Raises:
+            ConfigError: the window is too short, or the estimator needs more than rows.
         """
         self.check_window(rows["reward"].shape[1])
         return self.look_ahead(**rows)
@@ -60,6 +63,9 @@ class ValueEstimator(Choice):
             log_pi: ``[B, T]`` log-probability of each row's action under the learning policy; only read by V-trace.
             log_mu: ``[B, T]`` the same under the policy that acted.
             rows: those of :meth:`targets`.
+
+        Raises:
+            ConfigError: as :meth:`targets`.
         """
         target = self.targets(**rows)  # [B, T-1]
         return Estimate(target - rows["value"][:, :-1], target)
@@ -82,7 +88,11 @@ class OneRow(ValueEstimator, base=True):
     """Estimators that bootstrap from a single row, so that the row's value may be a distribution."""
 
     def bootstrap(self, *, reward: Tensor, terminal: Tensor, last: Tensor, discount: float) -> Bootstrap:
-        """Return the target's sum of rewards, its discount and the row whose value that multiplies, ``[B, T - 1]``."""
+        """Return the target's sum of rewards, its discount and the row whose value that multiplies, ``[B, T - 1]``.
+
+        Raises:
+            ConfigError: the window is too short.
+        """
         self.check_window(rows := reward.shape[1])
         return n_step_bootstrap(reward=reward, terminal=terminal, last=last, discount=discount, n=self.steps(rows))
 
@@ -91,6 +101,7 @@ class OneRow(ValueEstimator, base=True):
         raise unwritten(self, "steps")
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
+        """Compute the n-step targets, with n by :meth:`steps`."""
         return n_step(**rows, n=self.steps(rows["reward"].shape[1]))
 
 
@@ -99,9 +110,11 @@ class TD0(OneRow):
     """One reward plus the discounted value of the next row. Off-policy."""
 
     def steps(self, rows: int) -> int:
+        """Return 1."""
         return 1
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
+        """Compute the one-step targets."""
         return td0(**rows)
 
 
@@ -112,9 +125,11 @@ class TD1(OneRow):
     whole_window: ClassVar[bool] = True
 
     def steps(self, rows: int) -> int:
+        """Return all of the window, ``rows - 1``."""
         return rows - 1
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
+        """Compute the targets of TD(1)."""
         return td1(**rows)
 
 
@@ -127,9 +142,11 @@ class NStep(OneRow):
 
     @property
     def rows(self) -> int:
+        """Smallest number of rows of a window: a row and n after it."""
         return self.n + 1
 
     def steps(self, rows: int) -> int:
+        """Return n."""
         return self.n
 
 
@@ -142,6 +159,7 @@ class TDLambda(ValueEstimator):
     """Lambda, from 0 (as TD0) to 1 (as TD1)."""
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
+        """Compute the lambda-returns."""
         return td_lambda(**rows, lam=self.lam)
 
 
@@ -154,10 +172,12 @@ class GAE(ValueEstimator):
     """Lambda, from 0 (least variance) to 1 (least bias)."""
 
     def estimate(self, *, log_pi: Tensor | None = None, log_mu: Tensor | None = None, **rows: Unpack[Rows]) -> Estimate:
+        """Return advantage and target, ``[B, T - 1]`` each. The log-probabilities are not read."""
         self.check_window(rows["reward"].shape[1])
         return gae(**rows, lam=self.lam)
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
+        """Compute the lambda-returns."""
         return gae(**rows, lam=self.lam).target
 
 
@@ -175,6 +195,11 @@ class VTrace(ValueEstimator):
     """Upper bound of the weight of later errors, from 0 to rho_max. It determines the speed of convergence."""
 
     def estimate(self, *, log_pi: Tensor | None = None, log_mu: Tensor | None = None, **rows: Unpack[Rows]) -> Estimate:
+        """Return advantage and target, ``[B, T - 1]`` each.
+
+        Raises:
+            ConfigError: there are no log-probabilities, or the window is too short.
+        """
         self.check_window(rows["reward"].shape[1])
         if log_pi is None or log_mu is None:
             raise ConfigError(f"value_estimator = {self.text()} needs the log-probabilities log_pi and log_mu.")

@@ -20,9 +20,14 @@ Divergence = Callable[[Tensor, Tensor], Tensor]
 
 
 def categorical_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """Return KL(p || q) = sum_c p_c (ln p_c - ln q_c) ``[...]`` in nats, summed over the S latents.
+    """Return KL(p || q) = sum_c p_c (ln p_c - ln q_c), summed over the S latents.
 
-    Both are normalised log-probabilities ``[..., S, C]``.
+    Args:
+        log_p: ``[..., S, C]`` normalised log-probabilities.
+        log_q: ``[..., S, C]`` normalised log-probabilities.
+
+    Returns:
+        ``[...]`` in nats.
     """
     return (log_p.exp() * (log_p - log_q)).sum((-2, -1))
 
@@ -30,7 +35,12 @@ def categorical_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
 def gaussian_kl(p: Tensor, q: Tensor) -> Tensor:
     """Return KL(p || q) = sum_s ln(sigma_q / sigma_p) + (sigma_p^2 + (mu_p - mu_q)^2) / (2 sigma_q^2) - 1/2.
 
-    Both are means and standard deviations ``[..., S, 2]``; the result is ``[...]`` in nats.
+    Args:
+        p: ``[..., S, 2]`` means and standard deviations.
+        q: ``[..., S, 2]`` means and standard deviations.
+
+    Returns:
+        ``[...]`` in nats.
     """
     (mean_p, std_p), (mean_q, std_q) = p.unbind(-1), q.unbind(-1)  # [..., S]
     ratio, distance = std_p / std_q, (mean_p - mean_q) / std_q
@@ -38,10 +48,18 @@ def gaussian_kl(p: Tensor, q: Tensor) -> Tensor:
 
 
 def dynamics_and_representation(log_post: Tensor, log_prior: Tensor, free_nats: float) -> tuple[Tensor, Tensor]:
-    """Return L_dyn and L_rep, ``[...]`` each: DreamerV3 (Hafner et al. 2025), equation 3.
+    """Return L_dyn and L_rep: DreamerV3 (Hafner et al. 2025), equation 3.
 
-    L_dyn = max(free, KL(sg(post) || prior)),  L_rep = max(free, KL(post || sg(prior))), of log-probabilities
-    ``[..., S, C]``, unimix included. The KL is summed over the latents *before* it is clipped.
+    L_dyn = max(free, KL(sg(post) || prior)),  L_rep = max(free, KL(post || sg(prior))). The KL is summed over the
+    latents *before* it is clipped.
+
+    Args:
+        log_post: ``[..., S, C]`` log-probabilities of the posterior, unimix included.
+        log_prior: ``[..., S, C]`` log-probabilities of the prior, unimix included.
+        free_nats: KL in nats below which there is no gradient.
+
+    Returns:
+        Two losses ``[...]``.
     """
     dynamics = categorical_kl(log_post.detach(), log_prior)  # [...]
     representation = categorical_kl(log_post, log_prior.detach())  # [...]
@@ -49,9 +67,14 @@ def dynamics_and_representation(log_post: Tensor, log_prior: Tensor, free_nats: 
 
 
 def importance_bound(loss: Tensor, samples: int) -> Tensor:
-    """Return -ln mean_i exp(-loss_i) ``[B, ...]``, the bound of Burda et al. (2016), equation 8.
+    """Return -ln mean_i exp(-loss_i), the bound of Burda et al. (2016), equation 8.
 
-    ``loss`` ``[B * samples, ...]`` is -ln of the weight of each posterior sample; those of a row stand together.
+    Args:
+        loss: ``[B * samples, ...]`` -ln of the weight of each posterior sample; those of a row stand together.
+        samples: how many there are of each row; 1 returns ``loss`` itself.
+
+    Returns:
+        ``[B, ...]``.
     """
     if samples == 1:
         return loss
@@ -75,6 +98,7 @@ class Free(KLLoss):
     """Mean KL in nats below which there is no gradient."""
 
     def __call__(self, kl: Divergence, post: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+        """See :class:`KLLoss`."""
         value = kl(post, prior)  # [...]
         return at_least(value.mean(), self.nats), value
 
@@ -94,6 +118,7 @@ class Balanced(KLLoss):
     """Use KL(prior || post) in place of KL(post || prior); not in the paper."""
 
     def __call__(self, kl: Divergence, post: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+        """See :class:`KLLoss`."""
         left, right = (prior, post) if self.forward else (post, prior)
         if self.balance == 0.5:
             value = kl(left, right)

@@ -20,8 +20,15 @@ def reinforce(
 ) -> Tensor:
     """Return -w [sg(A) ln pi(a|s) + eta H(pi(.|s))]: Williams (1992); DreamerV3 (Hafner et al. 2025), equation 6.
 
-    All are ``[...]`` but ``entropy_scale``, eta. Advantage and ``weight``, the probability that the state is reached at
-    all, are detached here.
+    Args:
+        log_prob: ``[...]`` of the actions taken, in nats, with gradient.
+        advantage: ``[...]``; it is detached here.
+        entropy: ``[...]`` in nats, with gradient.
+        weight: ``[...]``, the probability that the state is reached at all; it is detached here.
+        entropy_scale: eta.
+
+    Returns:
+        ``[...]``.
     """
     same_shape(log_prob=log_prob, advantage=advantage, entropy=entropy, weight=weight)
     return -weight.detach() * (log_prob * advantage.detach() + entropy_scale * entropy)
@@ -30,8 +37,13 @@ def reinforce(
 def clipped_surrogate(*, change: Tensor, advantage: Tensor, clip: float | Tensor) -> Tensor:
     """Return -min(rho A, clip(rho, 1 - eps, 1 + eps) A): PPO, Schulman et al. 2017, arXiv:1707.06347, equation 7.
 
-    ``change`` ``[...]`` is ln rho = ln pi(a|s) - ln mu(a|s), where mu is the policy that acted. The advantage ``[...]``
-    is detached here.
+    Args:
+        change: ``[...]`` ln rho = ln pi(a|s) - ln mu(a|s), where mu is the policy that acted; with gradient.
+        advantage: ``[...]``; it is detached here.
+        clip: eps.
+
+    Returns:
+        ``[...]``.
     """
     same_shape(change=change, advantage=advantage)
     ratio, gain = change.exp(), advantage.detach()
@@ -62,10 +74,12 @@ class ActorGradient(Choice, ABC):
 
     @abstractmethod
     def __call__(self, log_prob: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
-        """Return the objective, to be maximised; all are ``[...]``.
+        """Return the objective ``[...]``, to be maximised.
 
-        ``log_prob`` has a gradient; the advantage is detached here; ``target`` is the return after the action, with a
-        gradient if ``through_time``.
+        Args:
+            log_prob: ``[...]`` of the actions taken, in nats, with gradient.
+            advantage: ``[...]``; it is detached here.
+            target: ``[...]``, the return after the action, with gradient if ``through_time``.
         """
 
 
@@ -76,6 +90,7 @@ class Reinforce(ActorGradient):
     through_time: ClassVar[bool] = False
 
     def __call__(self, log_prob: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
+        """See :class:`ActorGradient`."""
         return log_prob * advantage.detach()
 
 
@@ -88,6 +103,7 @@ class Dynamics(ActorGradient):
     through what actions lead to, as the authors do."""
 
     def __call__(self, log_prob: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
+        """See :class:`ActorGradient`."""
         return target
 
 
@@ -102,4 +118,5 @@ class Mixed(ActorGradient):
     """Share of the gradient through the world model."""
 
     def __call__(self, log_prob: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
+        """See :class:`ActorGradient`."""
         return self.mix * target + (1 - self.mix) * log_prob * advantage.detach()

@@ -15,6 +15,13 @@ from reverie.objectives.estimators import OneRow
 from reverie.objectives.td import Losses, critic_losses
 
 
+def quantile_midpoints(
+    count: int, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Return the fractions tau^_i = (2 i + 1) / (2 N) of N learned quantiles, ``[N]``: lemma 2."""
+    return (torch.arange(count, device=device, dtype=dtype) + 0.5) / count
+
+
 @accelerated
 def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
     """Return the quantile Huber loss, summed over predictions and averaged over targets: equations 9 and 10.
@@ -22,16 +29,25 @@ def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Te
     sum_i E_j[ |tau^_i - 1{u < 0}| L(u) ],  u = target_j - prediction_i,
     L(u) = u^2 / 2 where |u| <= kappa and kappa (|u| - kappa / 2) beyond. With kappa = 0, L(u) = |u|: equation 8.
 
-    ``prediction`` is ``[..., N]``, entry i quantile tau^_i; ``target`` ``[..., N']``, in any order; the result
-    ``[...]``, in the dtype of the prediction, which alone gets gradients.
+    Algorithm 1 minimises it. Gradients reach the prediction alone.
+
+    Args:
+        prediction: ``[..., N]``, need not be sorted; entry i is quantile tau^_i.
+        target: ``[..., N']``, in any order.
+        kappa: error up to which the loss is squared, 0 or more.
+
+    Returns:
+        ``[...]``, in the dtype of the prediction.
+
+    Raises:
+        ValueError: the leading axes differ.
     """
     if prediction.shape[:-1] != target.shape[:-1]:
         shapes = f"prediction {tuple(prediction.shape)}, target {tuple(target.shape)}"
         raise ValueError(f"{shapes}: expected [..., N] and [..., N'] with the same leading axes.")
     u = target.detach().to(prediction.dtype).unsqueeze(-2) - prediction.unsqueeze(-1)  # [..., N, N']
     loss = F.huber_loss(u, torch.zeros_like(u), reduction="none", delta=kappa) if kappa else u.abs()
-    n = prediction.shape[-1]
-    tau = (torch.arange(n, device=u.device, dtype=u.dtype).unsqueeze(-1) + 0.5) / n  # [N, 1], the fractions: lemma 2
+    tau = quantile_midpoints(prediction.shape[-1], u.device, u.dtype).unsqueeze(-1)  # [N, 1]
     return ((tau - (u < 0).to(u.dtype)).abs() * loss).mean(-1).sum(-1)
 
 
@@ -64,8 +80,9 @@ def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, di
     Targets of rows that are the last of their episode are meaningless and must be masked.
     """
     estimator.check_window(batch.shape[1])
-    rows = {"reward": batch.reward, "terminal": batch.is_terminal, "last": batch.is_last}
-    reward, live, row = estimator.bootstrap(**rows, discount=discount)  # [B, T-1]
+    reward, live, row = estimator.bootstrap(
+        reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=discount
+    )  # [B, T-1]
     reached = _picked(next_quantiles.detach(), (row - 1).clamp(min=0))  # [B, T-1, N]
     return reward.unsqueeze(-1) + live.unsqueeze(-1) * reached
 
@@ -76,8 +93,7 @@ def quantile_error(
 ) -> Losses:
     """Return the term ``critic``: :func:`quantile_huber` of the taken actions, averaged as in ``td.critic_losses``.
 
-    Of several choices, the mean over them: each has quantiles of its own for the same target. The loss is a sum over
-    the quantiles, priorities are means over them.
+    Of several choices, the mean over them: each has quantiles of its own for the same target.
 
     Args:
         prediction: quantiles of all actions, ``[B, T - 1, A, N]``.
@@ -85,6 +101,9 @@ def quantile_error(
         batch: its actions ``[B, T, A]``, one-hot, weights ``[B]`` and ends of episodes are read.
         kappa: that of :func:`quantile_huber`.
         classes: number of classes of each choice; ``()`` is a single choice of A classes.
+
+    Returns:
+        The losses. The loss is a sum over the quantiles, priorities are means over them.
     """
     pairs = zip(per_choice(prediction, classes, -2), per_choice(batch.action[:, :-1], classes), strict=True)
     theta = stacked([select_action(part, action.argmax(-1)) for part, action in pairs])  # [(D,) B, T-1, N]

@@ -17,8 +17,16 @@ from reverie.core.learners import gathered, rank, together
 def barlow_twins(x: Tensor, y: Tensor, redundancy: float) -> Tensor:
     """Return sum_i (1 - C_ii)^2 + redundancy * sum_{i != j} C_ij^2: Zbontar et al. (2021), equation 1.
 
-    C is the correlation of the columns of ``x`` and ``y``, ``[N, E]`` each, over the rows, in the form of R2-Dreamer's
-    authors: standard deviations are those of N - 1, and the products are divided by N.
+    C is the correlation of the columns of ``x`` and ``y`` over the rows, in the form of R2-Dreamer's authors: standard
+    deviations are those of N - 1, and the products are divided by N.
+
+    Args:
+        x: ``[N, E]``.
+        y: ``[N, E]``.
+        redundancy: the weight of the other correlations.
+
+    Returns:
+        ``[]``.
     """
     x, y = (together(z.float()) for z in (x, y))  # [N, E]
     x, y = ((z - z.mean(0)) / (z.std(0) + 1e-8) for z in (x, y))
@@ -28,9 +36,14 @@ def barlow_twins(x: Tensor, y: Tensor, redundancy: float) -> Tensor:
 
 
 def infonce(x: Tensor, y: Tensor) -> Tensor:
-    """Return -ln(exp(x_i . y_i) / sum_j exp(x_i . y_j)) ``[N]``: van den Oord et al. (2018), equation 4.
+    """Return -ln(exp(x_i . y_i) / sum_j exp(x_i . y_j)): van den Oord et al. (2018), equation 4, with dot products.
 
-    ``x`` and ``y`` are ``[N, E]``, ``y`` without gradient: all other rows are the negative examples of a row.
+    Args:
+        x: ``[N, E]``.
+        y: ``[N, E]``, without gradient: all other rows are the negative examples of a row.
+
+    Returns:
+        ``[N]``.
     """
     every = gathered(y.float()).flatten(0, 1)  # [ranks * N, E]
     own = torch.arange(len(x), device=x.device) + rank() * len(x)
@@ -41,8 +54,13 @@ def infonce(x: Tensor, y: Tensor) -> Tensor:
 def sinkhorn(scores: Tensor, temperature: float, rounds: int) -> Tensor:
     """Return soft assignments of rows to prototypes that use all prototypes alike: Caron et al. (2020), equation 3.
 
-    ``scores`` are ``[N, K]``, and so is the result, each row of it a distribution. Prototypes and rows are normalised
-    in turn (Cuturi 2013), at least once.
+    Args:
+        scores: ``[N, K]``.
+        temperature: of their softmax, above 0.
+        rounds: how often prototypes and rows are normalised in turn (Cuturi 2013), at least 1.
+
+    Returns:
+        ``[N, K]``, each row a distribution.
     """
     every = gathered(scores / temperature)  # [ranks, N, K]
     log_q = every.flatten(0, 1)

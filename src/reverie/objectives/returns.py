@@ -62,8 +62,16 @@ def lambda_return(
     with lambda_{t+1} = lambda (1 - last_{t+1}): a terminal row has value 0, while a row that is only the last of its
     episode (a time limit) is bootstrapped from.
 
-    All are ``[B, T]``, ``bootstrap`` the value v; in imagination ``terminal`` is 1 - the predicted continuation.
-    ``discount`` is gamma, or 1 if ``terminal`` has it already. The result is ``[B, T - 1]`` R_0 ... R_{T-2}.
+    Args:
+        reward: ``[B, T]``, the reward that came with each row.
+        terminal: ``[B, T]`` in [0, 1]. In imagination, 1 - the predicted continuation.
+        last: ``[B, T]`` in [0, 1].
+        bootstrap: ``[B, T]``, the value v of each row.
+        discount: gamma. 1 if the discount is already part of ``terminal``.
+        lam: lambda.
+
+    Returns:
+        ``[B, T - 1]`` R_0 ... R_{T-2}.
     """
     same_shape(reward=reward, terminal=terminal, last=last, bootstrap=bootstrap)
     live = (1 - terminal.to(reward.dtype))[:, 1:] * discount  # [B, T-1]
@@ -78,8 +86,14 @@ def lambda_return_of_states(*, reward: Tensor, discount: Tensor, value: Tensor, 
     V_t = r_t + gamma_t [(1 - lambda) v_{t+1} + lambda V_{t+1}],  V_T = v_T: DreamerV2 (Hafner et al. 2021), equation 4,
     and the code of DreamerV1 (2020), whose equation 6 is a finite sum of the same returns.
 
-    All are ``[B, T]``; ``discount`` is gamma times the probability that the episode goes on after the state. The result
-    is ``[B, T - 1]`` V_0 ... V_{T-2}.
+    Args:
+        reward: ``[B, T]``, the reward of each state.
+        discount: ``[B, T]``, gamma times the probability that the episode goes on after the state.
+        value: ``[B, T]``, v of each state.
+        lam: lambda.
+
+    Returns:
+        ``[B, T - 1]`` V_0 ... V_{T-2}.
     """
     same_shape(reward=reward, discount=discount, value=value)
     live = discount[:, :-1]  # [B, T-1]
@@ -117,6 +131,7 @@ class OwnReward(DreamReturn):
     """
 
     def __call__(self, reward: Tensor, cont: Tensor, value: Tensor, discount: float, lam: float) -> DreamEstimate:
+        """See :class:`DreamReturn`."""
         target = lambda_return_of_states(reward=reward.T, discount=cont.T, value=value.T, lam=lam).T  # [H, M]
         weight = torch.cat([torch.ones_like(cont[:1]), cont[:-1]]).cumprod(0).detach()  # [H+1, M]
         return DreamEstimate(target, target[1:], target[1:] - value[:-2], weight)
@@ -129,6 +144,7 @@ class NextReward(DreamReturn):
     own_reward: ClassVar[bool] = False
 
     def __call__(self, reward: Tensor, cont: Tensor, value: Tensor, discount: float, lam: float) -> DreamEstimate:
+        """See :class:`DreamReturn`."""
         rows = {"reward": reward.T, "terminal": 1 - cont.T, "last": torch.zeros_like(cont.T), "value": value.T}
         advantage, target = (x.T for x in gae(**rows, discount=discount, lam=lam))  # [H, M] each
         return DreamEstimate(target, target, advantage, cont.cumprod(0).detach())
@@ -138,8 +154,17 @@ class NextReward(DreamReturn):
 def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
     """Return the one-step target of TD(0): Sutton & Barto (2018), equation 6.2.
 
-    G_t = r_{t+1} + gamma (1 - terminal_{t+1}) v_{t+1} ``[B, T - 1]``. All are ``[B, T]``, ``terminal`` bool or float in
-    [0, 1], ``last`` bool or 0 and 1, but ``discount``, gamma.
+    G_t = r_{t+1} + gamma (1 - terminal_{t+1}) v_{t+1}.
+
+    Args:
+        reward: ``[B, T]``, the reward that came with each row.
+        terminal: ``[B, T]`` bool, or float in [0, 1].
+        last: ``[B, T]`` bool, or 0 and 1.
+        value: ``[B, T]`` v, in units of discounted reward.
+        discount: gamma.
+
+    Returns:
+        ``[B, T - 1]``.
     """
     same_shape(reward=reward, terminal=terminal, last=last, value=value)
     target = reward[:, 1:] + _live(terminal, reward, discount) * value[:, 1:]  # [B, T-1]
@@ -149,7 +174,11 @@ def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
 def td1(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
     """Return the target of TD(1): all rewards up to the end of the episode or window, then the value there.
 
-    It is :func:`td_lambda` with lambda = 1: Sutton & Barto (2018), section 12.1.
+    G_t = r_{t+1} + gamma r_{t+2} + ... + gamma^(K-t-1) r_K + gamma^(K-t) (1 - terminal_K) v_K, where K is the first
+    row after t that is the last of its episode or of the window. Sutton & Barto (2018), section 12.1: the
+    lambda-return with lambda = 1.
+
+    Arguments and result are those of :func:`td0`.
     """
     return td_lambda(reward=reward, terminal=terminal, last=last, value=value, discount=discount, lam=1.0)
 
@@ -158,13 +187,16 @@ def td_lambda(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, 
     """Return the target of TD(lambda), a mean of all n-step returns: Sutton & Barto (2018), equation 12.3.
 
     G_t = (1 - lambda) sum_{n=1}^{K-t-1} lambda^(n-1) G_t^(n) + lambda^(K-t-1) G_t^(K-t), where G^(n) is that of
-    :func:`n_step` and K is the first row after t that is the last of its episode or of the window.
+    :func:`n_step` and K is the first row after t that is the last of its episode or of the window. The recursion of
+    :func:`lambda_return` computes it.
 
     Arguments and result are those of :func:`td0`.
     """
     same_shape(reward=reward, terminal=terminal, last=last, value=value)
-    returns = lambda_return(reward=reward, terminal=terminal, last=last, bootstrap=value, discount=discount, lam=lam)
-    return torch.where(transition_mask(last), returns, value[:, :-1])  # [B, T-1]
+    returns = lambda_return(
+        reward=reward, terminal=terminal, last=last, bootstrap=value, discount=discount, lam=lam
+    )  # [B, T-1]
+    return torch.where(transition_mask(last), returns, value[:, :-1])
 
 
 def n_step(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float, n: int) -> Tensor:
@@ -219,9 +251,18 @@ def gae(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
 
 
 def vtrace(
-    *, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, log_pi: Tensor, log_mu: Tensor, discount: float,
-    lam: float = 1.0, rho_max: float = 1.0, c_max: float = 1.0,
-) -> Estimate:  # fmt: skip
+    *,
+    reward: Tensor,
+    terminal: Tensor,
+    last: Tensor,
+    value: Tensor,
+    log_pi: Tensor,
+    log_mu: Tensor,
+    discount: float,
+    lam: float = 1.0,
+    rho_max: float = 1.0,
+    c_max: float = 1.0,
+) -> Estimate:
     """Return advantage and target of pi from actions of mu: V-trace, Espeholt et al. (2018), equation 1, remark 2.
 
     With rho_t = min(rho_max, pi / mu) and c_t = lambda min(c_max, pi / mu) of the action taken at row t (section 4.2),
@@ -230,10 +271,22 @@ def vtrace(
     G_t = v_t + delta_t + gamma (1 - terminal_{t+1}) (1 - last_{t+1}) c_t (G_{t+1} - v_{t+1}),
     A_t = rho_t (r_{t+1} + gamma (1 - terminal_{t+1}) G_{t+1} - v_t).
 
-    At the last row of an episode and of the window, G = v. ``log_pi`` and ``log_mu`` ``[B, T]`` are ln pi and ln mu of
-    the row's action, of the evaluated and the acting policy; they are not read where no action was taken. ``rho_max``
-    determines what the values converge to, ``c_max``, at most ``rho_max``, the speed of convergence.
-    The rest is as in :func:`td0`; advantage and target are ``[B, T - 1]`` each.
+    At the last row of an episode and of the window, G = v.
+
+    Args:
+        reward: ``[B, T]``, as the next three and ``discount`` in :func:`td0`.
+        terminal: ``[B, T]``.
+        last: ``[B, T]``.
+        value: ``[B, T]``.
+        log_pi: ``[B, T]`` log-probability, in nats, of each row's action under the evaluated policy pi.
+        log_mu: ``[B, T]`` the same under the acting policy mu. Neither is read where no action was taken.
+        discount: gamma.
+        lam: lambda.
+        rho_max: upper bound of the weight of an error; it determines what the values converge to.
+        c_max: upper bound of the weight of later errors, at most ``rho_max``; it determines the speed of convergence.
+
+    Returns:
+        Advantage and target, ``[B, T - 1]`` each.
     """
     same_shape(reward=reward, terminal=terminal, last=last, value=value, log_pi=log_pi, log_mu=log_mu)
     ended, live = last[:, :-1].bool(), _live(terminal, reward, discount)  # [B, T-1]
@@ -304,13 +357,26 @@ class Later(NamedTuple):
 
 
 def returns_to_go(
-    *, reward: np.ndarray, first: np.ndarray, last: np.ndarray, terminal: np.ndarray, discount: float,
+    *,
+    reward: np.ndarray,
+    first: np.ndarray,
+    last: np.ndarray,
+    terminal: np.ndarray,
+    discount: float,
     later: Later = Later(),  # noqa: B008 - it cannot be changed
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Return the return-to-go of each row of a stream, float32 ``[n]``: G_t = r_{t+1} + gamma G_{t+1}, 0 if terminal.
 
     It is -inf where it is unknown: in episodes that were cut off by a time limit, by a failure or by the end of the
-    stream. Rows are ``[n]``, flags bool; ``later`` is the row after them, without which the stream ends.
+    stream.
+
+    Args:
+        reward: ``[n]``, the reward that came with each row.
+        first: ``[n]`` bool; so are ``last`` and ``terminal``.
+        last: whether the row is its episode's last.
+        terminal: whether the environment ended the episode there, so that its return-to-go is 0.
+        discount: gamma, in [0, 1].
+        later: the row after the last one; without it the stream ends.
     """
     ends = last | np.append(first[1:], later.first)
     rows = zip(reward[::-1].tolist(), ends[::-1].tolist(), terminal[::-1].tolist(), strict=True)

@@ -84,6 +84,9 @@ def mean_over(x: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if that is nowhere.
 
     Of several learners, each returns its share: the mean of what they return is that over the rows of all.
+
+    Raises:
+        ValueError: the shapes differ. They are not broadcast, because that would not be a mean.
     """
     expect(x.shape, mask=mask)
     return (x * mask).sum() / counted(mask)
@@ -98,20 +101,33 @@ def counted(mask: Tensor) -> Tensor:
 
 
 def td_targets(
-    batch: Batch, value: Tensor, estimator: ValueEstimator, discount: float, reward: Tensor | None = None,
+    batch: Batch,
+    value: Tensor,
+    estimator: ValueEstimator,
+    discount: float,
+    reward: Tensor | None = None,
     within: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Return the targets y of rows 0 ... T-2, ``[B, T - 1]``, from the ``value`` of rows 1 ... T-1, ``[B, T - 1]``.
 
     No target depends on the value of row 0. ``reward`` ``[B, T]`` replaces the batch's own. ``within`` clips the values
     first.
+
+    Raises:
+        ValueError: the values have another shape, such as ``[B, T - 1, 1]``.
     """
-    expect(batch.reward[:, 1:].shape, value=value)  # [B, T - 1, 1] would be broadcast
+    if value.shape != batch.reward[:, 1:].shape:
+        raise ValueError(
+            f"values of shape {tuple(value.shape)}: expected [B, T - 1] = {tuple(batch.reward[:, 1:].shape)}."
+        )
     if within is not None:
         value = within(value)
-    reward, value = batch.reward if reward is None else reward, F.pad(value, (1, 0))  # [B, T]
     return estimator.targets(
-        reward=reward, terminal=batch.is_terminal, last=batch.is_last, value=value, discount=discount
+        reward=batch.reward if reward is None else reward,
+        terminal=batch.is_terminal,
+        last=batch.is_last,
+        value=F.pad(value, (1, 0)),  # [B, T]
+        discount=discount,
     )
 
 
@@ -124,6 +140,9 @@ def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float
         target: y ``[B, T - 1]``.
         batch: its weights ``[B]`` and ends of episodes are read.
         scale: factor of the loss; ``0.5`` in some papers.
+
+    Raises:
+        ValueError: the shapes do not fit, for example ``[B, T - 1, 1]``.
     """
     check_error(prediction, target)
     error = prediction - target  # [(K,) B, T-1]
@@ -144,10 +163,12 @@ def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float, 
     return critic_losses(loss, error.detach().abs(), prediction, target, batch, scale)
 
 
-def check_error(value: Tensor, target: Tensor) -> None:
+def check_error(prediction: Tensor, target: Tensor) -> None:
     """Raise ValueError unless the shapes are those of Q and y in :func:`squared_error`."""
-    if value.shape[-2:] != target.shape or value.ndim > 3:
-        raise ValueError(f"values of shape {tuple(value.shape)}: expected [(K,) B, T - 1] = {tuple(target.shape)}.")
+    if prediction.shape[-2:] != target.shape or prediction.ndim > 3:
+        raise ValueError(
+            f"values of shape {tuple(prediction.shape)}: expected [(K,) B, T - 1] = {tuple(target.shape)}."
+        )
 
 
 def check_rows(target: Tensor, batch: Batch) -> None:
@@ -162,8 +183,13 @@ def critic_losses(
 ) -> Losses:
     """Return the term ``critic``: scale E[w loss] over all actions taken, summed over the critics.
 
-    ``loss``, ``wrong`` (the absolute error of each prediction, for the priorities) and ``value`` (the predictions, for
-    the metrics) are ``[B, T - 1]`` of one critic or ``[K, B, T - 1]`` of K; the rest is as in :func:`squared_error`.
+    Args:
+        loss: ``[B, T - 1]`` of one critic or ``[K, B, T - 1]`` of K.
+        wrong: same shape; absolute error of each prediction, for the priorities.
+        value: same shape; the predictions, for the metrics.
+        target: y ``[B, T - 1]``.
+        batch: its weights ``[B]`` and ends of episodes are read.
+        scale: factor of the loss.
     """
     check_rows(target, batch)
     mask = transition_mask(batch.is_last)  # [B, T-1]

@@ -34,8 +34,9 @@ def symexp(x: Tensor) -> Tensor:
 def symexp_bins(count: int) -> Tensor:
     """Return bins that are exactly symmetric about 0, ``[count]``: DreamerV3 (2025), equation 10.
 
-    The upper half is the mirror image of the lower, so that ``b[i] == -b[count - 1 - i]`` to the last bit. An even
-    count has its two middle bins both at 0.
+    The lower half is symexp(linspace(-20, 0, ceil(count / 2))). The upper half is its mirror image, not a second
+    evaluation, so that ``b[i] == -b[count - 1 - i]`` to the last bit. For an odd count that is equation 10,
+    b = symexp(linspace(-20, 20, count)), with a bin at 0; an even count has its two middle bins both at 0.
     """
     half = symexp(torch.linspace(-20, 0, (count + 1) // 2, dtype=torch.float32))  # [ceil(count / 2)]
     upper = -(half[:-1] if count % 2 else half).flip(0)
@@ -49,7 +50,13 @@ def two_hot(target: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
     has NaN weights, so that it shows in the loss instead of passing for the outermost bin. Only two of the K weights
     of the distribution differ from zero, so only those are returned.
 
-    ``target`` is ``[...]`` float32, ``bins`` ``[K]`` ascending; indices and weights are ``[..., 2]``.
+    Args:
+        target: ``[...]`` float32.
+        bins: ``[K]`` ascending.
+
+    Returns:
+        Indices ``[..., 2]`` of the bins, and their weights ``[..., 2]``: non-negative, with sum 1, and with mean
+        ``target`` inside the range of the bins.
     """
     last = len(bins) - 1
     above_first = torch.searchsorted(bins, target.contiguous(), right=True)  # how many bins are <= target
@@ -64,10 +71,14 @@ def two_hot(target: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def symmetric_mean(probs: Tensor, bins: Tensor) -> Tensor:
-    """Return sum_i p_i b_i of ``[..., K]`` and symmetric bins ``[K]``, as the sum over b_i > 0 of b_i (p_i - p_-i).
+    """Return sum_i p_i b_i for bins symmetric about zero, computed as the sum over b_i > 0 of b_i (p_i - p_-i).
 
     A plain sum over symmetric bins has rounding errors in proportion to the outermost bins. Taking differences of
     opposite bins first makes an untrained head, whose probabilities are uniform, predict exactly 0.
+
+    Args:
+        probs: ``[..., K]``.
+        bins: ``[K]`` symmetric about zero.
     """
     half = len(bins) // 2
     return (probs[..., -half:] - probs[..., :half].flip(-1)) @ bins[-half:]

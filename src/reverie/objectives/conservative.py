@@ -1,0 +1,35 @@
+"""The penalty of CQL for discrete actions: Kumar et al. 2020, arXiv:2006.04779."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from reverie.core.types import Batch
+from reverie.objectives.categorical import log_total
+from reverie.objectives.returns import transition_mask
+from reverie.objectives.td import Losses, mean_over
+
+
+def choice_gap(values: Tensor, batch: Batch, classes: Sequence[int] = ()) -> Tensor:
+    """E[ln sum_a' exp Q(s, a') - Q(s, a)], ``[]``, 0 or more: CQL(H), equation 4. The sum is over all actions.
+
+    Of several choices it is that of additive values, the sum of the gaps of the choices.
+
+    Args:
+        values: Q of all actions, ``[B, T - 1, A]`` of one critic, or ``[K, B, T - 1, A]`` of K, over which the gap is
+            summed.
+        batch: its actions ``[B, T, A]``, one-hot, and ends of episodes are read.
+        classes: number of classes of each choice; ``()`` is a single choice of A classes.
+    """
+    taken = (values * batch.action[:, :-1]).sum(-1)  # [(K,) B, T-1]
+    gap = log_total(values, classes) - taken  # [(K,) B, T-1]
+    return mean_over(gap if gap.ndim == 2 else gap.sum(0), transition_mask(batch.is_last))
+
+
+def pressed(losses: Losses, gap: Tensor, weight: float) -> Losses:
+    """Return ``losses`` with the penalty, ``weight`` times ``gap``, added to the term ``critic``."""
+    conservative = weight * gap
+    metrics = {**losses.metrics, "train/gap": gap.detach(), "loss/conservative": conservative.detach()}
+    return Losses({**losses.terms, "critic": losses.terms["critic"] + conservative}, metrics, losses.priority)
