@@ -105,8 +105,7 @@ def random_cells(seed: int, steps: int) -> np.ndarray:
 
 def stored(run: Path) -> np.ndarray:
     """What was observed in a run, ``[rows, n]``, in the order of time."""
-    from reverie.store.episodes import episodes
-    from reverie.store.store import Store
+    from reverie.store.store import Store, episodes
 
     streams: dict[int, list[np.ndarray]] = {}
     for episode in episodes(Store(str(run / "replay"))):

@@ -40,7 +40,7 @@ from reverie.core.machine import keep_freed_memory
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.types import Update, Window
 from reverie.experiment.bench import noise_batch, noise_step
-from reverie.kernels import matmul, perceptron, tape, winograd
+from reverie.kernels import images, matmul, perceptron, tape
 from reverie.kernels.table import ROWS
 from reverie.replay.config import ReplayConfig
 from reverie.store.store import Store
@@ -50,7 +50,7 @@ LEAST = 1.15
 
 INSIDE: dict[str, tuple[list[Any], str, Any, set[str]]] = {
     "tape_ops": ([tape], "plain", lambda *_: None, {"capture.run", "inference.infer"}),
-    "winograd": ([winograd], "MIN_TILES", math.inf, {"images.conv_pool_norm_silu", "upsample.conv_unfold_norm_silu"}),
+    "winograd": ([images], "MIN_TILES", math.inf, {"images.conv_pool_norm_silu", "images.conv_unfold_norm_silu"}),
     "matrix units": ([perceptron, matmul], "tiles_granted", lambda: False,
                      {"perceptron.perceptron", "matmul.linear"}),
 }  # fmt: skip

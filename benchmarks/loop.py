@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from machine import child, machine, write
 
-from reverie.core.hardware import wait_for
+from reverie.core.machine import wait_for
 from reverie.core.specs import EXTRAS
 from reverie.core.types import Batch
 from reverie.experiment.build import Experiment, build

@@ -15,7 +15,7 @@ from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
 from reverie.algos.ppo import PPOConfig
 from reverie.cli import main
 from reverie.cli.bench import BenchCommand, settings, shapes
-from reverie.core import hardware
+from reverie.core import machine
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
 from reverie.envs.config import EnvConfig
@@ -53,7 +53,7 @@ class Ticks:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small matrices, and hardly any repetitions."""
-    monkeypatch.setattr(hardware, "CPU_SIZES", (32,))
+    monkeypatch.setattr(machine, "CPU_SIZES", (32,))
     monkeypatch.setattr(bench, "measure", functools.partial(bench.measure, seconds=0.01))
 
 

@@ -14,10 +14,9 @@ from fake_cuda import FakeCuda, fake_cuda
 from reverie.core.columns import Column
 from reverie.core.types import Window
 from reverie.replay.config import ReplayConfig
-from reverie.replay.device import storage_on
 from reverie.replay.replay import Replay
 from reverie.replay.sources import MixedSource, prefetch
-from reverie.replay.storage import Storage
+from reverie.replay.storage import Storage, storage_on
 from reverie.run.checkpoint import Checkpoints
 from tiny import SETTINGS
 

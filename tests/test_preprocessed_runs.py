@@ -80,7 +80,7 @@ def test_a_replay_that_begins_with_rows_gives_its_statistics(tmp_path: Path) -> 
         built.store.claim()
         built.begin()
         normaliser = built.algo.preprocess.normaliser
-        held = built.replay.read(built.replay.oldest, built.replay.count)["obs/observation"]
+        held = built.replay.storage.read(built.replay.oldest, built.replay.count)["obs/observation"]
         assert normaliser.count == held.size > 80
         assert float(normaliser.parts[0].shift) == pytest.approx(held.mean(), rel=1e-5)
 

@@ -20,9 +20,8 @@ from reverie.cli import main
 from reverie.core.errors import DataError, RunError
 from reverie.core.files import write_json
 from reverie.core.lock import FolderLock
-from reverie.core.signature import signature
 from reverie.core.spaces import ActionCodec
-from reverie.core.specs import ActionSpec, ObsPart
+from reverie.core.specs import ActionSpec, ObsPart, signature
 from reverie.experiment.config import ExperimentConfig
 from reverie.log import plot, sinks
 from reverie.log.metrics import FINAL, read_metrics

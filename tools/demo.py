@@ -20,8 +20,7 @@ import reverie
 from reverie.agent.dreaming import dream
 from reverie.agent.evaluation import evaluate_run
 from reverie.cli.show import print_files
-from reverie.core.errors import ReverieError
-from reverie.core.words import plural
+from reverie.core.errors import ReverieError, plural
 from reverie.experiment.layers import PRESETS
 from reverie.run.run import Result
 

@@ -365,7 +365,7 @@ def flat(config: Any, prefix: str = "") -> dict[str, tuple[str, str]]:
 def metrics(module: Any, config: Any) -> list[str]:
     """Return a row for each metric of an update."""
     from reverie.cli.help import field_docs
-    from reverie.core.stats import Stats
+    from reverie.core.types import Stats
 
     kind = getattr(config.learner, "stats", None) or next(
         (v for v in vars(module).values() if inspect.isclass(v) and issubclass(v, Stats) and v is not Stats), None

@@ -29,8 +29,7 @@ from reverie.algos.td3 import TD3, TD3Config
 from reverie.core.discover import GROUP, algorithm_config, algorithm_name, algorithms
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch
+from reverie.core.types import Batch, Stats
 from reverie.kernels.capture import WARM_UPS, Captured
 from reverie.nn.memory import MEMORY
 from reverie.nn.optim import Adam

@@ -7,7 +7,7 @@ import torch
 from dreamer import CONFIGS, R2, batch, build, build_earlier, build_p2e, build_r2, tensors
 from tape import Tapes, device_only
 
-from reverie.core.stats import Stats
+from reverie.core.types import Stats
 from reverie.kernels.capture import WARM_UPS, Captured
 
 V3 = {

@@ -7,7 +7,7 @@ import torch
 from windows import ACTS, MOVE, OBS, TinyCritic, batch, close, moves, row, same_gradients
 
 from reverie.algos.fqe import CHOSEN, NO_UNITS, FQEConfig, FQEObjective, Units
-from reverie.core.stats import Stats
+from reverie.core.types import Stats
 
 GAMMA = 0.9
 

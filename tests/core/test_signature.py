@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from reverie.core.signature import differences, signature
-from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart, differences, signature
 
 VEC = ObsPart(kind="vector", shape=(5,), dtype="float32")
 EYE = ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.core.stats import Stats
+from reverie.core.types import Stats
 
 
 @dataclass(frozen=True, kw_only=True)

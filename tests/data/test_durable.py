@@ -71,7 +71,7 @@ def test_another_number_of_streams(tmp_path, monkeypatch, damaged, stored):
     finally:
         tracemalloc.stop()
     assert peak < 0.9 * replay.nbytes  # the replay itself had its memory before; what a damaged file leaves is garbage
-    rows = replay.read(0, replay.count)
+    rows = replay.storage.read(0, replay.count)
     expected = np.arange(STREAMS * ROWS)
     if damaged:  # the episodes that began in that file
         expected = np.delete(expected, np.arange(2 * ROWS, 2 * ROWS + 100))

@@ -7,9 +7,9 @@ from lived import ACTION, EXTRA, OBS, Lived
 
 from reverie.core.errors import ConfigError
 from reverie.core.types import Window
-from reverie.replay import mapped
+from reverie.replay import storage
 from reverie.replay.config import ReplayConfig
-from reverie.replay.mapped import MappedStorage
+from reverie.replay.storage import MappedStorage
 
 WINDOW = Window(batch=4, length=3, context=1, crosses_episodes=True)
 
@@ -34,12 +34,14 @@ def test_it_is_a_replay_like_any_other_and_leaves_no_files(tmp_path):
         batch = life.replay.sample()
         life.check(batch)
         life.feedback(batch.index, 2, number)
-    assert replay.read(10, 30)["extras/stoch"].tolist() == [[row["stoch"] for row in rows[10:]] for rows in life.rows]
+    assert replay.storage.read(10, 30)["extras/stoch"].tolist() == [
+        [row["stoch"] for row in rows[10:]] for rows in life.rows
+    ]
 
 
 def test_a_disk_that_is_too_small_is_refused(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(mapped.shutil, "disk_usage", lambda folder: usage(10**12, 0, 10**9))
+    monkeypatch.setattr(storage.shutil, "disk_usage", lambda folder: usage(10**12, 0, 10**9))
     with pytest.raises(ConfigError, match=r"100000000 rows need 4.0 GB on the disk of .*, but only 1.0 GB "):
         build(tmp_path / "missing", 100_000_000)
     assert list(tmp_path.iterdir()) == []

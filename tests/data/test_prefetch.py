@@ -9,10 +9,9 @@ import torch
 from reverie.core.columns import Column
 from reverie.core.types import Batch, Update, Window
 from reverie.replay.config import ReplayConfig
-from reverie.replay.device import DeviceStorage
 from reverie.replay.replay import Replay
 from reverie.replay.sources import Prefetch, prefetch
-from reverie.replay.storage import HostStorage
+from reverie.replay.storage import DeviceStorage, HostStorage
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 COLUMNS = {

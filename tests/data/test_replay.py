@@ -11,8 +11,7 @@ from reverie.core.columns import columns_of
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.specs import ExtraPart
 from reverie.core.types import Update, Window
-from reverie.replay.device import DeviceStorage
-from reverie.replay.storage import HostStorage
+from reverie.replay.storage import DeviceStorage, HostStorage
 
 KINDS = pytest.mark.parametrize("kind", [HostStorage, DeviceStorage])
 

@@ -15,10 +15,9 @@ from lived import ACTION, OBS, Lived
 from reverie.core.columns import columns_of
 from reverie.core.types import Update, Window
 from reverie.replay.config import ReplayConfig
-from reverie.replay.device import DeviceStorage
 from reverie.replay.replay import Replay
 from reverie.replay.sources import Feedback
-from reverie.replay.storage import HostStorage
+from reverie.replay.storage import DeviceStorage, HostStorage
 from reverie.run.manifest import decode, encode
 from reverie.store.read import Chunk, Damage
 
@@ -52,7 +51,11 @@ def copy_of(life):
     storage = type(old.storage)(old.storage.specs, life.streams, life.capacity, *life.where)
     new = Replay(storage, life.window, seed=12345, config=life.config)
     new.begin_at(old.oldest)
-    rows = {name: column for name, column in old.read(old.oldest, old.count).items() if not name.startswith("extras/")}
+    rows = {
+        name: column
+        for name, column in old.storage.read(old.oldest, old.count).items()
+        if not name.startswith("extras/")
+    }
     assert new.refill(chunks_of(rows, old.oldest, new))
     with tempfile.TemporaryDirectory() as folder:
         old.save_extras(Path(folder))
@@ -178,7 +181,7 @@ def test_rows_from_elsewhere_are_not_dealt_out_as_new_and_extras_are_zeros():
     life = Lived(2, 40, Window(batch=4, length=3, context=1, crosses_episodes=True), config=ReplayConfig())
     for t in range(25):
         life.add([t % 6 == 0, t % 4 == 0])
-    rows = life.replay.read(0, 25)
+    rows = life.replay.storage.read(0, 25)
     new = Lived(2, 40, life.window, config=ReplayConfig())
     new.replay.extend({name: column for name, column in rows.items() if not name.startswith("extras/")})
     assert not new.replay.batch_sampler.online.queue

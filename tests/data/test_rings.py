@@ -11,10 +11,8 @@ from reverie.core.columns import Column, as_numpy
 from reverie.core.errors import DataError
 from reverie.kernels import rows as rows_kernel
 from reverie.kernels.compiler import kernels
-from reverie.replay.device import DeviceStorage
-from reverie.replay.mapped import MappedStorage
 from reverie.replay.priority import SumTree, tree_draw, tree_set
-from reverie.replay.storage import HostStorage
+from reverie.replay.storage import DeviceStorage, HostStorage, MappedStorage
 from store_rows import assert_rows
 
 COLUMNS = {

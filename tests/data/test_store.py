@@ -7,8 +7,7 @@ import pytest
 import zarr
 
 from reverie.core.errors import DataError, RunError
-from reverie.store.episodes import episodes
-from reverie.store.store import Store
+from reverie.store.store import Store, episodes
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 

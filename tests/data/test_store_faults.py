@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from reverie.core.errors import RunError
-from reverie.store import files
+from reverie.store import places
 from reverie.store.retry import Patience
 from reverie.store.store import Store
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
@@ -93,14 +93,14 @@ def test_a_segment_without_any_sound_description_is_left_out(tmp_path, said):
 @pytest.fixture
 def disk(monkeypatch):
     """A disk on which no byte fits while it is ``full``."""
-    state, written = SimpleNamespace(full=False), files.write
+    state, written = SimpleNamespace(full=False), places.write
 
     def write(contents):
         if state.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(next(iter(contents))))
         written(contents)
 
-    monkeypatch.setattr(files, "write", write)
+    monkeypatch.setattr(places, "write", write)
     monkeypatch.setattr(Patience, "first_delay", 0.01)
     monkeypatch.setattr(Patience, "longest_delay", 0.02)
     return state

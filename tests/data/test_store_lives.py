@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reverie.core.accelerate import only
 from reverie.core.errors import RunError
-from reverie.store import cloud, files, zarr
+from reverie.store import cloud, places, zarr
 from reverie.store.places import LocalObjects
 from reverie.store.segment import META
 from reverie.store.store import Store
@@ -74,9 +74,9 @@ class Stores(RuleBasedStateMachine):
         self.lives, self.runs, self.dropped = 0, [], 0
         self.patches = pytest.MonkeyPatch()
         self.patches.setattr(zarr, "CHUNK_BYTES", 4 * 48)
-        self.patches.setattr(files, "os", SimpleNamespace(replace=guarded(os.replace)))
-        self.patches.setattr(files, "opened", guarded(files.opened, opened_half))
-        for owner, name in ((files, "sync"), (LocalObjects, "delete"), (cloud.RemoteObjects, "stage"),
+        self.patches.setattr(places, "os", SimpleNamespace(**{**vars(os), "replace": guarded(os.replace)}))
+        self.patches.setattr(places, "opened", guarded(places.opened, opened_half))
+        for owner, name in ((places, "sync"), (LocalObjects, "delete"), (cloud.RemoteObjects, "stage"),
                             (cloud.RemoteObjects, "delete")):  # fmt: skip
             self.patches.setattr(owner, name, guarded(getattr(owner, name)))
         self.without_kernels = only()

@@ -13,7 +13,7 @@ from reverie.datasets import own_store as reader_file
 from reverie.datasets.detect import open_reader
 from reverie.datasets.own_store import StoreReader
 from reverie.store import zarr
-from reverie.store.episodes import LOST
+from reverie.store.store import LOST
 
 
 @pytest.fixture(autouse=True)

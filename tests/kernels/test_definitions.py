@@ -163,13 +163,13 @@ CASES: dict[str, list[Case]] = {
     ],
     "gpu.norm_silu": [Case(drawn(("m", "n"), ("n",), 1e-4), (0, 1))],
     "elementwise.norm_silu": [Case(drawn(("m", 2, "n"), ("n",), 1e-4), (0, 1), 1e-4)],
-    "mish.norm_mish": [Case(lambda normal, s: (3 * normal(s["m"], s["n"]), *normal(2, s["n"])), (0, 1, 2))],
-    "mish.sim_norm": [
+    "elementwise.norm_mish": [Case(lambda normal, s: (3 * normal(s["m"], s["n"]), *normal(2, s["n"])), (0, 1, 2))],
+    "elementwise.sim_norm": [
         Case(lambda normal, s: (normal(s["m"], 4 * s["n"]), 4, *normal(2, 4 * s["n"])), (0, 1, 2)),
         Case(lambda normal, s: (9 * normal(s["m"], 3 * s["n"]), 3), (0,)),
     ],
     "images.conv_pool_norm_silu": [Case(images(5), (0, 1, 2, 3), 1e-3, nan=0)],
-    "upsample.conv_unfold_norm_silu": [Case(images(20), (0, 1, 2, 3), 1e-3, nan=1)],
+    "images.conv_unfold_norm_silu": [Case(images(20), (0, 1, 2, 3), 1e-3, nan=1)],
     "strided.strided_conv": [
         Case(lambda normal, s: (normal(s["m"], 9, 8, 120), 0.1 * normal(6, 120, 3, 3), normal(6)), (0, 1, 2), 1e-3, 1),
     ],

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from filtering import assert_near
 
 from reverie.kernels import images as kernels_of_images
-from reverie.kernels import winograd
 from reverie.nn.functional import conv_pool_norm_silu, conv_unfold_norm_silu, unfold_parities
 
 EPS = 1e-4
@@ -81,7 +80,7 @@ def test_images_may_be_divided_anywhere(monkeypatch):
 
 
 def test_through_winograd_forwards_and_backwards(monkeypatch):
-    monkeypatch.setattr(winograd, "MIN_TILES", 1)
+    monkeypatch.setattr(kernels_of_images, "MIN_TILES", 1)
     assert_same(conv_pool_norm_silu, pooled, inputs(5, 6, 9, 16, 20, 3, scales=20), tolerance=5e-5)
     assert_same(conv_unfold_norm_silu, unfolded, inputs(5, 6, 9, 16, 20, 3, scales=5), tolerance=5e-5)
 

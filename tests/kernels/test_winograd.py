@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from reverie.kernels import winograd
+from reverie.kernels import images as kernels_of_images
 from reverie.kernels.compiler import kernels
-from reverie.kernels.winograd import Convolution
+from reverie.kernels.images import Convolution
 from reverie.nn.functional import convolve
 
 SIZES = [  # images, height, width, channels, outputs, kernel
@@ -21,7 +21,7 @@ SIZES = [  # images, height, width, channels, outputs, kernel
 
 @pytest.mark.parametrize("sizes", SIZES)
 def test_same_as_the_direct_sum(sizes, monkeypatch):
-    monkeypatch.setattr(winograd, "MIN_TILES", 1)
+    monkeypatch.setattr(kernels_of_images, "MIN_TILES", 1)
     torch.manual_seed(0)
     images, height, width, channels, outputs, kernel = sizes
     x, bias = torch.randn(images, height, width, channels), torch.randn(outputs)
@@ -36,7 +36,7 @@ def test_same_as_the_direct_sum(sizes, monkeypatch):
 
 @pytest.mark.parametrize("place", [(0, 0), (4, 7), (8, 8)])
 def test_one_pixel_is_seen_by_its_neighbours_alone(place, monkeypatch):
-    monkeypatch.setattr(winograd, "MIN_TILES", 1)
+    monkeypatch.setattr(kernels_of_images, "MIN_TILES", 1)
     x = torch.zeros(1, 9, 9, 16)
     x[0, place[0], place[1]] = 1.0
     got = Convolution(torch.ones(1, 16, 5, 5), torch.zeros(1), x.shape)(x)[0, :, :, 0]
@@ -58,7 +58,7 @@ def test_where_it_does_not_pay_pytorch_convolves(sizes):
 
 
 def test_nan_stays_nan(monkeypatch):
-    monkeypatch.setattr(winograd, "MIN_TILES", 1)
+    monkeypatch.setattr(kernels_of_images, "MIN_TILES", 1)
     x = torch.zeros(1, 4, 4, 16)
     x[0, 1, 1, 3] = float("nan")
     out = Convolution(torch.ones(2, 16, 3, 3), torch.zeros(2), x.shape)(x)

@@ -9,8 +9,8 @@ from torch import nn
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.sac import SACConfig
+from reverie.core.bounds import Ramp
 from reverie.core.errors import ConfigError
-from reverie.core.ramp import Ramp
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule
 from reverie.nn.optim import Adam, GlobalAdamConfig, OptimConfig, advance, ramps_of
 

@@ -198,7 +198,7 @@ def test_a_smaller_replay_keeps_its_latents(tmp_path: Path, monkeypatch: pytest.
     store = Store(run / "replay")
     replay = DurableReplay(experiment.replay, store, "auto", former=lambda place: None)
     Checkpoints(run / "checkpoints").load(newest, {"replay": replay})
-    rows = experiment.replay.read(experiment.replay.oldest, experiment.replay.count)
+    rows = experiment.replay.storage.read(experiment.replay.oldest, experiment.replay.count)
     assert np.array_equal(rows["extras/deter"], saved[:, -20:])
     assert saved[:, -20:].any()
     store.close(0)

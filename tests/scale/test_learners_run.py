@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.api import train_config
+from reverie.core.bounds import Ramp
 from reverie.core.errors import ConfigError
-from reverie.core.ramp import Ramp
 from reverie.core.randomness import derived_seeds
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.durable import dealt

@@ -22,9 +22,8 @@ from reverie.algos.base import Algorithm
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.randomness import derived_seeds, reproducible
-from reverie.core.signature import signature
 from reverie.core.spaces import ActionCodec, column, follow, leaves_of
-from reverie.core.specs import MASK, ActionSpec, ObsSpec
+from reverie.core.specs import MASK, ActionSpec, ObsSpec, signature
 from reverie.core.types import Batch, Mode, Step
 from reverie.datasets.dataset import DatasetConfig, Recorded, dataset_config, open_recorded
 from reverie.envs.flat import FlatEnv

@@ -18,14 +18,13 @@ from reverie.agent.agent import Actions, Agent, mode_of
 from reverie.agent.dream_figures import Arrays, draw
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, RunError, plural
 from reverie.core.files import check_writable, write_atomic, write_json, writing
 from reverie.core.logger import logger
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import FLAGS, Batch, Mode, Step
-from reverie.core.words import plural
 from reverie.datasets.dataset import DatasetConfig
 from reverie.experiment.build import make_eval_env
 from reverie.run.collect import executed

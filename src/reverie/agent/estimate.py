@@ -23,7 +23,7 @@ from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.fqe import CHOSEN, FQE, FQEConfig, Units
 from reverie.core import statistics
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import EnvError, RunError
+from reverie.core.errors import EnvError, RunError, plural
 from reverie.core.files import writing
 from reverie.core.importing import trusting
 from reverie.core.logger import logger
@@ -33,7 +33,6 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import FLAGS, Batch, Mode, State, Step, Window
-from reverie.core.words import plural
 from reverie.datasets.dataset import DatasetConfig, dataset_config, open_recorded, shown
 from reverie.experiment.build import check_fit, looked_at
 from reverie.experiment.config import NO_ENV

@@ -14,11 +14,10 @@ from torch import Tensor
 from reverie.agent.dream_figures import FPS, drawing
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.algos.world_model import Dreamer, WorldModel
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, plural
 from reverie.core.files import writing
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.types import Batch, Mode
-from reverie.core.words import plural
 from reverie.log.video import IMAGINED, OBSERVED, border, tile, write_video
 from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent

@@ -20,10 +20,9 @@ from reverie.core.errors import EnvError, RunError
 from reverie.core.importing import imported, trusting
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device
-from reverie.core.signature import differences, signature
 from reverie.core.space_json import space_of
 from reverie.core.spaces import ActionCodec
-from reverie.core.specs import ActionSpec
+from reverie.core.specs import ActionSpec, differences, signature
 from reverie.core.types import State
 from reverie.datasets.reader import Space
 from reverie.envs.flat import FlatEnv, make_flat

@@ -15,12 +15,11 @@ from gymnasium import spaces
 from reverie.agent.agent import Actions, Agent
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, plural
 from reverie.core.logger import logger
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.spaces import cast, leaves_of
 from reverie.core.specs import MASK
-from reverie.core.words import plural
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS
 from reverie.datasets.output import Exported, size_of
 from reverie.datasets.reader import Space

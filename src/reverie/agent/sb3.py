@@ -25,8 +25,7 @@ from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.files import write_json
 from reverie.core.logger import logger
-from reverie.core.signature import signature
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import ActionSpec, ObsSpec, signature
 from reverie.envs.flat import make_flat
 from reverie.envs.make import EnvLike, env_factory, put_away
 from reverie.experiment.config import ExperimentConfig, saved_settings

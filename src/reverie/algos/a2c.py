@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from reverie.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyObjective
-from reverie.core.bounds import Above, Within
+from reverie.core.bounds import Above, Rate, Within
 from reverie.core.errors import ConfigError
-from reverie.core.ramp import Rate
 from reverie.core.types import Batch
 from reverie.nn.optim import GlobalRMSpropConfig, Optim
 from reverie.objectives.estimators import GAE, ValueEstimator

@@ -14,16 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from reverie.core.bounds import AtLeast, Regex, Within
+from reverie.core.bounds import AtLeast, Ramp, Regex, Within
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms
-from reverie.core.errors import ConfigError, unwritten
+from reverie.core.errors import ConfigError, plural, unwritten
 from reverie.core.learners import averaged, is_distributed
 from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
-from reverie.core.ramp import Ramp
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Batch, Metrics, State, Update, Window
-from reverie.core.words import plural
 from reverie.nn.actor_critic import NetworkConfig, kind_of
 from reverie.nn.memory import MEMORY, Memory
 from reverie.nn.normalise import Normalise, Running

@@ -13,14 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, ModelFreeConfig, RecordedConfig
-from reverie.core.bounds import Above
+from reverie.core.bounds import Above, Rate
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
-from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Update, Window
+from reverie.core.types import Batch, Stats, Update, Window
 from reverie.nn.actor_critic import (
     ChoicesActor,
     DeterministicActor,

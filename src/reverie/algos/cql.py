@@ -18,14 +18,12 @@ from torch import Tensor, nn
 from reverie.algos.base import RecordedConfig
 from reverie.algos.sac import SAC, SACConfig, SACObjective, SACStats
 from reverie.core import types
-from reverie.core.bounds import Above, AtLeast, Finite, Within
+from reverie.core.bounds import Above, AtLeast, Finite, Rate, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import RowAnnotator, RowStorage
-from reverie.core.ramp import Rate
 from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import FLAGS, Batch, Obs, Step, Update
+from reverie.core.types import FLAGS, Batch, Obs, Stats, Step, Update
 from reverie.nn.actor_critic import NetworkConfig, draws, values_of
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam

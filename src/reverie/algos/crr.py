@@ -14,12 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import BoundedConfig, ModelFree, TDConfig, TDObjective
-from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.config import Choice, Config
-from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs
+from reverie.core.types import Batch, Obs, Stats
 from reverie.nn.actor_critic import GaussianActor, QEnsemble, draws, values_of
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam

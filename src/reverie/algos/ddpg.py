@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, TDConfig, TDObjective
-from reverie.core.bounds import Above, AtLeast
-from reverie.core.ramp import Rate
+from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import DeterministicActor, QEnsemble

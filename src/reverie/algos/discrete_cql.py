@@ -14,8 +14,7 @@ from torch import Tensor
 from reverie.algos.base import RecordedConfig
 from reverie.algos.qr_dqn import QRDQN, QRDQNConfig, QRDQNObjective
 from reverie.core.bounds import AtLeast
-from reverie.core.stats import Stats
-from reverie.core.types import Batch
+from reverie.core.types import Batch, Stats
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule
 from reverie.objectives.categorical import share
 from reverie.objectives.conservative import choice_gap, pressed

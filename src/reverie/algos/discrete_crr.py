@@ -19,8 +19,7 @@ from reverie.algos.base import BoundedConfig, TDConfig
 from reverie.algos.crr import CRR, CRRObjective, CRRStats, FilterConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs
+from reverie.core.types import Batch, Obs, Stats
 from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble, all_classes
 from reverie.nn.distributions import Choices
 from reverie.objectives.categorical import expected_min_q

@@ -15,11 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, TDConfig, TDObjective
-from reverie.core.bounds import Above, AtLeast, Within
-from reverie.core.ramp import Rate
+from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs
+from reverie.core.types import Batch, Obs, Stats
 from reverie.nn.actor_critic import DiscreteQNetwork, MemoryNetworkConfig, all_classes
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy, Inference
 from reverie.nn.optim import Adam

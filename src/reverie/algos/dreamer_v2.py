@@ -28,12 +28,10 @@ from reverie.algos.world_model import (
     starts,
     stopped_heads,
 )
-from reverie.core.bounds import AtLeast, Within
+from reverie.core.bounds import AtLeast, Rate, Within
 from reverie.core.config import Config
-from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Metrics, State, Update, Window
+from reverie.core.types import Batch, Metrics, State, Stats, Update, Window
 from reverie.nn.heads import Actor, DenseHeadConfig, JointDistribution, NumberHead
 from reverie.nn.normalise import MagnitudeScale
 from reverie.nn.optim import GlobalAdamConfig, Optim, gradient_steps, let_change

@@ -25,13 +25,11 @@ from reverie.algos.world_model import (
     mask_head,
     scales_of,
 )
-from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
-from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ExtraPart, ObsPart, ObsSpec, observed
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Metrics, Update, Window
+from reverie.core.types import Batch, Metrics, Stats, Update, Window
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import TwoHot, log_of
 from reverie.nn.encoder import EncoderConfig

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, RecordedConfig, ValueConfig, building
-from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.errors import ConfigError
-from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import QEnsemble, values_of

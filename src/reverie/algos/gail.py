@@ -20,13 +20,11 @@ from torch import Tensor, nn
 from reverie.algos.base import RecordedConfig
 from reverie.algos.discrete_sac import DiscreteSAC
 from reverie.algos.sac import SAC, MixedSAC, SACConfig, SACStats
-from reverie.core.bounds import Above, AtLeast
+from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
-from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, Update
+from reverie.core.types import Batch, Obs, Stats, Update
 from reverie.nn.actor_critic import Inputs, NetworkConfig
 from reverie.nn.optim import Adam
 from reverie.objectives.returns import transition_mask

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, RecordedConfig, TDConfig, TDObjective
-from reverie.core.bounds import Above, AtLeast, Within
-from reverie.core.ramp import Rate
+from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import (

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, ValueConfig, check_sequences
-from reverie.core.bounds import Above, AtLeast
+from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.errors import ConfigError
 from reverie.core.learners import average
-from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import FLAGS, Batch, Update, Window
+from reverie.core.types import FLAGS, Batch, Stats, Update, Window
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.memory import MEMORY
 from reverie.nn.optim import Optim, let_change

@@ -37,8 +37,7 @@ from reverie.algos.world_model import (
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Metrics, Mode
+from reverie.core.types import Batch, Metrics, Mode, Stats
 from reverie.nn.heads import Actor, DenseHeadConfig
 from reverie.nn.normalise import MagnitudeScale
 from reverie.nn.optim import GlobalAdamConfig, gradient_steps

@@ -18,8 +18,7 @@ from reverie.algos.imagination import ActionDraw
 from reverie.algos.plan2explore import Explorer, Exploring, ExploringConfig, ExploringStats, actions_before
 from reverie.algos.world_model import Context, DenseDreamerStats, Posterior, WorldModel, stopped_heads
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Metrics
+from reverie.core.types import Batch, Metrics, Stats
 from reverie.nn.optim import GlobalAdamConfig
 from reverie.nn.rssm import LatentDraw
 

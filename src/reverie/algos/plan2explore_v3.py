@@ -20,8 +20,7 @@ from reverie.algos.imagination import ActionDraw, Dream, sample_action
 from reverie.algos.plan2explore import EnsembleConfig, Explorer, Exploring, ExploringConfig, ExploringStats
 from reverie.algos.world_model import Context, Posterior, WorldModel, stopped_heads
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Metrics
+from reverie.core.types import Batch, Metrics, Stats
 from reverie.nn.heads import HeadConfig
 from reverie.nn.optim import Optim
 from reverie.nn.rssm import LatentDraw

@@ -13,13 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyObjective, OnPolicyStats
-from reverie.core.bounds import Above, AtLeast
+from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.errors import ConfigError
 from reverie.core.learners import averaged
-from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Update, Window
+from reverie.core.types import Batch, Stats, Update, Window
 from reverie.nn.optim import GlobalAdamConfig, Optim, let_change
 from reverie.objectives.policy import clipped_surrogate
 from reverie.objectives.td import Losses

@@ -25,8 +25,7 @@ from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Metrics
+from reverie.core.types import Batch, Metrics, Stats
 from reverie.nn.functional import shifted
 from reverie.nn.layers import Linear
 from reverie.nn.optim import LaPropConfig, Optim, OptimConfig

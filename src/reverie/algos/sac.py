@@ -16,12 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, TDConfig, TDObjective
-from reverie.core.bounds import Above, AtLeast, Finite
+from reverie.core.bounds import Above, AtLeast, Finite, Ramp, Rate, first
 from reverie.core.errors import ConfigError
-from reverie.core.ramp import Ramp, Rate, first
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs
+from reverie.core.types import Batch, Obs, Stats
 from reverie.nn.actor_critic import (
     MemoryNetworkConfig,
     MixedActor,

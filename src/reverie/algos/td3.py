@@ -13,11 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, TDConfig, TDObjective
-from reverie.core.bounds import Above, AtLeast, Within
-from reverie.core.ramp import Rate
+from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Obs, State, Update
+from reverie.core.types import Batch, Obs, State, Stats, Update
 from reverie.nn.actor_critic import DeterministicActor, QEnsemble, first_value
 from reverie.nn.exploration import Gaussian, Noise, NoisyPolicy
 from reverie.nn.optim import Adam, frozen

@@ -16,8 +16,7 @@ from reverie.algos.base import RecordedConfig
 from reverie.algos.td3 import TD3, TD3Config, TD3Objective, TD3Stats
 from reverie.core.bounds import AtLeast
 from reverie.core.learners import averaged
-from reverie.core.stats import Stats
-from reverie.core.types import Batch
+from reverie.core.types import Batch, Stats
 from reverie.nn.actor_critic import first_value
 from reverie.nn.optim import frozen
 from reverie.objectives.returns import transition_mask

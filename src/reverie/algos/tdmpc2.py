@@ -21,13 +21,11 @@ from torch import Tensor, nn
 
 from reverie.algos.base import INSIDE, ModelFree, ValueConfig
 from reverie.algos.world_model import Context, Dreamer, Posterior
-from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.learners import gathered
-from reverie.core.ramp import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Mode, Step, Update, Window
+from reverie.core.types import Batch, Mode, Stats, Step, Update, Window
 from reverie.nn.distributions import LOG_ROOT, LogTwoHot, TanhedNormal
 from reverie.nn.exploration import Inference
 from reverie.nn.heads import JointDistribution

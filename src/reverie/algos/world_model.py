@@ -19,8 +19,7 @@ from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import MASK, ActionSpec, ExtraPart, ObsPart, ObsSpec, observed
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Metrics, Mode, Obs, Step, Window
+from reverie.core.types import Batch, Metrics, Mode, Obs, Stats, Step, Window
 from reverie.nn.decoder import DenseDecoderConfig, Prediction
 from reverie.nn.encoder import ARRIVAL, DenseEncoderConfig
 from reverie.nn.heads import (

@@ -18,8 +18,7 @@ from tyro.conf import Positional, arg
 from reverie.cli.main import fail
 from reverie.cli.parse import Reading, Trusting, as_here, parse
 from reverie.cli.show import print_files, print_trouble, score_line
-from reverie.core.errors import ConfigError
-from reverie.core.words import plural
+from reverie.core.errors import ConfigError, plural
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,7 @@ from tyro.conf import Positional, arg
 from reverie.cli.parse import parse
 from reverie.cli.show import print_sections, print_trouble
 from reverie.core.discover import version
-from reverie.core.errors import ConfigError
-from reverie.core.words import plural
+from reverie.core.errors import ConfigError, plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.core.specs import ActionSpec, ObsPart

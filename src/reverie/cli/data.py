@@ -15,8 +15,7 @@ from reverie.cli.agent import OfRun
 from reverie.cli.main import fail
 from reverie.cli.parse import Reading, Trusting, as_here, parse
 from reverie.cli.show import print_sections
-from reverie.core.errors import ConfigError, did_you_mean
-from reverie.core.words import plural
+from reverie.core.errors import ConfigError, did_you_mean, plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.datasets.output import Exported

@@ -17,11 +17,10 @@ import tyro
 import yaml
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from reverie.core.bounds import Ramp, Rate
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, near_names
 from reverie.core.files import check_local
-from reverie.core.near_names import near_names
-from reverie.core.ramp import Ramp, Rate
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need
     from reverie.datasets.dataset import DatasetConfig

@@ -13,8 +13,7 @@ from reverie.cli.main import fail
 from reverie.cli.parse import Trusting, parse
 from reverie.cli.show import as_given, print_files
 from reverie.core.discover import algorithms, outline
-from reverie.core.errors import ReverieError
-from reverie.core.words import plural
+from reverie.core.errors import ReverieError, plural
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need
     from reverie.run.checkpoint import Checkpoints

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reverie.core.words import plural
+from reverie.core.errors import plural
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need
     from reverie.run.evaluate import Evaluation

@@ -17,9 +17,8 @@ from reverie.cli.options import Common, peek
 from reverie.cli.parse import flags_in, parse, without
 from reverie.cli.show import as_given, print_files, score_line
 from reverie.core.discover import same_algorithm
-from reverie.core.errors import RunError
+from reverie.core.errors import RunError, plural
 from reverie.core.logger import silent, tell
-from reverie.core.words import plural
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig, fitted
 from reverie.experiment.layers import SUITES, env_in, layered, sections, settings_in

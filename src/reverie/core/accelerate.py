@@ -62,8 +62,7 @@ def _load(*_: Any, **__: Any) -> bool:
 
 def status(device: Any) -> str:
     """Return which kernels are used on a ``torch.device``, or why none are: for reports."""
-    found: str = importlib.import_module(f"{ROOM}.table").status(device)
-    return found
+    return str(importlib.import_module(f"{ROOM}.table").status(device))
 
 
 def trouble() -> str:

@@ -11,11 +11,7 @@ from reverie.core.types import State
 
 
 class Ratio:
-    """Number of updates that are due so that ``updates = ratio x env steps``; fractions are carried over.
-
-    Credit is counted from the first call of ``due``, not from step 0, so steps taken before learning starts leave no
-    debt. Credit is never negative, even if a resumed run has a smaller counter.
-    """
+    """Number of updates due so that ``updates = ratio x env steps``, from the first ``due`` on; fractions are kept."""
 
     def __init__(self, ratio: float) -> None:
         self.ratio = ratio
@@ -53,11 +49,7 @@ class Ratio:
 
 
 class LooseRatio(Ratio):
-    """A ratio that holds but for ``slack`` updates, for rows that arrive at a pace of their own.
-
-    The learner may be so many updates ahead of the ratio, and the env steps as far: both wait only there. With an
-    infinite slack nobody waits, and the ratio is what the machine makes of it.
-    """
+    """A ratio that updates and env steps may each be ``slack`` updates ahead of; if it is infinite, nobody waits."""
 
     def __init__(self, ratio: float, slack: float) -> None:
         super().__init__(ratio)
@@ -100,13 +92,11 @@ class Clock:
     env_steps x action repeat; ``updates`` are gradient updates.
     """
 
-    length: int
-    """Length of the run in ``unit``."""
+    length: int  # length of the run in ``unit``
     replay_ratio: float = 1.0
     learning_starts: int = 0
     action_repeat: int = 1
-    on_policy: bool = False
-    """Whether all windows that there are become updates at once: those of a whole rollout."""
+    on_policy: bool = False  # whether all windows that there are become updates at once: those of a whole rollout
     slack: float | None = None
     """Updates by which the ratio need not hold, see :class:`LooseRatio`. None: it holds in every turn."""
     unit: Literal["steps", "updates"] = "steps"
@@ -123,10 +113,8 @@ class Clock:
     """When each periodic event last happened, by the name of the event."""
     promised: int = field(init=False, default=0)
     """Value of ``updates`` once all updates reported as due have been made."""
-    stop: bool = False
-    """Set to True to end the run after the current iteration of the loop."""
-    speaks: bool = True
-    """Whether this process tells the user about signals: of several learners, one does."""
+    stop: bool = False  # set to True to end the run after the current iteration of the loop
+    speaks: bool = True  # whether this process tells the user about signals: of several learners, one does
 
     def __post_init__(self) -> None:
         self.ratio = Ratio(self.replay_ratio) if self.slack is None else LooseRatio(self.replay_ratio, self.slack)
@@ -159,9 +147,8 @@ class Clock:
     def updates_due(self, windows: int) -> int:
         """Return the number of updates to make now if ``windows`` windows can be sampled; 0 until learning starts.
 
-        Learning starts at ``learning_starts`` windows, then continues while there is at least one: their number can
-        fall again when old rows are evicted. A run that collects nothing makes one per call, one that learns on-policy
-        as many as there are.
+        Learning starts at ``learning_starts`` windows, then continues while there is one. A run that collects nothing
+        makes one per call, one that learns on-policy as many as there are.
         """
         if self.on_policy:
             return windows

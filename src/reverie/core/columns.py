@@ -80,8 +80,7 @@ def as_numpy(value: Tensor | np.ndarray) -> np.ndarray:
 class RingBuffer:
     """Columns of N streams, each ``[N, slots, ...]``, which may be interleaved in memory and do not move.
 
-    In each column every row is contiguous, and rows are evenly spaced. Row r of stream i has the handle ``r N + i`` and
-    is in slot ``r % slots``.
+    Rows are contiguous and evenly spaced. Row r of stream i has the handle ``r N + i`` and is in slot ``r % slots``.
     """
 
     def __init__(self, columns: Mapping[str, np.ndarray]) -> None:
@@ -93,8 +92,7 @@ class RingBuffer:
             (name, (self.streams, *ring.shape[2:]), getattr(torch, ring.dtype.name)) for name, ring in columns.items()
         ]
         """Name, shape and dtype of one row of all streams, by column."""
-        self.fast: Any = None
-        """Addresses that a kernel has looked up."""
+        self.fast: Any = None  # addresses that a kernel has looked up
 
 
 @accelerated
@@ -108,10 +106,7 @@ def put_rows(ring: RingBuffer, rows: StepRows, slot: int) -> None:
 
 @accelerated
 def extend_rows(ring: RingBuffer, rows: Mapping[str, np.ndarray], part: slice, slot: int) -> None:
-    """Copy rows ``part`` of ``[N, n, ...]`` by column into the slots from ``slot`` on, not beyond the last.
-
-    Absent columns are set to 0 there.
-    """
+    """Copy rows ``part`` of ``[N, n, ...]`` into the slots from ``slot`` on; absent columns are set to 0 there."""
     slots = slice(slot, slot + part.stop - part.start)
     for name, column in ring.columns.items():
         column[:, slots] = rows[name][:, part] if name in rows else 0
@@ -119,10 +114,7 @@ def extend_rows(ring: RingBuffer, rows: Mapping[str, np.ndarray], part: slice, s
 
 @accelerated
 def gather_rows(ring: RingBuffer, handles: Tensor, length: int, out: Mapping[str, Tensor]) -> None:
-    """Copy the windows of ``length`` rows from ``handles`` ``[B]`` on into ``out``, ``[B, length, ...]`` by column.
-
-    Rows before row 0 are copies of it. See ``end_at_seams``.
-    """
+    """Copy windows of ``length`` rows from ``handles`` ``[B]`` on into ``out``, ``[B, length, ...]``; ends at seams."""
     slots = slots_of(handles.numpy(), np.arange(length), ring.streams, ring.slots)
     for name, column in ring.columns.items():
         out[name].numpy()[...] = column.reshape(-1, *column.shape[2:])[slots]  # rows are evenly spaced: no copy
@@ -141,9 +133,6 @@ def slots_of(handles: np.ndarray, offsets: np.ndarray, streams: int, capacity: i
 
 
 def end_at_seams(rows: Mapping[str, Tensor]) -> None:
-    """Also set ``is_last`` where the next row of a window ``is_first``, in place.
-
-    A stream may have been cut without a last row, and returns must not bootstrap across that seam.
-    """
+    """Also set ``is_last`` before each ``is_first``, where a stream was cut: returns must not bootstrap across it."""
     if "is_first" in rows and "is_last" in rows:
         rows["is_last"][:, :-1] |= rows["is_first"][:, 1:]

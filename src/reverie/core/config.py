@@ -17,11 +17,9 @@ from numbers import Integral
 from pathlib import PurePath
 from typing import Any, ClassVar, Literal, Self, Union, cast
 
-from reverie.core.bounds import Bound
-from reverie.core.errors import ConfigError, brief, did_you_mean
+from reverie.core.bounds import Bound, Ramp, Rate
+from reverie.core.errors import ConfigError, brief, did_you_mean, near_names
 from reverie.core.importing import imported
-from reverie.core.near_names import near_names
-from reverie.core.ramp import Ramp, Rate
 
 LARGEST = (2.0 - 2.0**-23) * 2.0**127
 """The largest magnitude that float32 holds."""
@@ -33,20 +31,12 @@ class Config:
     """Base class of every configuration. Subclasses are ``@dataclass(frozen=True, kw_only=True)``."""
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
-        """Create the object, whose fields ``__init__`` sets.
-
-        Raises:
-            ConfigError: settings that the class defines would have no effect.
-        """
+        """Create the object, whose fields ``__init__`` sets."""
         _check_declared(cls)  # type: ignore[arg-type]  # mypy does not know that classes are hashable
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        """Check each field by its type and by the bounds that are declared with it. Subclasses call this first.
-
-        Raises:
-            ConfigError: a field holds something else.
-        """
+        """Check each field by its type and by the bounds that are declared with it. Subclasses call this first."""
         for name, (hint, bounds) in _declared(type(self)).items():  # type: ignore[arg-type]
             value = getattr(self, name)
             if hint == Rate and isinstance(value, list | tuple):
@@ -62,10 +52,7 @@ class Config:
     def merge(self, values: Mapping[str, Any], path: str = "") -> Self:
         """Return a copy with the given values. Keys may be nested mappings, dotted paths, or both.
 
-        Errors name each option with its full path; ``path`` is that of this configuration.
-
-        Raises:
-            ConfigError: a key is unknown, a value has the wrong type, or the configuration refuses it.
+        ConfigError names a wrong option with its full path; ``path`` is that of this configuration.
         """
         hints = typing.get_type_hints(type(self))
         names = [f.name for f in dataclasses.fields(self)]
@@ -126,14 +113,18 @@ class Choice(Config):
 
     @classmethod
     def parse(cls, text: str, where: str = "") -> Self:
-        """Return the kind and its fields that ``text`` describes. Errors name the setting ``where``, if given.
-
-        Raises:
-            ConfigError: there is no such kind, a field is unknown, or a value is refused.
-        """
+        """Return the kind and its fields that ``text`` describes; ConfigError names the setting ``where``, if given."""
         what = f"{where or _snake(cls.__name__)} = {brief(text)}"
         name, given, named = call_of(text, what)
-        kind = cls._imported(name, what) if ":" in name else cls._named(name, what)
+        kinds = cls.kinds()
+        if ":" in name:
+            there = {f"{kind.__module__}:{kind.__name__}": kind for kind in cls._descendants()}
+            kind = there.get(name) or cast(type[Self], imported(name, what=what, base=cls))
+        elif name in kinds:
+            kind = kinds[name]
+        else:
+            known = f" Available: {', '.join(kinds)}, or 'module:Class' for your own."
+            raise ConfigError(f"{what}: unknown name '{name}'.{did_you_mean(name, kinds)}{known}")
         fields = [f.name for f in dataclasses.fields(kind)]
         if len(given) > len(fields):
             raise ConfigError(f"{what}: expected at most {len(fields)} settings: {', '.join(fields)}.")
@@ -141,21 +132,6 @@ class Choice(Config):
             return kind().merge(dict(zip(fields, given, strict=False)) | named)
         except ConfigError as error:
             raise ConfigError(f"{what}: {error}") from None
-
-    @classmethod
-    def _named(cls, name: str, what: str) -> type[Self]:
-        """Return the kind of this name."""
-        kinds = cls.kinds()
-        if name not in kinds:
-            known = f" Available: {', '.join(kinds)}, or 'module:Class' for your own."
-            raise ConfigError(f"{what}: unknown name '{name}'.{did_you_mean(name, kinds)}{known}")
-        return kinds[name]
-
-    @classmethod
-    def _imported(cls, name: str, what: str) -> type[Self]:
-        """Return the class ``module:Class``, which is already defined or is imported now."""
-        there = {f"{kind.__module__}:{kind.__name__}": kind for kind in cls._descendants()}
-        return there.get(name) or cast(type[Self], imported(name, what=what, base=cls))
 
     @classmethod
     def _descendants(cls) -> Iterator[type[Self]]:
@@ -169,9 +145,7 @@ class Choice(Config):
 
     def text(self) -> str:
         """Return the text that ``parse`` reads."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        plain = {name: _unboxed(value) for name, value in values.items()}
-        fields = ", ".join(f"{name}={value!r}" for name, value in plain.items())
+        fields = ", ".join(f"{f.name}={_unboxed(getattr(self, f.name))!r}" for f in dataclasses.fields(self))
         kind = type(self)
         ours = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
         name = _snake(kind.__name__) if ours else f"{kind.__module__}:{kind.__name__}"
@@ -198,7 +172,7 @@ def _check_declared(cls: type[Any]) -> None:
 
 @functools.cache
 def _declared(cls: type[Any]) -> dict[str, tuple[Any, tuple[Bound, ...]]]:
-    """Return the type and the bounds of each field. A class that gives another default alone keeps the bounds."""
+    """Return the type and the bounds of each field; a class that only gives another default keeps them."""
     found: dict[str, tuple[Any, tuple[Bound, ...]]] = {}
     for kind in reversed(cls.__mro__):
         own = inspect.get_annotations(kind) if dataclasses.is_dataclass(kind) else {}
@@ -215,11 +189,7 @@ def _declared(cls: type[Any]) -> dict[str, tuple[Any, tuple[Bound, ...]]]:
 
 
 def _check_kind(value: Any, hint: Any, where: str) -> None:
-    """Raise ConfigError unless a number, bool, ``Literal`` or ``Choice`` is what its type says.
-
-    What is made in Python holds whatever it was given, and code that asks which kind a setting is would ignore another
-    value without a word.
-    """
+    """Raise ConfigError unless a number, bool, ``Literal`` or ``Choice`` is what its type says."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
     if is_builder(value) or not all(map(_is_checked, options)):
         return
@@ -252,11 +222,7 @@ def _located(text: str, path: str, names: Collection[str]) -> str:
 
 
 def call_of(text: str, what: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """Return the name, also ``module:Class``, and the positional and named settings that follow it in brackets.
-
-    Raises:
-        ConfigError: ``text`` is something else; its text begins with ``what``.
-    """
+    """Return the name, also ``module:Class``, and the positional and named settings that follow it in brackets."""
     module, colon, rest = text.strip().partition(":")
     own = bool(colon and _MODULE.fullmatch(module))
     try:
@@ -270,33 +236,22 @@ def call_of(text: str, what: str) -> tuple[str, list[Any], dict[str, Any]]:
 def call_in(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     """Return the name, the positional and the named settings of ``name``, or of ``name(1, setting=2)``.
 
-    Raises:
-        SyntaxError: ``text`` is no Python expression.
-        ValueError: it is another expression, or a setting is not a literal.
+    SyntaxError if ``text`` is no Python expression, ValueError if it is another one or a setting is no literal.
     """
     call = ast.parse(text, mode="eval").body
-    name = call.func if isinstance(call, ast.Call) else call
-    if not isinstance(name, ast.Name):
+    call = call if isinstance(call, ast.Call) else ast.Call(call, [], [])
+    if not isinstance(call.func, ast.Name):
         raise ValueError
-    given = [_literal(value) for value in (call.args if isinstance(call, ast.Call) else [])]
-    words = call.keywords if isinstance(call, ast.Call) else []
-    return name.id, given, {str(word.arg): _literal(word.value) for word in words}
+    literal = _Infinity().visit
+    given = [ast.literal_eval(literal(value)) for value in call.args]
+    return call.func.id, given, {str(word.arg): ast.literal_eval(literal(word.value)) for word in call.keywords}
 
 
 class _Infinity(ast.NodeTransformer):
-    """Replaces the name ``inf`` by its number."""
+    """Replaces the name ``inf``, which ``repr`` writes, by its number."""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Constant(math.inf) if node.id == "inf" else node
-
-
-def _literal(node: ast.expr) -> Any:
-    """Return the value of a literal. ``inf`` counts as one, because ``repr`` writes it.
-
-    Raises:
-        ValueError: ``node`` is not a literal.
-    """
-    return ast.literal_eval(_Infinity().visit(node))
 
 
 def _snake(name: str) -> str:
@@ -305,22 +260,13 @@ def _snake(name: str) -> str:
 
 
 def is_builder(value: Any) -> bool:
-    """Return whether ``value`` is an object of the user's that settings hold as it is.
-
-    So are objects, not classes, with a ``build`` method, which describe a part of a learner.
-    """
+    """Return whether ``value`` is an object of the user's that settings hold as it is: it has a ``build`` method."""
     return not isinstance(value, type) and callable(getattr(value, "build", None))
 
 
 def coerce(value: Any, hint: Any, where: str) -> Any:
-    """Return ``value`` converted to the type ``hint`` if that loses nothing: ``1e5`` to an int, a list to a tuple.
-
-    Raises:
-        ConfigError: ``value`` is of another type.
-    """
+    """Return ``value`` converted to the type ``hint`` if that loses nothing: ``1e5`` to an int, a list to a tuple."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Any:
-        return value
     if origin in (Union, types.UnionType):
         return _coerce_union(value, args, hint, where)
     if origin is Literal:
@@ -334,10 +280,12 @@ def coerce(value: Any, hint: Any, where: str) -> Any:
             return tuple(coerce(v, h, f"{where}[{i}]") for i, (v, h) in enumerate(zip(value, inner, strict=True)))
     if origin is dict and isinstance(value, Mapping):
         return {coerce(k, args[0], where): coerce(v, args[1], f"{where}.{k}") for k, v in value.items()}
-    read = _as_choice(value, hint, where) or _as_number(value, hint)
-    if read is not None:
-        return read
-    if isinstance(hint, type) and isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+    if isinstance(value, str) and isinstance(hint, type) and issubclass(hint, Choice):
+        return hint.parse(value, where)
+    if (number := _as_number(value, hint)) is not None:
+        return number
+    own = hint is Any or (isinstance(hint, type) and isinstance(value, hint))
+    if own and not (hint is int and isinstance(value, bool)):
         return value
     expected = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
     raise ConfigError(f"{where} = {brief(value)} ({type(value).__name__}): expected {expected}.")
@@ -357,11 +305,6 @@ def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, where: str) -> A
         except ConfigError:
             continue
     raise ConfigError(f"{where} = {brief(value)} ({type(value).__name__}): expected {hint}.")
-
-
-def _as_choice(value: Any, hint: Any, where: str) -> Choice | None:
-    named = isinstance(value, str) and isinstance(hint, type) and issubclass(hint, Choice)
-    return hint.parse(value, where) if named else None
 
 
 def _unboxed(value: Any) -> Any:
@@ -413,8 +356,6 @@ def _to_plain(value: Any) -> Any:
         return str(value)
     value = _unboxed(value)
     if value is not None and not isinstance(value, str | int | float):
-        raise ConfigError(
-            f"a setting is a {type(value).__name__}, {brief(value)}: expected numbers, text, lists or "
-            "dictionaries, which can be saved with the run."
-        )
+        what = f"a setting is a {type(value).__name__}, {brief(value)}"
+        raise ConfigError(f"{what}: expected numbers, text, lists or dictionaries, which can be saved with the run.")
     return value

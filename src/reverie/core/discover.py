@@ -1,8 +1,7 @@
 """Finding algorithms by name: the file name in ``algos/`` is the name on the command line.
 
-Listing names reads folders and the metadata of installed packages, and runs nothing. Third parties add an algorithm by
-an entry point of the group ``reverie.algos`` whose object is the configuration class. Any other class that Python can
-import is named ``module:Class``.
+Listing names runs nothing. Third parties add an algorithm by an entry point of the group ``reverie.algos`` whose object
+is the configuration class. Any other class that Python can import is named ``module:Class``.
 """
 
 from __future__ import annotations
@@ -35,27 +34,20 @@ def algorithms() -> dict[str, str]:
 
 
 def algorithm_config(name: str) -> type[Config]:
-    """Return the configuration class of the algorithm called ``name``; dashes and underscores are the same.
-
-    Raises:
-        ConfigError: there is no such algorithm.
-    """
+    """Return the configuration class of the algorithm called ``name``, or raise ConfigError; dashes are underscores."""
     if ":" in name:
-        config: type[Config] = imported(name, what=f"algorithm '{name}'", base=_base_class())
-        return config
+        return cast(type[Config], imported(name, what=f"algorithm '{name}'", base=_base_class()))
     wanted = name.replace("-", "_")
     known = algorithms()
     if wanted not in known:
         hint = did_you_mean(wanted, known)
-        raise ConfigError(
-            f"unknown algorithm '{name}'.{hint} Available: {', '.join(sorted(known))}, or 'module:Class' for your own."
-        )
-    base = _base_class()
+        listed = ", ".join(sorted(known))
+        raise ConfigError(f"unknown algorithm '{name}'.{hint} Available: {listed}, or 'module:Class' for your own.")
     if not known[wanted].startswith(f"{GROUP}."):
         return cast(type[Config], next(point for point in points_of(GROUP) if point.name == wanted).load())
     module = importlib.import_module(known[wanted])
     classes = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
-    return next(c for c in classes if issubclass(c, base))
+    return next(c for c in classes if issubclass(c, _base_class()))
 
 
 def algorithm_name(config: type[Config]) -> str:
@@ -91,10 +83,7 @@ def found_elsewhere(config: type[Config]) -> bool:
 
 
 def outline(module: str) -> tuple[str, list[str]]:
-    """Return the first line of the docstring of a module of ``reverie``, such as ``algos.dreamer_v3``, and its sizes.
-
-    These are the keys of its dictionary ``SIZES``. The module is not run.
-    """
+    """Return the first line of the docstring of a module such as ``algos.dreamer_v3``, and the keys of ``SIZES``."""
     tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
     tables = [x.value for x in tree.body if isinstance(x, ast.AnnAssign) and ast.unparse(x.target) == "SIZES"]
     sizes = [ast.literal_eval(key) for table in tables if isinstance(table, ast.Dict) for key in table.keys if key]
@@ -121,5 +110,4 @@ def _points_on(path: tuple[str, ...], group: str) -> list[EntryPoint]:
 
 def _base_class() -> type[Config]:
     """Return ``AlgorithmConfig``, imported by name because ``core`` may not import ``algos``."""
-    base: type[Config] = importlib.import_module("reverie.algos.base").AlgorithmConfig
-    return base
+    return cast(type[Config], importlib.import_module("reverie.algos.base").AlgorithmConfig)

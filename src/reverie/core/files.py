@@ -65,9 +65,8 @@ def check_writable(path: Path) -> None:
     """Check that ``path`` can be written, or made where it does not exist."""
     nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise RunError(
-            f"cannot write to {path}: {nearest} is no writable folder. Use another; to continue a run, copy it there."
-        )
+        why = f"{nearest} is no writable folder"
+        raise RunError(f"cannot write to {path}: {why}. Use another; to continue a run, copy it there.")
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
@@ -76,10 +75,7 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def delete_staged(folder: Path) -> None:
-    """Delete the files that killed processes left in ``folder`` while they wrote others with :func:`write_atomic`.
-
-    Only for the process that writes there: the file of another one looks the same. Errors are ignored.
-    """
+    """Delete what killed processes left of :func:`write_atomic` in ``folder``. Only for the one that writes there."""
     for path in folder.glob(".*.[0-9]*.part"):
         with contextlib.suppress(OSError):
             path.unlink()
@@ -103,8 +99,5 @@ def move_synced(staged: Path, path: Path) -> None:
 
 
 def file_stem(name: str) -> str:
-    """Return an observation's key as the name of a file: ``a/b`` is ``a.b``. Other keys have other names.
-
-    Letters, digits, _ and - stay; everything else, ``.`` included, becomes its number: %2E.
-    """
+    """Return an observation's key as a file's name: ``a/b`` is ``a.b``; all but letters, digits, _ and - become %2E."""
     return re.sub(r"[^\w/-]", lambda found: f"%{ord(found[0]):02X}", name).replace("/", ".")

@@ -37,10 +37,8 @@ def trusting(trust: bool) -> Iterator[None]:
 def check_module(name: str, where: object) -> None:
     """Check a name that a file holds, ``module:Name``, before its module is imported. ``where`` says what the file is.
 
-    Data and runs come from strangers. What they name must be installed, imported by the user, or trusted by him.
-
-    Raises:
-        UntrustedError: it is none of these, as a module in the current folder, which may be that of the data.
+    Data and runs come from strangers. UntrustedError unless the module is installed, imported by the user or trusted by
+    him; one in the current folder, which may be that of the data, is not.
     """
     module = name.rpartition(":")[0]
     if module and module not in sys.modules and not trusts() and not installed(module):
@@ -66,35 +64,23 @@ def installed(module: str) -> bool:
 @functools.cache
 def _places() -> list[str]:
     """Return the folders of Python's and installed modules, and those that installed ``.pth`` files name."""
-    own, users = sysconfig.get_paths(), site.getusersitepackages()
-    folders: list[str | Path] = [
-        own["stdlib"],
-        own["purelib"],
-        own["platlib"],
-        *site.getsitepackages(),
-        users,
-        Path(__file__).parents[2],
-    ]
+    own = sysconfig.get_paths()
+    named = [own[name] for name in ("stdlib", "purelib", "platlib")]
+    folders = [*named, *site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[2])]
     files = [file for folder in folders for file in Path(folder).glob("*.pth")]
     lines = [(file, line) for file in files for line in file.read_text(errors="replace").split("\n") if line.strip()]
-    named = [str(file.parent / line.strip()) for file, line in lines if not line.startswith(("#", "import"))]
-    return [os.path.realpath(folder) for folder in (*folders, *named)]
+    more = [str(file.parent / line.strip()) for file, line in lines if not line.startswith(("#", "import"))]
+    return [os.path.realpath(folder) for folder in (*folders, *more)]
 
 
 def importable(module: str) -> None:
-    """Add the current folder to ``sys.path`` for a module that is not installed.
-
-    Users keep modules there, but a console script does not search it.
-    """
+    """Add the current folder, which a console script does not search, to ``sys.path`` for a module not installed."""
     if os.getcwd() not in sys.path and not installed(module):
         sys.path.append(os.getcwd())
 
 
 def findable(module: str) -> bool:
-    """Return whether another process with the same ``sys.path`` can import ``module``; never so for ``__main__``.
-
-    That it is imported in this process proves nothing: so are a notebook's module and one loaded from a file path.
-    """
+    """Return whether another process with the same ``sys.path`` can import ``module``; never so for ``__main__``."""
     importable(module)
     place: Sequence[str] | None = None
     if parent := module.rpartition(".")[0]:
@@ -105,18 +91,13 @@ def findable(module: str) -> bool:
 
 
 def module_of(name: str, what: str, kind: type[ReverieError] = ConfigError) -> ModuleType:
-    """Import the module of ``module:Name``, also one in the current folder.
-
-    Raises:
-        ReverieError: of ``kind``, its text begins with ``what``: it cannot be imported, or is the path of a file.
-    """
+    """Import the module of ``module:Name``, also one in the current folder; else raise ``kind``, beginning ``what``."""
     module, _, path = name.partition(":")
     importable(module)
     if module.endswith(".py") or "/" in module or os.sep in module:  # importing one may even work, under an odd name
-        raise kind(
-            f"{what}: '{module}' is the path of a file: expected the name of a module, as in "
-            f"'{Path(module).stem}:{path or 'Class'}', in the current folder or in one of PYTHONPATH."
-        )
+        meant = f"{Path(module).stem}:{path or 'Class'}"
+        raise kind(f"{what}: '{module}' is the path of a file: expected the name of a module, as in '{meant}', in the "
+                   "current folder or in one of PYTHONPATH.")  # fmt: skip
     try:
         return importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
@@ -127,13 +108,7 @@ def module_of(name: str, what: str, kind: type[ReverieError] = ConfigError) -> M
 
 
 def imported(name: str, *, what: str, base: type) -> Any:
-    """Return the class named ``module:Class``, which must be derived from ``base``; error texts begin with ``what``.
-
-    With ``object`` as ``base``, a function will do.
-
-    Raises:
-        ConfigError: the module cannot be imported, or has no such class.
-    """
+    """Return the class ``module:Class``, derived from ``base``; for object, a function will do. ConfigError if not."""
     home = module_of(name, what)
     module, _, path = name.partition(":")
     found: Any = home
@@ -148,7 +123,7 @@ def imported(name: str, *, what: str, base: type) -> Any:
 
 
 def _subclasses(module: ModuleType, base: type) -> list[str]:
-    """Return the names of a module's own subclasses of ``base``: not those that it imports from elsewhere."""
+    """Return the names of a module's own subclasses of ``base``, not of those that it imports."""
     kinds = {name: kind for name, kind in vars(module).items() if isinstance(kind, type) and issubclass(kind, base)}
     return [name for name, kind in kinds.items() if kind.__module__.startswith(module.__name__)]
 

@@ -2,9 +2,8 @@
 
 Every function here returns what it is given where one learner trains alone. ``scale/`` joins several.
 
-A gradient step of N ranks with B/N rows each must be that of one rank with B rows. So a loss is the mean over a rank's
-rows, gradients are averaged, and what is no plain mean over rows asks here: a mean over masked rows divides by the mean
-count of all ranks (:func:`averaged`), a percentile takes the numbers of all ranks (:func:`gathered`).
+A gradient step of N ranks with B/N rows each must be that of one with B rows: gradients are averaged, a mean over
+masked rows divides by the mean count (:func:`averaged`), a percentile takes all numbers (:func:`gathered`).
 """
 
 from __future__ import annotations
@@ -20,10 +19,8 @@ from torch import Tensor
 class Ranks(Protocol):
     """The ranks of a run. All must make the same calls in the same order."""
 
-    rank: int
-    """Number of this one, from 0."""
-    count: int
-    """How many there are."""
+    rank: int  # number of this one, from 0
+    count: int  # how many there are
 
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replace each of the tensors, of one dtype, by its mean over all ranks."""

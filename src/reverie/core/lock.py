@@ -34,11 +34,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class FileLock:
-    """While entered, no other process can enter the lock of the same path. Readers need no lock.
-
-    The file names the process that holds the lock, and is deleted afterwards. A killed process leaves the file behind,
-    but not the lock.
-    """
+    """While entered, no other process can enter the lock of the same path, a file that names its process."""
 
     def __init__(self, path: Path, guarded: Path, instead: str) -> None:
         """``guarded``: what only one process may write, ``instead``: what else to choose, both for messages."""
@@ -74,9 +70,8 @@ class FileLock:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise RunError(
-                f"{self.guarded} is in use by {self._owner()}. Wait until it has finished, or choose {self.instead}."
-            ) from None
+            used = f"{self.guarded} is in use by {self._owner()}"
+            raise RunError(f"{used}. Wait until it has finished, or choose {self.instead}.") from None
         except OSError:  # a file system without locks
             pass
         try:
@@ -106,9 +101,8 @@ LOCK = ".lock"
 class FolderLock(FileLock):
     """The lock of a folder that one process writes."""
 
-    def __init__(self, folder: Path, instead: str = "another run folder") -> None:
-        """``instead`` is the alternative that the error message offers."""
-        super().__init__(folder / LOCK, folder, instead)
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / LOCK, folder, "another run folder")
 
     def __enter__(self) -> Self:
         """Take the lock, and delete the unfinished files that a killed process left in the folder."""

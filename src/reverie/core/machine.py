@@ -1,31 +1,33 @@
-"""The resources of this machine: devices and memory."""
+"""This machine: its devices and memory, its parts, and its speed at matrix products."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import importlib
+import os
+import platform
 import re
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, plural
 
 
 def choose_device(name: str) -> str:
-    """Return ``name``, with ``auto`` replaced by ``cuda`` if PyTorch sees a GPU and else by ``cpu``.
-
-    Call it before environments are made: it loads Triton (``load_triton``).
-    """
+    """Return ``name``, ``auto`` replaced by ``cuda`` or ``cpu``. Call it before environments: it loads Triton."""
     count = gpus()
     if name == "auto":
         name = "cuda" if count else "cpu"
     index = int(name.partition(":")[2] or 0)
     if name.startswith("cuda") and index >= count:
-        found = "1 CUDA device" if count == 1 else f"{count} CUDA devices"
-        raise ConfigError(f"device = '{name}': PyTorch sees {found} here. Use auto or cpu.")
+        raise ConfigError(f"device = '{name}': PyTorch sees {plural(count, 'CUDA device')} here. Use auto or cpu.")
     load_triton()
     return name
 
@@ -38,8 +40,7 @@ def gpus() -> int:
 def load_triton() -> None:
     """Import Triton, if it is installed, before an environment loads Mesa's OpenGL: behind that the import crashes.
 
-    Both contain LLVM. PyTorch imports Triton when it first needs it, also on CPUs. Where the program has already drawn
-    something by Mesa, nobody can import Triton any more: PyTorch and ``kernels/gpu.py`` then go without it.
+    Both contain LLVM. If Mesa is loaded already, PyTorch and ``kernels/gpu.py`` go without Triton.
     """
     if "triton" not in sys.modules and loaded_by_mesa():
         sys.modules["triton"] = None  # type: ignore[assignment]  # the import raises ModuleNotFoundError from now on
@@ -71,9 +72,8 @@ def available_memory() -> int | None:
 def keep_freed_memory() -> bool:
     """Make the allocator keep freed memory for later tensors. Return whether that succeeded (glibc on Linux only).
 
-    By default glibc returns large blocks to the system at once, and the system clears every page of the next one: a
-    sixth of the time of an update on a CPU. Call this after allocating large arrays that are filled slowly, such as a
-    replay, because all later memory comes from one heap.
+    Otherwise glibc returns large blocks to the system, which clears every page of the next one: a sixth of the time of
+    an update. Call this after allocating large arrays that are filled slowly, such as a replay.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -84,3 +84,96 @@ def keep_freed_memory() -> bool:
         return False
     settings = ((trim_threshold, 2**31 - 1), (mmap_max, 0), (arena_max, 1))
     return [int(mallopt(name, value)) for name, value in settings] == [1, 1, 1]
+
+
+# ---------------------------------------------------------------- description
+
+
+Product = Callable[[Tensor, Tensor], Tensor]
+"""``[n, n]`` times ``[n, n]``."""
+
+GPU_SIZES, CPU_SIZES = (4096, 8192), (512, 1024, 2048)
+"""Side lengths of the square matrices that are multiplied."""
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's model name; where it has no number, as in some virtual machines, with family and model."""
+    with contextlib.suppress(OSError, KeyError):
+        facts: dict[str, str] = dict(re.findall(r"^(\w[\w ]*?)[ \t]*:[ \t]*(.+)$", cpuinfo.read_text(), re.MULTILINE))
+        name = facts["model name"]
+        if re.search(r"\d", name) or not {"cpu family", "model"} <= set(facts):
+            return name
+        return f"{name} (family {facts['cpu family']}, model {facts['model']})"
+    return platform.processor() or platform.machine()
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Return the facts needed to interpret timings of this machine; ``load`` is the load average of the last minute."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "processor": processor(),
+        "cores": cores,
+        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+    }
+
+
+def peak_memory() -> int:
+    """Return the peak resident memory of this process in bytes; 0 if the system does not report it."""
+    with contextlib.suppress(OSError, IndexError):  # this program's only; getrusage may report that of its parent
+        return 1024 * int(re.findall(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)[0])
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return 0
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until ``device`` has finished all queued work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def matrix_rates(device: torch.device) -> dict[str, float]:
+    """Return the highest rate of square products by precision, in multiplications and additions a second."""
+    sizes = GPU_SIZES if device.type == "cuda" else CPU_SIZES
+    rates: dict[str, float] = {}
+    for dtype in _precisions(device):
+        found = [_rate(product, n, dtype, device) for n in sizes for product in _products(device)]
+        rates[str(dtype).removeprefix("torch.")] = max(found)
+    return rates
+
+
+def _precisions(device: torch.device) -> list[torch.dtype]:
+    if device.type == "cuda":
+        half = torch.cuda.is_bf16_supported()
+    else:
+        supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+        half = supported is not None and bool(supported())
+    return [torch.float32, torch.bfloat16] if half else [torch.float32]
+
+
+def _products(device: torch.device) -> list[Product]:
+    """Return PyTorch's implementations of a product: MKL's (or the GPU's) and, on CPUs, oneDNN's if available."""
+    operator = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    if device.type == "cuda" or operator is None:
+        return [torch.mm]
+    return [torch.mm, lambda x, y: operator(x, y, None, "none", [], "")]
+
+
+def _rate(product: Product, n: int, dtype: torch.dtype, device: torch.device) -> float:
+    x, y = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    seconds = []
+    for _ in range(6):
+        wait_for(device)
+        started = time.perf_counter()
+        product(x, y)
+        wait_for(device)
+        seconds.append(time.perf_counter() - started)
+    return 2 * n**3 / min(seconds)

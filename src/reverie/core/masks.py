@@ -21,8 +21,8 @@ class MaskCodec:
     """Converts what environments tell of legal actions to a mask ``[A]``.
 
     Understood are, for each part of the action, one flag for each class: ``[n]`` for ``Discrete(n)``; for several
-    choices one array after the other, or a list of arrays. Parts of ``Dict`` and ``Tuple`` actions are in a dictionary
-    or tuple likewise, where those that are absent or None are all legal. A single array of A flags is understood too.
+    choices one array after the other, or a list of arrays. Parts of ``Dict`` and ``Tuple`` actions lie in such, too;
+    those that are absent or None are all legal. A single array of A flags is understood as well.
     """
 
     def __init__(self, space: Space) -> None:
@@ -52,9 +52,8 @@ def _fitting(part: Any, cut: slice, key: str) -> np.ndarray:
     pieces = part if isinstance(part, list | tuple) else [part]
     found = np.concatenate([np.asarray(piece).reshape(-1) for piece in pieces])
     if len(found) != cut.stop - cut.start:
-        raise DataError(
-            f"the {MASK} of action '{key}' has {len(found)} values: expected {cut.stop - cut.start}, one for each class"
-        )
+        wanted = cut.stop - cut.start
+        raise DataError(f"the {MASK} of action '{key}' has {len(found)} values: expected {wanted}, one for each class")
     return _flags(found, f"of action '{key}'")
 
 
@@ -67,21 +66,15 @@ def _flags(values: np.ndarray, where: str) -> np.ndarray:
 def with_choice(mask: np.ndarray, spec: ActionSpec, last: np.ndarray | bool, first: int | None = None) -> np.ndarray:
     """Return masks ``[..., A]`` in which each choice has a legal class: where it has none in a ``last`` row, all are.
 
-    Nothing is chosen in a last row, where a game that is over may have no legal moves. ``first``: number of the first
-    row, for the error's text; None: there is one row.
-
-    Raises:
-        DataError: a choice has no legal class in another row.
+    DataError if it has none in another row. ``first``: number of the first row; None: there is one row.
     """
     for key, cut in spec.choices():
         none = ~mask[..., cut].any(-1)
         if none.any():
             if (wrong := none & ~np.asarray(last)).any():
                 at = "" if first is None else f" in row {first + int(np.argmax(wrong))}"
-                raise DataError(
-                    f"the {MASK} leaves no legal action{at} (part '{key}'), and the episode goes on: expected at least "
-                    f"one, or the end of the episode. {EXCLUDE}"
-                )
+                raise DataError(f"the {MASK} leaves no legal action{at} (part '{key}'), and the episode goes on: "
+                                f"expected at least one, or the end of the episode. {EXCLUDE}")  # fmt: skip
             mask = mask.copy()
             mask[none, cut] = True
     return mask
@@ -90,10 +83,8 @@ def with_choice(mask: np.ndarray, spec: ActionSpec, last: np.ndarray | bool, fir
 def check_recorded(obs: ObsSpec, action: ActionSpec) -> None:
     """Raise EnvError if recorded observations hold a mask that is not of these actions."""
     if MASK in obs and obs[MASK].shape != (action.width,):
-        raise EnvError(
-            f"observation '{MASK}' has shape {obs[MASK].shape}: expected {(action.width,)}, a flag for each element of "
-            f"the flat action. {EXCLUDE}"
-        )
+        raise EnvError(f"observation '{MASK}' has shape {obs[MASK].shape}: expected {(action.width,)}, a flag for each "
+                       f"element of the flat action. {EXCLUDE}")  # fmt: skip
 
 
 def check_taken(mask: np.ndarray, action: np.ndarray, last: np.ndarray, spec: ActionSpec, first: int) -> None:
@@ -102,7 +93,5 @@ def check_taken(mask: np.ndarray, action: np.ndarray, last: np.ndarray, spec: Ac
         wrong = ~last & (action[:, cut] > 0.5).any(-1) & ~((action[:, cut] > 0.5) & mask[:, cut]).any(-1)
         if wrong.any():
             row = int(np.argmax(wrong))
-            raise DataError(
-                f"action '{key}' of row {first + row} is class {int(action[row, cut].argmax())}, which the {MASK} of "
-                f"that row forbids. {EXCLUDE}"
-            )
+            taken = f"action '{key}' of row {first + row} is class {int(action[row, cut].argmax())}"
+            raise DataError(f"{taken}, which the {MASK} of that row forbids. {EXCLUDE}")

@@ -80,10 +80,7 @@ class Policy(Protocol[S]):
         """Return ``(action [N, A], state)``. The policy resets the state itself where ``is_first``."""
 
     def override(self, state: S, action: Tensor) -> S:
-        """Return the state for the case that the caller takes ``action`` ``[N, A]`` instead of what ``act`` chose.
-
-        A policy that carries no previous action returns ``state`` as it is.
-        """
+        """Return the state for the case that the caller takes ``action`` ``[N, A]`` instead of what ``act`` chose."""
 
     def extras(self, state: S) -> dict[str, Tensor]:
         """Return columns ``[N, ...]`` to store with the rows that led to ``state``; empty for most policies."""

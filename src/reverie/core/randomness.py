@@ -16,8 +16,7 @@ from reverie.core.types import State
 def derived_seeds(seed: int, start: int = 0, rank: int = 0) -> dict[str, int]:
     """Return a seed for each random component. The first four do not depend on ``start``, nor on the learner's rank.
 
-    Evaluations during training use the seed ``evaluation``. They may stop a run early if other episodes, seeded with
-    ``confirmation``, agree. The final evaluation uses ``test``, whose episodes took part in no decision.
+    Evaluations in training use ``evaluation``, one that confirms an early stop ``confirmation``, the last ``test``.
     """
     fixed = np.random.SeedSequence(seed, spawn_key=(0,)).generate_state(4)
     moving = np.random.SeedSequence(seed, spawn_key=(1, start, rank) if rank else (1, start)).generate_state(4)

@@ -30,20 +30,15 @@ def mostly_stepless(rows: int, stepless: int) -> str:
     """Return the error if most of the ``rows`` are ``stepless``: episodes of a single row; else ""."""
     if 2 * stepless <= rows:
         return ""
-    return (
-        f"{stepless:,} of the {rows:,} rows are episodes of a single row, without a step, from which nothing can be "
-        f"learned. {WRONG_ENDS}"
-    )
+    which = f"{stepless:,} of the {rows:,} rows are episodes of a single row"
+    return f"{which}, without a step, from which nothing can be learned. {WRONG_ENDS}"
 
 
 # ---------------------------------------------------------------- rules
 
 
 def broken_rules(rows: Rows, ended: bool = True) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the rules of flags and rewards, and which rows break them, bool ``[n]``.
-
-    ``ended``: the row before these was ``is_last``, or there is none.
-    """
+    """Yield rules of flags and rewards, and the rows that break them, ``[n]``; ``ended``: no episode ran before."""
     first, last, terminal = (rows[name] for name in FLAGS)
     before = np.empty_like(last)
     before[0], before[1:] = ended, last[:-1]
@@ -54,13 +49,7 @@ def broken_rules(rows: Rows, ended: bool = True) -> Iterator[tuple[str, np.ndarr
 
 
 def check_columns(part: Rows, needed: Iterable[str], where: str) -> None:
-    """Check that ``part`` has all columns, with the same number of rows, and flags and rewards of the right kind.
-
-    ``needed``: names of the columns of observations and actions.
-
-    Raises:
-        DataError: a column is missing or wrong; the message begins with ``where``.
-    """
+    """Raise DataError unless ``part`` has the columns ``needed``, of one length, flags and rewards of their kind."""
     for name in (*needed, "reward", *FLAGS):
         if name not in part:
             raise DataError(f"{where}: there is no column '{name}', only {', '.join(map(str, part))}.")
@@ -73,23 +62,17 @@ def check_columns(part: Rows, needed: Iterable[str], where: str) -> None:
             )
         kinds = "b" if name in FLAGS else "biuf" if name == "reward" else ""
         if kinds and (values.ndim > 1 or values.dtype.kind not in kinds):
-            raise DataError(
-                f"{where}: column '{name}' has dtype {values.dtype} and shape {list(values.shape)}: expected "
-                f"{'bool' if kinds == 'b' else 'numbers'} of shape [{rows}]."
+            found, wanted = (
+                f"dtype {values.dtype} and shape {list(values.shape)}",
+                "bool" if kinds == "b" else "numbers",
             )
+            raise DataError(f"{where}: column '{name}' has {found}: expected {wanted} of shape [{rows}].")
 
 
 def check_rows(parts: Iterable[Rows], needed: Iterable[str], where: str, *, flags: bool = True) -> Iterator[Rows]:
-    """Yield ``parts`` as they are, after checking them: mistakes of a file or a reader would be learned from.
+    """Yield ``parts``, consecutive rows of one stream, as they are, if they are right; else raise DataError.
 
-    Args:
-        parts: consecutive rows of one stream.
-        needed: names of the columns of observations and actions.
-        where: the dataset, for messages.
-        flags: check ``broken_rules``, too.
-
-    Raises:
-        DataError: a column is missing or wrong, or rows break a rule.
+    ``needed`` are the columns of observations and actions, ``where`` is the dataset; ``flags``: check ``broken_rules``.
     """
     total, ended, names = 0, True, tuple(needed)
     for part in parts:
@@ -122,8 +105,7 @@ def episode_rows(
             ``{"arm": ...}`` becomes the column ``obs/arm``.
         action: actions ``[n, ...]``, or several of them as a mapping.
         reward: ``[n]``, what each action was answered with.
-        terminal: whether the episode ended terminated, so that nothing is worth anything after it; else it was
-            truncated.
+        terminal: whether the episode terminated; else it was truncated.
 
     Raises:
         DataError: the lengths do not fit together, or there is no step.
@@ -134,11 +116,9 @@ def episode_rows(
     for name, values in {**seen, **done, "reward": reward}.items():
         expected = steps + 1 if name in seen else steps
         if not values.ndim or len(values) != expected or not steps:
-            raise DataError(
-                f"{name} has shape {list(values.shape)} in an episode with rewards of shape {list(reward.shape)}: "
-                "expected n >= 1 rewards [n], n actions [n, ...], and n + 1 observations [n + 1, ...], of which the "
-                "last is what the last action led to."
-            )
+            raise DataError(f"{name} has shape {list(values.shape)} in an episode with rewards of shape "
+                            f"{list(reward.shape)}: expected n >= 1 rewards [n], n actions [n, ...], and n + 1 "
+                            "observations [n + 1, ...], of which the last is what the last action led to.")  # fmt: skip
     flags = {name: np.zeros(steps + 1, bool) for name in FLAGS}
     flags["is_first"][0], flags["is_last"][-1], flags["is_terminal"][-1] = True, True, bool(terminal)
     unused = {name: np.concatenate([values, np.zeros_like(values[:1])]) for name, values in done.items()}

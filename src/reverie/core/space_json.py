@@ -29,22 +29,16 @@ def _box(said: Mapping[str, Any], where: str) -> Space:
     return spaces.Box(low, high, shape, dtype.type)
 
 
-def _text(said: Mapping[str, Any], where: str) -> Space:
-    return spaces.Text(int(said["max_length"]), min_length=int(said["min_length"]), charset=said["charset"])
-
-
-def _dict(said: Mapping[str, Any], where: str) -> Space:
-    return spaces.Dict({key: space_of(inner, where) for key, inner in said["subspaces"].items()})
-
-
 KINDS: dict[str, Callable[[Mapping[str, Any], str], Space]] = {
     "Box": _box,
     "Discrete": lambda said, where: spaces.Discrete(int(said["n"]), start=int(said.get("start", 0))),
     "MultiDiscrete": lambda said, where: spaces.MultiDiscrete(said["nvec"], start=said.get("start")),
     "MultiBinary": lambda said, where: spaces.MultiBinary(said["n"]),
-    "Dict": _dict,
+    "Dict": lambda said, where: spaces.Dict({k: space_of(inner, where) for k, inner in said["subspaces"].items()}),
     "Tuple": lambda said, where: spaces.Tuple(tuple(space_of(inner, where) for inner in said["subspaces"])),
-    "Text": _text,
+    "Text": lambda said, where: spaces.Text(
+        int(said["max_length"]), min_length=int(said["min_length"]), charset=said["charset"]
+    ),
 }
 
 

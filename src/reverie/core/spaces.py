@@ -32,8 +32,8 @@ Conversion = tuple[ObsPart, Encode, Decode]
 INTEGERS, NUMBERS = "biu", "biuf"
 
 HANDFUL, FEW, SMALL = 64, 1024, 1e38
-"""Limits of ``surely_finite``. Up to ``HANDFUL`` numbers Python sums faster than NumPy, whose code an update has pushed
-out of the cache. More than ``FEW`` would wake the threads of a BLAS. A sum below ``SMALL`` fits float32."""
+"""Limits of ``surely_finite``. Up to ``HANDFUL`` numbers Python sums faster than NumPy. More than ``FEW`` would wake
+threads of a BLAS. A sum below ``SMALL`` fits float32."""
 SCALARS = 16
 """Up to this many numbers Python scales faster than NumPy."""
 TINY = float(np.finfo(np.float32).tiny)
@@ -120,7 +120,8 @@ class ObsCodec:
 
     def __init__(self, space: Space, keep: Callable[[str], bool] = bool, channels: Channels = "auto") -> None:
         self.space = space
-        seen = [(_key(path, inner), path, inner) for path, inner in leaves_of(space) if math.prod(inner.shape or (1,))]
+        found = [(path, inner) for path, inner in leaves_of(space) if math.prod(inner.shape or (1,))]
+        seen = [("/".join(map(str, path)) or bare_key(inner), path, inner) for path, inner in found]
         keys = [key for key, _, _ in seen]
         if twice := next((key for key in keys if keys.count(key) > 1), ""):
             raise EnvError(f"two observations have the same key '{twice}' once nested keys are joined. Rename one of "
@@ -131,9 +132,8 @@ class ObsCodec:
         self.spec: dict[str, ObsPart] = {leaf.key: leaf.part for leaf in self.leaves}
         if not self.spec:
             known = ", ".join(f"'{key}'" for key in keys) or "none"
-            raise EnvError(
-                f"no observations are left to learn from. Available keys, before env.include and env.exclude: {known}."
-            )
+            raise EnvError(f"no observations are left to learn from. Available keys, before env.include and "
+                           f"env.exclude: {known}.")  # fmt: skip
 
     def __call__(self, obs: Any) -> dict[str, np.ndarray]:
         """Return the arrays of one observation by key, as ``spec`` describes them."""
@@ -146,10 +146,7 @@ class ObsCodec:
         return out
 
     def encode(self, rows: Columns, first: int = 0) -> dict[str, np.ndarray]:
-        """Return columns ``obs/<key>`` ``[n, *part.shape]`` of recorded ones ``[n, *space.shape]``.
-
-        ``first`` is the number of the first row, for error messages.
-        """
+        """Return columns ``obs/<key>`` ``[n, *part.shape]`` of recorded rows; ``first`` is the number of the first."""
         out = {}
         for leaf in self.leaves:
             values = rows[column("obs", leaf.path)]
@@ -170,10 +167,6 @@ class ObsCodec:
     def kept_space(self) -> Space:
         """Return the space with the leaves that are kept alone."""
         return _pruned(self.space, (), {leaf.path for leaf in self.leaves})
-
-
-def _key(path: Path, space: Space) -> str:
-    return "/".join(map(str, path)) or bare_key(space)
 
 
 def bare_key(space: Space) -> str:
@@ -232,10 +225,8 @@ def cast(values: np.ndarray, dtype: Any, name: str) -> np.ndarray:
             wrong = ~np.isclose(out, values, ROUNDING, ROUNDING)
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise DataError(
-            f"{name} is {values[at]} in row {at[0]}: expected a value of {dtype}, the dtype that its space declares. "
-            "Correct the space of the environment, or its values"
-        )
+        raise DataError(f"{name} is {values[at]} in row {at[0]}: expected a value of {dtype}, the dtype that its space "
+                        "declares. Correct the space of the environment, or its values")  # fmt: skip
     return out
 
 
@@ -302,10 +293,7 @@ def _finite(given: np.ndarray, lead: int) -> np.ndarray:
 
 
 def surely_finite(array: np.ndarray) -> bool:
-    """Return True only if ``array`` is small and its sum, of absolute values or squares, proves all numbers finite.
-
-    Faster than ``np.isfinite``. False means that it is not known.
-    """
+    """Return True only if ``array`` is small and its sum proves all numbers finite, faster than ``np.isfinite``."""
     if array.dtype.kind != "f" or array.size > FEW:
         return False
     if array.size <= HANDFUL:
@@ -326,8 +314,7 @@ def _vector(space: spaces.Box) -> Conversion:
 def looks_like_image(space: spaces.Box | spaces.MultiBinary) -> bool:
     """Return whether ``space`` has rank 3 with usable bounds, or rank 2 with dtype uint8 and bounds 0..255.
 
-    Rank 4 is a stack of images if these have 1, 3 or 4 channels, or channels first. The bounds of floats must be finite
-    and differ, as pixels are divided by their distance.
+    Rank 4 is a stack of images if these have 1, 3 or 4 channels, or channels first. The bounds of floats must differ.
     """
     if isinstance(space, spaces.MultiBinary) or space.dtype.kind not in NUMBERS:
         return len(space.shape) == 3 and isinstance(space, spaces.MultiBinary)
@@ -467,26 +454,20 @@ class ActionCodec:
         self.outside: int = 0
         """Number of encoded actions that were moved to the nearest bound."""
         cuts = self.spec.slices()
-        self._leaves = [
-            (key, column("action", path), leaf, cuts[key], _decoder(leaf))
-            for key, (path, leaf) in sorted(leaves.items())
-        ]
-        self._decode = _tree(space, {path: (cuts[key], _decoder(leaf)) for key, (path, leaf) in leaves.items()})
+        self._leaves = [(key, path, leaf, cuts[key], _decoder(leaf)) for key, (path, leaf) in sorted(leaves.items())]
+        self._decode = _tree(space, {path: (cut, decode) for _, path, _, cut, decode in self._leaves})
 
     def __call__(self, flat: np.ndarray) -> Any:
-        """Return the action of the space for ``flat`` ``[A]``.
-
-        A categorical part takes the class of its largest entry; continuous parts are clipped to [-1, 1], then scaled.
-        """
+        """Return the action of the space for ``flat`` ``[A]``: the largest class, numbers clipped and scaled."""
         return self._decode(flat)
 
     def decode(self, flat: np.ndarray, last: np.ndarray) -> dict[str, np.ndarray]:
         """Return columns of the actions for ``flat`` ``[n, A]``; zeros in the rows ``last``: nothing is taken there."""
         out = {}
-        for _, name, leaf, cut, decode in self._leaves:
-            out[name] = np.asarray([decode(row[cut]) for row in flat], leaf.dtype).reshape(
-                len(flat), *(leaf.shape or ())
-            )
+        for _, path, leaf, cut, decode in self._leaves:
+            name = column("action", path)
+            values = np.asarray([decode(row[cut]) for row in flat], leaf.dtype)
+            out[name] = values.reshape(len(flat), *(leaf.shape or ()))
             out[name][last] = 0
         return out
 
@@ -496,9 +477,10 @@ class ActionCodec:
         Continuous actions outside their bounds are clipped, as environments do, and counted.
         """
         parts = []
-        for key, name, leaf, _, _ in self._leaves:
+        for key, path, leaf, _, _ in self._leaves:
             flat = self._scaled if isinstance(leaf, spaces.Box) else _one_hot
-            parts.append(_by_row(flat, (rows[name], rows["is_last"]), leaf, f"action '{key}'", first))
+            given = rows[column("action", path)], rows["is_last"]
+            parts.append(_by_row(flat, given, leaf, f"action '{key}'", first))
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
     def _scaled(self, values: np.ndarray, last: np.ndarray, leaf: spaces.Box) -> np.ndarray:

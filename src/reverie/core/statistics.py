@@ -1,8 +1,7 @@
 """Aggregate scores with confidence intervals: rliable's measures, and the stratified bootstrap.
 
 Source: Agarwal, Schwarzer, Castro, Courville and Bellemare, "Deep reinforcement learning at the edge of the
-statistical precipice", NeurIPS 2021, arXiv:2108.13264, section 4. Reimplemented in NumPy because the authors' package
-needs pandas, SciPy and statsmodels; tests compare it with numbers that their package computed.
+statistical precipice", NeurIPS 2021, arXiv:2108.13264, section 4. Tests compare it with the authors' package.
 
 Scores are ``[R]`` of R runs or episodes, or ``[R, M]`` of R runs on each of M tasks. Leading axes are allowed: a
 measure of ``[..., R, M]`` is ``[...]``.
@@ -63,10 +62,7 @@ def median(scores: ArrayLike) -> np.ndarray:
 
 
 def iqm(scores: ArrayLike) -> np.ndarray:
-    """Return the interquartile mean: the mean without the lowest and highest quarter of all scores (section 4.3).
-
-    Of n scores, n // 4 are left out at either end, as by ``scipy.stats.trim_mean``.
-    """
+    """Return the interquartile mean: without the n // 4 lowest and highest of n scores (section 4.3)."""
     scores = table(scores)
     ordered = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)
     cut = ordered.shape[-1] // 4
@@ -86,11 +82,7 @@ def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> np.ndarr
 
 
 def interval(
-    measure: Measure,
-    *samples: ArrayLike,
-    confidence: float = CONFIDENCE,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    measure: Measure, *samples: ArrayLike, confidence: float = CONFIDENCE, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a percentile interval by stratified bootstrap (section 4.1): each task's runs are resampled on their own.
 
@@ -110,16 +102,14 @@ def interval(
         return nothing, nothing
     generator = np.random.default_rng(seed)
     block = max(1, BLOCK // math.prod(t.size for t in tables))
-    values = [
-        measure(*(resample(t, min(block, resamples - done), generator) for t in tables))
-        for done in range(0, resamples, block)
-    ]
+    counts = [min(block, resamples - done) for done in range(0, resamples, block)]
+    values = [measure(*(_resampled(t, count, generator) for t in tables)) for count in counts]
     tail = 100 * (1 - confidence) / 2
     low, high = np.percentile(np.concatenate(values), [tail, 100 - tail], axis=0)
     return low, high
 
 
-def resample(scores: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
+def _resampled(scores: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
     """Return ``count`` tables ``[R, M]``; each column is drawn with replacement from that of ``scores`` ``[R, M]``."""
     picks = generator.integers(len(scores), size=(count, *scores.shape))
     return np.take_along_axis(scores[None], picks, axis=1)

@@ -1,4 +1,4 @@
-"""Nested tuples, lists, dictionaries and dataclasses of tensors, such as the state of a policy."""
+"""Nested tuples, lists, dictionaries and dataclasses of tensors, such as the state of a policy; shapes of tensors."""
 
 from __future__ import annotations
 
@@ -27,10 +27,7 @@ def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def filled(template: T, tensors: Mapping[str, Tensor]) -> T:
-    """Return ``template`` with its tensors replaced by ``tensors``, moved to the same devices and dtypes.
-
-    ``tensors`` are by their places as from ``named``, in any order.
-    """
+    """Return ``template`` with its tensors replaced by ``tensors``, by their places, on the same devices and dtypes."""
     expected = named(template)
     if (given := shapes_of(tensors)) != (shapes := shapes_of(expected)):
         raise RunError(f"the tensors have shapes {given}: expected {shapes}.")
@@ -59,3 +56,16 @@ def _branches(tree: Any) -> dict[Any, Any]:
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return {name: getattr(tree, name) for name in tree._fields}
     return dict(enumerate(tree)) if isinstance(tree, list | tuple) else {}
+
+
+def same_shape(**tensors: Tensor) -> None:
+    """Raise ValueError unless all named tensors have one shape."""
+    if len({t.shape for t in tensors.values()}) > 1:
+        raise ValueError(f"shapes differ: {', '.join(f'{k} {tuple(t.shape)}' for k, t in tensors.items())}.")
+
+
+def expect(shape: tuple[int, ...], **tensors: Tensor | None) -> None:
+    """Check that all ``tensors`` that are given have this shape. Compiled functions get only their addresses."""
+    for name, x in tensors.items():
+        if x is not None and x.shape != shape:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}: expected {tuple(shape)}.")

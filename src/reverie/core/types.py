@@ -1,4 +1,4 @@
-"""Data types: rows of environments, batches of learners, results of updates.
+"""Data types: rows of environments, batches of learners, results and metrics of updates.
 
 One convention holds everywhere. Experience is streams of *rows*, one stream per environment::
 
@@ -22,9 +22,10 @@ A letter with another meaning is explained in the docstring that uses it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -46,13 +47,13 @@ State = Mapping[str, Any]
 FLAGS = ("is_first", "is_last", "is_terminal")
 """The columns of rows that say where episodes begin and end."""
 
+_MAPPING = re.compile(r"""['"]?(<class ')?([A-Za-z_]\w*\.)*(Mutable)?(Mapping|dict|Dict)\b""")
+"""The type of a field that is a mapping, as text: written so, in quotes, or the ``str`` of the type itself."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The current rows of N environments, without the action that follows.
-
-    ``reward[i]`` came with ``obs[i]`` and was caused by the action before it.
-    """
+    """The current rows of N environments: ``reward[i]`` came with ``obs[i]``, caused by the action before."""
 
     obs: Obs  # [N, ...]
     reward: Tensor  # [N] float32
@@ -70,10 +71,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """B windows of T consecutive rows of one stream each. A is the width of the flat action.
-
-    Row t is as above: ``reward[:, t]`` came with ``obs[:, t]``, and ``action[:, t]`` was taken after seeing it.
-    """
+    """B windows of T rows of one stream each: ``action[:, t]`` was taken after seeing row t, ``obs[:, t]``."""
 
     obs: Obs  # [B, T, ...]
     action: Tensor  # [B, T, A] float32, one-hot where discrete
@@ -87,10 +85,7 @@ class Batch:
 
     @classmethod
     def of_columns(cls, columns: Mapping[str, Tensor], index: Tensor, extras: dict[str, Tensor] | None = None) -> Batch:
-        """Return the batch of columns ``[B, T, ...]`` by their names in storage, such as ``obs/state``; weights are 1.
-
-        Of the columns, ``extras/...`` are left out: pass those that the learner needs as ``extras``, by key.
-        """
+        """Return the batch of columns ``[B, T, ...]`` by their names in storage but ``extras/...``; weights are 1."""
         return cls(
             obs={name.removeprefix("obs/"): x for name, x in columns.items() if name.startswith("obs/")},
             weight=torch.ones(len(index)),
@@ -105,37 +100,26 @@ class Batch:
         return self.reward.shape[0], self.reward.shape[1]
 
     def check(self, window: Window | None = None) -> None:
-        """Check the flags' type and all shapes, as every update does: so it takes only microseconds.
+        """Check the flags' type and all shapes, in microseconds; DataError if they do not fit.
 
-        Args:
-            window: the windows that the learner samples, if known. With context rows, the number of rows must be
-                theirs: with fewer, rows to learn from would be taken for context. Otherwise there must be 2 or more,
-                for a transition, unless the learner's own windows are of a single row.
-
-        Raises:
-            DataError: a flag is not bool, the columns are not of one ``[B, T]``, or the number of rows does not fit
-                ``window``.
+        With context rows, the number of rows must be that of ``window``; otherwise 2 or more, for a transition, unless
+        the learner's own windows are of a single row.
         """
         size, bits, action = self.is_first.shape, torch.bool, self.action.shape
         fits = self.is_first.dtype is bits and self.is_last.dtype is bits and self.is_terminal.dtype is bits
-        fits = fits and len(size) == 2 and self.reward.shape == size
-        fits = fits and self.is_last.shape == size and self.is_terminal.shape == size
+        fits = fits and len(size) == 2 and self.reward.shape == self.is_last.shape == self.is_terminal.shape == size
         fits = fits and len(action) == 3 and action[:2] == size
         for x in self.obs.values():
             fits = fits and x.shape[:2] == size
         if not fits:
             every = [*((name, getattr(self, name)) for name in (*FLAGS, "reward", "action")), *self.obs.items()]
             found = ", ".join(f"{name} {list(x.shape)} {x.dtype}" for name, x in every)
-            raise DataError(
-                f"the batch has {found}: expected flags [B, T] of torch.bool, reward [B, T], action [B, T, A] and "
-                "observations [B, T, ...]."
-            )
+            raise DataError(f"the batch has {found}: expected flags [B, T] of torch.bool, reward [B, T], action [B, T, "
+                            "A] and observations [B, T, ...].")  # fmt: skip
         exact = window is not None and window.context > 0 and not window.rollout
         if window is not None and (size[1] != window.rows if exact else size[1] < min(2, window.length)):
-            raise DataError(
-                f"the batch has shape {list(size)}, windows and their rows. Sample windows of learner.window.rows = "
-                f"{window.rows} rows."
-            )
+            wanted = f"Sample windows of learner.window.rows = {window.rows} rows."
+            raise DataError(f"the batch has shape {list(size)}, windows and their rows. {wanted}")
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
         """Return a batch with ``fn`` applied to every tensor."""
@@ -161,11 +145,7 @@ class Batch:
         return replace(self, **rows)
 
     def to_tensordict(self) -> Any:
-        """Return this batch as a ``tensordict.TensorDict`` of batch size ``[B, T]``, for TorchRL.
-
-        Raises:
-            ImportError: the optional package ``tensordict`` is not installed.
-        """
+        """Return this batch as a ``tensordict.TensorDict`` of batch size ``[B, T]``, for TorchRL."""
         from tensordict import TensorDict  # optional third-party package
 
         rows = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("weight", "index")}
@@ -175,14 +155,9 @@ class Batch:
     def from_tensordict(cls, data: Any, obs: Sequence[str] = ()) -> Batch:
         """Return the batch of a ``TensorDict``: that of :meth:`to_tensordict`, or TorchRL's steps with ``next``.
 
-        Steps ``[B]`` become windows of two rows; slices ``[B, T]`` of one trajectory each become windows of T + 1.
-
-        Args:
-            data: a ``TensorDict``.
-            obs: TorchRL's keys of the observation; if empty, all floating-point keys that ``next`` has too.
-
-        Raises:
-            DataError: an episode ends within a slice.
+        Steps ``[B]`` become windows of two rows; slices ``[B, T]`` of one trajectory each become windows of T + 1, and
+        DataError says if an episode ends within a slice. ``obs`` are TorchRL's keys of the observation; if empty, all
+        floating-point keys that ``next`` has too.
         """
         here = dict(data.items())
         size = data.batch_size[0]
@@ -262,3 +237,39 @@ class Window:
     def free(self) -> int:
         """Number of rows at the window's beginning that may be of another episode, or before the stream's first row."""
         return self.context if self.context_crosses else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stats:
+    """Metrics of one update, detached and still on the learner's device.
+
+    A field ``loss_actor`` is ``loss/actor`` in ``Update.metrics`` and in every log: the word before the first
+    underscore is the group. A field with a default is absent from some updates. A field that is a ``Mapping`` or a
+    ``dict`` holds the metrics whose names continue after its own: ``loss/reconstruction/image`` is
+    ``loss_reconstruction["image"]``.
+    """
+
+    @classmethod
+    def names(cls, *, always: bool = False) -> dict[str, str]:
+        """Return the field of each name in the logs; with ``always``, only of those that every update has."""
+        needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+        chosen = needed if always else [f.name for f in fields(cls)]
+        return {name.replace("_", "/", 1): name for name in chosen}
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, Tensor]) -> Self:
+        """Return an update's ``metrics`` as this class; TypeError if they are not those of its fields."""
+        names, mapped = cls.names(), cls._maps()
+        maps = {name: field for name, field in names.items() if field in mapped}
+        found: dict[str, Any] = {}
+        for key, value in metrics.items():
+            inside = next((name for name in maps if key.startswith(f"{name}/")), None)
+            if inside is not None:
+                found.setdefault(maps[inside], {})[key.removeprefix(f"{inside}/")] = value
+            else:
+                found[names.get(key, key)] = value
+        return cls(**found)
+
+    @classmethod
+    def _maps(cls) -> set[str]:
+        return {f.name for f in fields(cls) if _MAPPING.match(str(f.type))}

@@ -15,9 +15,8 @@ TURNS = 1000
 def spin_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
     """Let waiting threads spin for :data:`TURNS` iterations and then sleep, unless the user has set how they wait.
 
-    The default is 300,000. If another process occupies the core of the thread that is waited for, the spinning threads
-    keep that thread from running elsewhere. Two processes that both wait in this way slow each other to a standstill.
-    Results do not change. It has no effect once PyTorch is loaded, nor with OpenMP runtimes other than libgomp.
+    The default is 300,000, with which two processes that both wait slow each other to a standstill. It has no effect
+    once PyTorch is loaded, nor with OpenMP runtimes other than libgomp.
     """
     if SPIN not in environment and POLICY not in environment:
         environment[SPIN] = str(TURNS)

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.core.signature import signature
+from reverie.core.specs import signature
 from reverie.datasets.reader import About, Reader, ReadOptions, Space
 from reverie.datasets.recorded_env import own_wrappers
 

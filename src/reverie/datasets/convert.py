@@ -17,14 +17,13 @@ from gymnasium import spaces
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.columns import columns_of
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, plural
 from reverie.core.files import writing
 from reverie.core.rows import Rows, check_rows, episodes_of
-from reverie.core.signature import signature
 from reverie.core.space_json import text_of
 from reverie.core.spaces import cast, columns_in, nested, with_leaves
+from reverie.core.specs import signature
 from reverie.core.types import FLAGS
-from reverie.core.words import plural
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import Recorded, shown
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS, MEASURED_KEY

@@ -21,22 +21,20 @@ from gymnasium import spaces
 
 from reverie.core.bounds import AtLeast
 from reverie.core.columns import columns_of
-from reverie.core.errors import ConfigError, DataError, brief
+from reverie.core.errors import ConfigError, DataError, brief, plural
 from reverie.core.images import ImageOptions
 from reverie.core.masks import check_recorded, check_taken, with_choice
 from reverie.core.rows import Rows, check_rows, episodes_of
 from reverie.core.spaces import ActionCodec, ObsCodec, columns_in
 from reverie.core.specs import MASK, ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import FLAGS, Batch, Window
-from reverie.core.words import plural
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import About, Reader, ReadOptions
 from reverie.datasets.recorded_env import check_shown, to_apply
 from reverie.envs.config import EnvConfig
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset
-from reverie.replay.mapped import MappedStorage
-from reverie.replay.storage import HostStorage
+from reverie.replay.storage import HostStorage, MappedStorage
 
 MEASURED = (
     "the action space is not declared: it is inferred from the recorded actions (if there is an environment with a "

@@ -16,15 +16,13 @@ from gymnasium import spaces
 from reverie.core.columns import Column
 from reverie.core.errors import DataError, EnvError
 from reverie.core.rows import Rows, packed
-from reverie.core.signature import differences, signature
 from reverie.core.space_json import space_of
 from reverie.core.spaces import ActionCodec, ObsCodec
-from reverie.core.specs import VERSION, ActionPart, ActionSpec, ObsPart, ObsSpec
+from reverie.core.specs import VERSION, ActionPart, ActionSpec, ObsPart, ObsSpec, differences, signature
 from reverie.datasets.reader import PART_BYTES, About, Reader, ReadOptions, Space, nested_space
 from reverie.store import segment as segments
-from reverie.store.episodes import episodes
 from reverie.store.segment import META
-from reverie.store.store import Store
+from reverie.store.store import Store, episodes
 
 ABOUT = "about.json"
 """File in a store that was converted from other data: what those declared about their environment and spaces."""

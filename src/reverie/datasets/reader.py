@@ -22,10 +22,9 @@ from gymnasium import spaces
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError, brief
+from reverie.core.errors import ConfigError, DataError, brief, repeated
 from reverie.core.rows import Rows
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.words import repeated
 
 Space = spaces.Space[Any]
 Named = str | tuple[str, ...]

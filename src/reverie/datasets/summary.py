@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from gymnasium import spaces
 
+from reverie.core.errors import plural
 from reverie.core.rows import Rows, episodes_of
 from reverie.core.spaces import classes_of, columns_in
-from reverie.core.words import plural
 from reverie.datasets.reader import Space
 
 BINS = 20

@@ -15,10 +15,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import EnvError
+from reverie.core.errors import EnvError, plural
 from reverie.core.rows import Rows, broken_rules, check_rows, episodes_of, mostly_stepless
 from reverie.core.spaces import classes_of, columns_in, nested
-from reverie.core.words import plural
 from reverie.datasets.dataset import shown
 from reverie.datasets.reader import SEED, About, Reader, Space
 from reverie.datasets.recorded_env import env_as_recorded

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from reverie.core.errors import EnvError, ReverieError
 from reverie.core.logger import logger
-from reverie.core.signature import differences, signature
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import ActionSpec, ObsSpec, differences, signature
 from reverie.core.types import Step
 from reverie.envs.batched import Batched, flat_actions
 from reverie.envs.config import EnvConfig

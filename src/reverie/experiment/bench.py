@@ -16,8 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.on_policy import OnPolicy
 from reverie.core.accelerate import status
-from reverie.core.hardware import describe, matrix_rates, peak_memory, wait_for
-from reverie.core.machine import choose_device, keep_freed_memory
+from reverie.core.machine import choose_device, describe, keep_freed_memory, matrix_rates, peak_memory, wait_for
 from reverie.core.protocols import Env
 from reverie.core.randomness import left_as_found, threads_kept
 from reverie.core.specs import MASK, ActionSpec, ObsPart, ObsSpec

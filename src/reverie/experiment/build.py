@@ -22,16 +22,14 @@ from reverie.algos.on_policy import OnPolicy
 from reverie.core.accelerate import trouble
 from reverie.core.clock import Clock
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms, same_algorithm
-from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.errors import ConfigError, DataError, RunError, plural
 from reverie.core.logger import logger
 from reverie.core.machine import available_memory, choose_device, keep_freed_memory
 from reverie.core.protocols import Env, Stateful
 from reverie.core.randomness import RngState, derived_seeds, reproducible, seed_everything
-from reverie.core.signature import differences, signature
 from reverie.core.space_json import text_of
-from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
+from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec, differences, signature
 from reverie.core.types import FLAGS, Batch, State, Window
-from reverie.core.words import plural
 from reverie.datasets.dataset import Recorded, open_recorded, shown
 from reverie.datasets.recorded_env import check_mixed, lacking
 from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory, make_gym, put_away

@@ -83,20 +83,14 @@ def call(function: type[torch.autograd.Function], *inputs: Any) -> Any:
 
 
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate the backward pass of an ``autograd.Function`` that has no second derivative.
-
-    ``once_differentiable`` of PyTorch raises an error if the incoming gradient has a gradient. Where it is constant, as
-    that of a sum, the second derivative would be 0 without a word.
-    """
+    """Decorate a backward pass without a second derivative; ``once_differentiable`` alone would give 0 for a sum's."""
     once = once_differentiable(backward)
 
     @functools.wraps(backward)
     def checked(ctx: Any, *grads: Tensor | None) -> Any:
         if torch.is_grad_enabled():  # that is, create_graph=True
-            raise RuntimeError(
-                "create_graph=True: compiled functions have no second derivative. Where you need one, set the "
-                "environment variable REVERIE_KERNELS to off; everything then runs in PyTorch."
-            )
+            raise RuntimeError("create_graph=True: compiled functions have no second derivative. Where you need one, "
+                               "set the environment variable REVERIE_KERNELS to off.")  # fmt: skip
         return once(ctx, *grads)
 
     return checked

@@ -1,8 +1,7 @@
 """Compile the C files of ``kernels/csrc`` for this machine, once, and load them.
 
-Compiling takes some seconds with any C compiler; the library is kept in the user's cache folder. Wheels bring the
-kernels compiled (``setup.py``) for levels of processors, of which the best is chosen. Without a compiler and such a
-wheel everything runs in PyTorch, and one warning says so.
+The library is kept in the user's cache folder. Wheels bring it compiled (``setup.py``) for levels of processors.
+Without a compiler and such a wheel everything runs in PyTorch, and one warning says so.
 """
 
 from __future__ import annotations
@@ -102,15 +101,11 @@ def _load(path: Path) -> ctypes.CDLL:
             continue
         for result, name, parameters in _PROTOTYPE.findall(source.read_text(encoding="utf-8")):
             function = getattr(library, name)
-            function.argtypes = [_type_of(x) for x in re.split(r",(?![^()]*\))", parameters) if x != "void"]
+            given = [x for x in re.split(r",(?![^()]*\))", parameters) if x != "void"]  # such as "const float *x"
+            function.argtypes = [ctypes.c_void_p if "*" in x else _TYPES[x.split()[0]] for x in given]
             function.restype = _TYPES[result]
     _check(library)
     return library
-
-
-def _type_of(parameter: str) -> Any:
-    """Return the type of a parameter of C, such as ``const float *x``."""
-    return ctypes.c_void_p if "*" in parameter else _TYPES[parameter.split()[0]]
 
 
 def _check(library: ctypes.CDLL) -> None:
@@ -135,19 +130,14 @@ def _built() -> Path | None:
 
 def _compiled() -> Path:
     """Return the path of the library; compile it if it is not in the cache."""
-    key, folder = _key(), _cache()
+    key, folder = _key(), Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "reverie"
     return _kept(folder, key) or _compile(_writable(folder), key)
 
 
 def _key() -> str:
     """Return a digest of everything that the library depends on, as machines may share a home folder."""
-    parts = [
-        *(path.read_text(encoding="utf-8") for path in (*HEADERS, *SOURCES)),
-        str(_FLAGS),
-        os.environ.get("CC", ""),
-        _processor(),
-    ]
-    return _digest(" ".join(parts).encode())
+    code = [path.read_text(encoding="utf-8") for path in (*HEADERS, *SOURCES)]
+    return _digest(" ".join([*code, str(_FLAGS), os.environ.get("CC", ""), _processor()]).encode())
 
 
 def _digest(content: bytes) -> str:
@@ -161,10 +151,6 @@ def _processor() -> str:
         return " ".join(sorted({line for line in lines if line.startswith(starts)}))
     except OSError:
         return platform.processor() + platform.machine()
-
-
-def _cache() -> Path:
-    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "reverie"
 
 
 def _kept(folder: Path, key: str) -> Path | None:
@@ -191,10 +177,7 @@ def _writable(folder: Path) -> Path:
 
 
 def _compile(folder: Path, key: str) -> Path:
-    """Compile the library into ``folder`` and rename it when complete, since processes may race or be killed.
-
-    Each C file has its own compiler process, as many at a time as there are cores, because the user is waiting.
-    """
+    """Compile the library into ``folder``, each file by its own process, and rename it when it is complete."""
     compiler, said = _compiler(), ""
     with tempfile.TemporaryDirectory(dir=folder) as inside, ThreadPoolExecutor(os.cpu_count()) as pool:
         out = Path(inside) / "kernels.so"
@@ -225,7 +208,5 @@ def _compiler() -> list[str]:
     for words in (shlex.split(os.environ.get("CC", "")), ["cc"], ["gcc"], ["clang"]):
         if words and shutil.which(words[0]):
             return words
-    raise RuntimeError(
-        "no C compiler found (cc, gcc or clang). Install one: apt install gcc libc6-dev on Debian and Ubuntu, "
-        "xcode-select --install on macOS."
-    )
+    raise RuntimeError("no C compiler found (cc, gcc or clang). Install one: apt install gcc libc6-dev on Debian and "
+                       "Ubuntu, xcode-select --install on macOS.")  # fmt: skip

@@ -5,7 +5,7 @@ PyTorch runs such a chain operation by operation, reading and writing memory eac
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -34,9 +34,8 @@ def norm_backward(
     """
     dx, width, workers = torch.empty_like(x), len(scale), threads(x)
     scratch = x.new_empty(workers, 2 * width)
-    compute(
-        "norm_silu_backward", x, scale, grad, dx, dscale, scratch, x.numel() // width, width, *unfolded, eps, workers,
-    )  # fmt: skip
+    compute("norm_silu_backward", x, scale, grad, dx, dscale, scratch, x.numel() // width, width, *unfolded, eps,
+            workers)  # fmt: skip
     return dx
 
 
@@ -58,3 +57,55 @@ class _NormSiLU(torch.autograd.Function):
         dscale = x.new_zeros(threads(x), len(scale), dtype=torch.float64)
         dx = norm_backward(x, scale, grad.contiguous(), dscale, ctx.eps)
         return dx, dscale.sum(0).float(), None
+
+
+# ---------------------------------------------------------------- layer norm, then Mish or softmaxes (``mish.c``)
+
+
+def fits_mish(x: Tensor, scale: Tensor, shift: Tensor) -> bool:
+    """Return whether :func:`norm_mish` can be used."""
+    return cpu32(x, scale, shift) and x.shape[-1:] == scale.shape == shift.shape and x.numel() > 0
+
+
+def norm_mish(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Compute ``functional.norm_mish``."""
+    return cast(Tensor, call(_NormThen, x, scale, shift, 0))
+
+
+def fits_simplex(x: Tensor, size: int, scale: Tensor | None = None, shift: Tensor | None = None) -> bool:
+    """Return whether :func:`sim_norm` can be used."""
+    norm = [] if scale is None or shift is None else [scale, shift]
+    fit = all(one.shape == x.shape[-1:] for one in norm) and x.numel() > 0 and x.shape[-1] % size == 0
+    return fit and cpu32(x, *norm)
+
+
+def sim_norm(x: Tensor, size: int, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
+    """Compute ``functional.sim_norm``."""
+    return cast(Tensor, call(_NormThen, x, scale, shift, size))
+
+
+class _NormThen(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor | None, shift: Tensor | None, size: int) -> Tensor:
+        x, width = x.contiguous(), x.shape[-1]
+        norm = [None if one is None else one.contiguous() for one in (scale, shift)]
+        y = torch.empty_like(x)
+        if size:
+            compute("sim_norm", x, *norm, y, x.numel() // width, width, size, threads(x))
+        else:
+            compute("norm_mish", x, *norm, y, x.numel() // width, width, threads(x))
+        if ctx is not None:
+            ctx.save_for_backward(x, *norm, y if size else None)
+            ctx.size = size
+        return y
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, scale, shift, y = ctx.saved_tensors
+        dx, width, workers = torch.empty_like(x), x.shape[-1], threads(x)
+        dnorm = None if scale is None else x.new_zeros(workers, 2, width, dtype=torch.float64)
+        compute("norm_then_backward", x, scale, shift, y, grad.contiguous(), dx, dnorm,
+                x.new_empty(workers, 3 * width), x.numel() // width, width, ctx.size, workers)  # fmt: skip
+        dscale, dshift = (None, None) if dnorm is None else dnorm.sum(0).float().unbind()
+        return dx, dscale, dshift, None

@@ -1,8 +1,7 @@
 """The Triton kernels of ``triton_source.py`` on PyTorch tensors, and whether they can be used.
 
-On a GPU, an update of small networks takes as long as its kernels take to start, one after another. Each function here
-starts one kernel where PyTorch would start two to ten. The first call on a device compiles the kernels and compares
-their results with PyTorch's; if they fail or differ, everything runs in PyTorch, and one warning says so.
+Each function starts one kernel where PyTorch would start two to ten. The first call on a device compares the kernels'
+results with PyTorch's; if they fail or differ, everything runs in PyTorch, and one warning says so.
 """
 
 from __future__ import annotations
@@ -99,10 +98,8 @@ def norm_silu_into(x: Tensor, scale: Tensor, out: Tensor, eps: float) -> None:
     groups, width = (1, *x.shape)[-2:] if x.ndim == 3 else (1, x.shape[-1])
     rows = x.numel() // width
     tile = _tile(rows, width)
-    _launch(
-        "norm_silu", (_count(rows, tile["ROWS"]),), x, scale, out, rows, width, groups, x.stride(0), out.stride(0), eps,
-        **tile,
-    )  # fmt: skip
+    _launch("norm_silu", (_count(rows, tile["ROWS"]),), x, scale, out, rows, width, groups, x.stride(0), out.stride(0),
+            eps, **tile)  # fmt: skip
 
 
 def norm_silu_gradient(
@@ -113,10 +110,8 @@ def norm_silu_gradient(
     The sum of the parts over programs is scale's gradient; with ``add`` they are added to what ``dscale`` holds.
     """
     groups, width = x.shape[1:] if x.ndim == 3 else (1, x.shape[-1])
-    _launch(
-        "norm_silu_backward", (len(dscale), groups), x, scale, grad, dx, dscale, len(x), width, x.stride(0),
-        grad.stride(0), dx.stride(0), eps, ADD=add, **_tile(len(x), width),
-    )  # fmt: skip
+    _launch("norm_silu_backward", (len(dscale), groups), x, scale, grad, dx, dscale, len(x), width, x.stride(0),
+            grad.stride(0), dx.stride(0), eps, ADD=add, **_tile(len(x), width))  # fmt: skip
 
 
 class _NormSiLU(torch.autograd.Function):
@@ -157,10 +152,8 @@ def gru_into(
     ``gates`` are ``[M, 3 * D]``. ``before`` ``[M, D]`` gets keep * out, for ``keep`` ``[M]``. These have no gaps.
     """
     rows, deter = h.shape
-    _launch(
-        "gru", (_count(rows * deter, TILE // 2),), gates, h, out, before, keep, rows, deter, deter // blocks,
-        h.stride(0), out.stride(0), BEFORE=before is not None, BLOCK=TILE // 2,
-    )  # fmt: skip
+    _launch("gru", (_count(rows * deter, TILE // 2),), gates, h, out, before, keep, rows, deter, deter // blocks,
+            h.stride(0), out.stride(0), BEFORE=before is not None, BLOCK=TILE // 2)  # fmt: skip
 
 
 def gru_gradient(
@@ -172,10 +165,8 @@ def gru_gradient(
     With ``keep`` ``[M]``, keep times what ``dh`` ``[M, D]`` holds is added to that sum before dh is written.
     """
     rows, deter = h.shape
-    _launch(
-        "gru_backward", (_count(rows * deter, TILE // 2),), gates, h, *grads, dh, keep, dgates, dh, rows, deter,
-        deter // blocks, grads[1].stride(0), CARRIED=keep is not None, BLOCK=TILE // 2,
-    )  # fmt: skip
+    _launch("gru_backward", (_count(rows * deter, TILE // 2),), gates, h, *grads, dh, keep, dgates, dh, rows, deter,
+            deter // blocks, grads[1].stride(0), CARRIED=keep is not None, BLOCK=TILE // 2)  # fmt: skip
 
 
 # ---------------------------------------------------------------------- categorical latents
@@ -193,10 +184,9 @@ def sample_into(
     rows, stoch = uniform.shape
     classes = logits.shape[1] // stoch
     tile = _tile(rows * stoch, classes)
-    _launch(
-        "sample", (_count(rows * stoch, tile["ROWS"]),), logits, uniform, probs, onehot, before, keep, rows * stoch,
-        stoch, classes, onehot.stride(0), mix, PROBS=probs is not None, BEFORE=before is not None, **tile,
-    )  # fmt: skip
+    _launch("sample", (_count(rows * stoch, tile["ROWS"]),), logits, uniform, probs, onehot, before, keep,
+            rows * stoch, stoch, classes, onehot.stride(0), mix, PROBS=probs is not None, BEFORE=before is not None,
+            **tile)  # fmt: skip
 
 
 def fits_sample(dist: Categoricals) -> bool:
@@ -224,21 +214,15 @@ def sample_gradient(
     """
     rows, classes = len(probs) * stoch, probs.shape[1] // stoch
     tile = _tile(rows, classes)
-    _launch(
-        "sample_backward", (_count(rows, tile["ROWS"]),), probs, *grads, carried, keep, dlogits, rows, stoch, classes,
-        mix, CARRIED=keep is not None, **tile,
-    )  # fmt: skip
+    _launch("sample_backward", (_count(rows, tile["ROWS"]),), probs, *grads, carried, keep, dlogits, rows, stoch,
+            classes, mix, CARRIED=keep is not None, **tile)  # fmt: skip
 
 
 # ---------------------------------------------------------------------- self-check
 
 
 def check(device: torch.device) -> None:
-    """Run every kernel once on ``device``, and compare its results with PyTorch's.
-
-    Raises:
-        RuntimeError: a kernel computes something else.
-    """
+    """Run every kernel once on ``device``, and compare its results with PyTorch's."""
     g = torch.Generator().manual_seed(0)  # the generators of training stay as they are
 
     def numbers(*shape: int) -> Tensor:

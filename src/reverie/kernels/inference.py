@@ -1,9 +1,7 @@
 """Fast inference of small networks on CPUs: the forward pass is captured once and then replayed (``kernels/tape.py``).
 
-Multiplying one row with weights of 256 x 256 takes 5 us. The overhead of that call is 90 us after an update, which
-evicts its code from the caches; with a tape it is 40 us. On CPUs, networks of :class:`ReluMLP` and convolutions are
-captured, as they have no state but their parameters, and functions that say that they are ``static``; all others are
-called. A replay draws new random numbers.
+On CPUs, networks of :class:`ReluMLP` and convolutions are captured, as they have no state but their parameters, and
+functions that say that they are ``static``; all others are called. A replay draws new random numbers.
 """
 
 from __future__ import annotations
@@ -31,12 +29,9 @@ class Capture(NamedTuple):
     """A captured forward pass with its input and output buffers."""
 
     tape: Tape
-    obs: Obs
-    """Input buffers, which observations are copied into before a replay."""
-    answer: Tensor
-    """Output buffer, which holds the result after a replay."""
-    lock: threading.Lock
-    """Held while the buffers are in use: one agent may act in several threads."""
+    obs: Obs  # copied into before a replay
+    answer: Tensor  # holds the result after a replay
+    lock: threading.Lock  # held while the buffers are in use: one agent may act in several threads
 
 
 class Captures:

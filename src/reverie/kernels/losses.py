@@ -6,13 +6,13 @@ Pairs of quantiles stay in registers: 200 predictions and as many targets make 4
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from reverie.core.learners import is_distributed
-from reverie.core.shapes import expect
+from reverie.core.tree import expect
 from reverie.core.types import Batch
 from reverie.kernels.call import call, compute, cpu32, first_order, flags, floats, untracked
 from reverie.objectives.estimators import OneRow
@@ -82,21 +82,14 @@ def fits_mean(x: Tensor, mask: Tensor) -> bool:
 
 def mean_over(x: Tensor, mask: Tensor) -> Tensor:
     """Compute ``td.mean_over``, with gradient."""
-    mean: Tensor = call(_Loss, _mean, x, mask)[0]
-    return mean
+    return cast(Tensor, call(_Loss, _mean, x, mask)[0])
 
 
 def _mean(x: Tensor, mask: Tensor) -> tuple[tuple[Tensor], Tensor]:
-    mean, share = mean_and_shares(x, mask)
-    return (mean,), share
-
-
-def mean_and_shares(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute ``td.mean_over`` and its gradient by ``x``, without autograd."""
     x, mask = x.contiguous(), mask.contiguous()
     share, mean = torch.empty_like(x), x.new_empty(())
     compute("masked_mean", x, mask, share, mean, x.numel())
-    return mean, share
+    return (mean,), share
 
 
 # ---------------------------------------------------------------------- errors of values
@@ -106,13 +99,8 @@ def fits_error(prediction: Tensor, target: Tensor, batch: Batch, *_: float, **__
     """Return whether :func:`squared_error` and :func:`huber_error` can be used; the target has no gradient."""
     shapes = target.ndim == 2 and prediction.shape[-2:] == target.shape and prediction.ndim <= 3
     same = shapes and batch.is_last.shape == (target.shape[0], target.shape[1] + 1) and target.numel() > 0
-    return (
-        same
-        and cpu32(prediction, target)
-        and _columns(batch)
-        and untracked(target, batch.weight)
-        and not is_distributed()
-    )
+    here = same and cpu32(prediction, target) and _columns(batch) and untracked(target, batch.weight)
+    return here and not is_distributed()
 
 
 def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0) -> Losses:
@@ -134,10 +122,8 @@ def error_and_gradient(
     prediction, target = prediction.contiguous(), target.float().contiguous()  # a user's target may be float64
     last, weight = batch.is_last.contiguous(), batch.weight.contiguous()
     gradient, priority, out = torch.empty_like(prediction), torch.empty_like(weight), weight.new_empty(3)
-    compute(
-        "td_error", prediction, target, last, weight, gradient, priority, out, prediction.numel() // target.numel(),
-        *last.shape, scale, kappa,
-    )  # fmt: skip
+    compute("td_error", prediction, target, last, weight, gradient, priority, out,
+            prediction.numel() // target.numel(), *last.shape, scale, kappa)  # fmt: skip
     loss, predicted, expected = out.unbind()
     return (loss, priority, predicted, expected), gradient
 
@@ -153,8 +139,7 @@ def fits_pairs(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> bool:
 
 def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
     """Compute ``quantile.quantile_huber``."""
-    loss: Tensor = call(_Loss, _pairs, prediction, target.detach(), kappa)[0]
-    return loss
+    return cast(Tensor, call(_Loss, _pairs, prediction, target.detach(), kappa)[0])
 
 
 def _pairs(prediction: Tensor, target: Tensor, kappa: float) -> tuple[tuple[Tensor], Tensor]:
@@ -186,12 +171,8 @@ def greedy_quantiles(quantiles: Tensor, selector: Tensor) -> Tensor:
 
 def fits_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discount: float) -> bool:
     """Return whether :func:`quantile_targets` can be used; a user's estimator may bootstrap otherwise."""
-    same = (
-        type(estimator).bootstrap is OneRow.bootstrap
-        and estimator.steps(batch.shape[1]) > 0
-        and next_quantiles.ndim == 3
-        and next_quantiles.numel() > 0
-    )
+    same = type(estimator).bootstrap is OneRow.bootstrap and estimator.steps(batch.shape[1]) > 0
+    same = same and next_quantiles.ndim == 3 and next_quantiles.numel() > 0
     rows = same and batch.reward.shape == batch.is_last.shape == batch.is_terminal.shape
     fit = rows and batch.reward.shape == (next_quantiles.shape[0], next_quantiles.shape[1] + 1)
     fit = fit and cpu32(next_quantiles, batch.reward) and flags(batch.is_last, batch.is_terminal)
@@ -203,10 +184,8 @@ def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, di
     estimator.check_window(batch.shape[1])
     theta, reward = next_quantiles.detach().contiguous(), batch.reward.contiguous()
     terminal, last, y = batch.is_terminal.contiguous(), batch.is_last.contiguous(), torch.empty_like(theta)
-    compute(
-        "quantile_targets", theta, reward, terminal, last, y, *reward.shape, y.shape[-1],
-        estimator.steps(batch.shape[1]), discount,
-    )  # fmt: skip
+    compute("quantile_targets", theta, reward, terminal, last, y, *reward.shape, y.shape[-1],
+            estimator.steps(batch.shape[1]), discount)  # fmt: skip
     return y
 
 
@@ -239,9 +218,7 @@ def quantile_error_and_gradient(
     expect((windows, steps, n), target=target)
     gradient, priority = floats(prediction.shape), floats(windows)
     sums, out = floats(3, windows), floats(3)
-    compute(
-        "quantile_error", *read, gradient, priority, sums, out, windows, steps, classes, n, kappa,
-        _threads(windows * steps * n * n),
-    )  # fmt: skip
+    compute("quantile_error", *read, gradient, priority, sums, out, windows, steps, classes, n, kappa,
+            _threads(windows * steps * n * n))  # fmt: skip
     loss, predicted, expected = out.unbind()
     return (loss, priority, predicted, expected), gradient

@@ -1,9 +1,8 @@
 """Matrix products on CPUs, by matrix units (AMX) or by oneDNN.
 
-PyTorch computes float32 products by MKL, which on AMD processors reaches less than half of their speed. oneDNN, which
-PyTorch contains for other purposes, does not have that problem (``benchmarks/product.py`` measures both). It is called
-through a private operator of PyTorch; where that is missing, PyTorch computes. Processors with matrix units compute the
-same, as exactly, 1.6 times as fast as both (``products.c``).
+PyTorch computes float32 products by MKL, which on AMD processors reaches less than half of their speed. oneDNN is
+called through a private operator of PyTorch; where that is missing, PyTorch computes. Processors with matrix units
+compute the same, as exactly, 1.6 times as fast as both (``products.c``).
 """
 
 from __future__ import annotations
@@ -62,9 +61,9 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None
 def wanted(ctx: Any) -> list[bool]:
     """Return which inputs' gradients the backward pass that runs now asks for.
 
-    ``ctx.needs_input_grad`` knows only which inputs can have one: an actor's loss that passes through other networks,
-    ``backward(inputs=actor's parameters)``, would compute their weights' gradients in vain. There is no public function
-    for it; PyTorch's own ``register_multi_grad_hook`` calls this one, which refuses ``torch.autograd.grad``.
+    ``ctx.needs_input_grad`` knows only which inputs can have one: an actor's loss that passes through other networks
+    would compute their weights' gradients in vain. PyTorch's ``register_multi_grad_hook`` calls the same private
+    function, which refuses ``torch.autograd.grad``.
     """
     runs: Any = getattr(torch._C, "_will_engine_execute_node", None)
     try:
@@ -102,8 +101,7 @@ class _FastLinear(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         if _tiles(*x.shape, len(weight), least=WIDE):
             return product(x, weight.T, bias)
-        # Weights with gaps between their rows, such as a part of a larger matrix, would be a thousand times as slow.
-        # A bias with gaps would be read as if it had none.
+        # Weights with gaps would be a thousand times as slow, a bias with gaps would be read as if it had none.
         out: Tensor = _product(x, weight.contiguous(), None if bias is None else bias.contiguous(), "none", [], "")
         return out
 

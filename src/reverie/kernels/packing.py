@@ -34,7 +34,7 @@ class Kept(Generic[T]):
     """A cached value that depends on a module's parameters; recomputed when one was changed or replaced.
 
     PyTorch counts changes, but not those by ``parameter.data``. A sample of the numbers shows these if they are changed
-    as a whole; an edit of a few numbers may go unseen. It refers to no module, so that caches may be keyed by modules.
+    as a whole; an edit of a few may go unseen. It refers to no module, so that caches may be keyed by modules.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -118,8 +118,6 @@ def forward(mlp: MLP, x: Tensor) -> Tensor:
     rows, widths, norm = len(flat), found.widths, found.layers[1]
     assert isinstance(norm, RMSNormSiLU)
     y, scratch = floats(rows, widths[-1]), floats(2 * rows * max(widths[1:]))
-    compute(
-        "mlp", flat, pointers(*layers), (ctypes.c_int64 * len(widths))(*widths), len(widths) - 1, y, scratch, rows,
-        norm.eps,
-    )  # fmt: skip
+    compute("mlp", flat, pointers(*layers), (ctypes.c_int64 * len(widths))(*widths), len(widths) - 1, y, scratch, rows,
+            norm.eps)  # fmt: skip
     return y.view(*x.shape[:-1], mlp.width).to(x.dtype)

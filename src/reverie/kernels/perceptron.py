@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -28,13 +28,8 @@ class _Network(ctypes.Structure):
     """The C struct ``Network`` of ``perceptron.h``."""
 
     _fields_ = (
-        ("copies", ctypes.c_int64),
-        ("layers", ctypes.c_int64),
-        ("stride", ctypes.c_int64),
-        ("squash", ctypes.c_int64),
-        ("tanh", ctypes.c_int64),
-        ("widths", ctypes.c_void_p),
-        ("parameters", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("copies", "layers", "stride", "squash", "tanh")),
+        *((name, ctypes.c_void_p) for name in ("widths", "parameters")),
     )
 
 
@@ -54,8 +49,7 @@ def fits(theta: Tensor, layout: Layout, *parts: Tensor) -> bool:
 
 def perceptron(theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
     """Compute ``nn/perceptron.py: perceptron``."""
-    y: Tensor = call(_Perceptron, theta, layout, *parts)
-    return y
+    return cast(Tensor, call(_Perceptron, theta, layout, *parts))
 
 
 def forward(theta: Tensor, layout: Layout, *parts: Tensor, keep: bool = True) -> Activations:
@@ -120,12 +114,8 @@ class _Perceptron(torch.autograd.Function):
 def _network(layout: Layout, parameters: Tensor) -> Any:
     """Return a pointer to the C struct ``Network``; ``parameters`` must outlive it."""
     widths = _widths(layout.widths)
-    return ctypes.byref(
-        _Network(
-            layout.copies, len(widths) - 1, layout.stride, layout.squash, layout.tanh, ctypes.addressof(widths),
-            parameters.data_ptr(),
-        )
-    )  # fmt: skip
+    sizes = layout.copies, len(widths) - 1, layout.stride, layout.squash, layout.tanh
+    return ctypes.byref(_Network(*sizes, ctypes.addressof(widths), parameters.data_ptr()))
 
 
 @functools.cache  # recorded calls hold the address

@@ -32,7 +32,7 @@ class _Prepared:
         c = rssm.cfg
         # The dictionaries that hold the modules, which a check need not walk through. The RSSM itself is a key.
         self.containers = [m._modules for m in rssm.modules() if m._modules]
-        self.modules = self._now()
+        self.modules = self.now()
         layers = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
         own = all(getattr(type(rssm), name) is getattr(RSSM, name) for name in METHODS)
         self.usual = layers and own and _as_defined(rssm)
@@ -44,13 +44,9 @@ class _Prepared:
         eps = cast(float, rssm.recurrent_norms[0].eps)
         self.sizes = rssm_cpu.Sizes(c.deter, c.blocks, c.hidden, c.stoch, c.classes, eps, c.unimix)
 
-    def _now(self) -> list[nn.Module | None]:
+    def now(self) -> list[nn.Module | None]:
+        """Return the modules, which may have been replaced."""
         return [*chain.from_iterable(map(dict.values, self.containers))]
-
-    @property
-    def same(self) -> bool:
-        """Whether no module was replaced since."""
-        return self._now() == self.modules
 
 
 _LAYER = {"": nn.Sequential, ".0": Linear, ".1": RMSNormSiLU}
@@ -79,7 +75,7 @@ _prepared: weakref.WeakKeyDictionary[RSSM, _Prepared] = weakref.WeakKeyDictionar
 
 def _known(rssm: RSSM) -> _Prepared:
     found = _prepared.get(rssm)
-    if found is None or not found.same:
+    if found is None or found.now() != found.modules:
         found = _prepared[rssm] = _Prepared(rssm)
     return found
 
@@ -116,7 +112,8 @@ def filter_rows(
         backend, weights = rssm_gpu if on_gpu else rssm_cpu, rssm_cpu.Weights(**cast_)
         out = _Filter.apply(backend, known.sizes, *given, *weights)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     else:
-        trace = rssm_cpu.run(known.sizes, known.posterior.get(lambda: _packed_posterior(rssm, known)), *given)
+        packed = known.posterior.get(lambda: _packed_sequence(rssm, known) | rssm_cpu.pack(_posterior_head(rssm)))
+        trace = rssm_cpu.run(known.sizes, packed, *given)
         out = (trace.deter, trace.stoch, trace.probs)
     deter, stoch, probs = (x.transpose(0, 1) for x in out)  # [B, T, ...]
     stoch, probs = (x.view(*keep.shape, c.stoch, c.classes) for x in (stoch, probs))
@@ -148,11 +145,8 @@ def fits_dream(
     rssm: StateSpaceModel, feature: Tensor, action: Tensor, out: Tensor, cell: object, draw_z: LatentDraw | None = None
 ) -> bool:
     """Return whether :func:`dream_step` can be used."""
-    return (
-        feature.shape == out.shape
-        and len(action) == len(feature)
-        and _fits(rssm, rssm.split(feature), len(feature), draw_z)
-    )
+    same = feature.shape == out.shape and len(action) == len(feature)
+    return same and _fits(rssm, rssm.split(feature), len(feature), draw_z)
 
 
 def dream_step(
@@ -176,18 +170,10 @@ def fits_imagine(rssm: StateSpaceModel, actor: Actor, start: Latent, *_: object,
 
 
 def imagine(
-    rssm: StateSpaceModel,
-    actor: Actor,
-    start: Latent,
-    horizon: int,
-    draw_z: LatentDraw | None = None,
-    draw_a: ActionDraw = sample_action,
-    legal: Legal | None = None,
-) -> Dream:
-    """Compute ``imagination.imagine``, and the actor's hidden layer again with its gradient, for all steps at once.
-
-    That takes a fifteenth of the kernels, most of them in the backward pass.
-    """
+    rssm: StateSpaceModel, actor: Actor, start: Latent, horizon: int, draw_z: LatentDraw | None = None,
+    draw_a: ActionDraw = sample_action, legal: Legal | None = None,
+) -> Dream:  # fmt: skip
+    """Compute ``imagination.imagine``, and the actor's hidden layer again with its gradient, for all steps at once."""
     with torch.no_grad():
         layers, cell = StepLayers(actor.mlp, start.deter.dtype), rssm.cell(start.deter.dtype)
         features, actions = start.deter.new_empty(horizon + 1, len(start.deter), rssm.feature_width), []
@@ -208,10 +194,6 @@ def imagine(
 
 def _packed_sequence(rssm: RSSM, known: _Prepared) -> dict[str, Tensor]:
     return known.sequence.get(lambda: rssm_cpu.pack(_sequence_weights(rssm)))
-
-
-def _packed_posterior(rssm: RSSM, known: _Prepared) -> dict[str, Tensor]:
-    return _packed_sequence(rssm, known) | rssm_cpu.pack(_posterior_head(rssm))
 
 
 def _packed_prior(rssm: RSSM, known: _Prepared) -> dict[str, Tensor]:

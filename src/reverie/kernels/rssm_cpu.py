@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import namedtuple
 from typing import NamedTuple
 
 import torch
@@ -45,25 +46,12 @@ class Sizes(NamedTuple):
     unimix: float
 
 
-class Weights(NamedTuple):
-    """Parameters in PyTorch's layout: matrices are ``[outputs, inputs]``, or ``[K, outputs, inputs]`` in blocks."""
-
-    in_deter: Tensor
-    in_deter_bias: Tensor
-    in_deter_scale: Tensor
-    in_stoch: Tensor
-    in_stoch_bias: Tensor
-    in_stoch_scale: Tensor
-    shared: Tensor
-    own: Tensor
-    recurrent_bias: Tensor
-    recurrent_scale: Tensor
-    gates: Tensor
-    gates_bias: Tensor
-    head: Tensor
-    head_scale: Tensor
-    logits: Tensor
-    logits_bias: Tensor
+Weights = namedtuple(
+    "Weights",
+    "in_deter in_deter_bias in_deter_scale in_stoch in_stoch_bias in_stoch_scale shared own recurrent_bias "
+    "recurrent_scale gates gates_bias head head_scale logits logits_bias",
+)
+"""Parameters in PyTorch's layout: matrices are ``[outputs, inputs]``, or ``[K, outputs, inputs]`` in blocks."""
 
 
 PRODUCTS = ("in_deter", "in_stoch", "shared", "own", "gates", "head", "second", "logits")
@@ -71,41 +59,22 @@ PRODUCTS = ("in_deter", "in_stoch", "shared", "own", "gates", "head", "second", 
 
 def pack(weights: dict[str, Tensor], transposed: bool = False) -> dict[str, Tensor]:
     """Return the weights with matrices packed for ``x W^T`` or, ``transposed``, for ``g W``."""
-    out = {}
-    for name, weight in weights.items():
-        value = weight.detach()
-        if name in PRODUCTS:
-            value = packed(value.mT if transposed else value)
-        out[name] = value.contiguous()
-    return out
+    plain = {name: weight.detach().contiguous() for name, weight in weights.items() if name not in PRODUCTS}
+    matrices = {name: weight.mT if transposed else weight for name, weight in weights.items() if name in PRODUCTS}
+    return plain | {name: packed(matrix) for name, matrix in matrices.items()}
 
 
 def model(sizes: Sizes, rows: int, weights: dict[str, Tensor]) -> Model:
     """Return the C struct; the tensors must outlive it."""
-    pointers = {name: weights[name].data_ptr() for name in weights}
-    return Model(rows=rows, **sizes._asdict(), **pointers)
+    return Model(rows=rows, **sizes._asdict(), **{name: weight.data_ptr() for name, weight in weights.items()})
 
 
-def _threads(rows: int) -> int:
-    return min(torch.get_num_threads(), rows)
-
-
-class Trace(NamedTuple):
-    """The intermediate values of all steps, each ``[T, M, width]``."""
-
-    before_deter: Tensor
-    before_stoch: Tensor
-    pre_deter: Tensor
-    pre_stoch: Tensor
-    shared: Tensor
-    pre_recurrent: Tensor
-    recurrent: Tensor
-    gates: Tensor
-    deter: Tensor
-    pre_head: Tensor
-    head: Tensor
-    probs: Tensor
-    stoch: Tensor
+Trace = namedtuple(
+    "Trace",
+    "before_deter before_stoch pre_deter pre_stoch shared pre_recurrent recurrent gates deter pre_head head probs "
+    "stoch",
+)
+"""The intermediate values of all steps, each ``[T, M, width]``."""
 
 
 def _trace(s: Sizes, steps: int, rows: int) -> Trace:
@@ -121,10 +90,8 @@ def run(
     """Filter a sequence ``[T, M, ...]``, from the state ``deter`` ``[M, D]``, ``stoch`` ``[M, S*C]``."""
     steps, rows = keep.shape
     trace = _trace(sizes, steps, rows)
-    compute(
-        "observe", ctypes.byref(model(sizes, rows, weights)), pointers(*trace), deter, stoch, action, embed, keep,
-        uniform, steps, _threads(rows),
-    )  # fmt: skip
+    compute("observe", ctypes.byref(model(sizes, rows, weights)), pointers(*trace), deter, stoch, action, embed, keep,
+            uniform, steps, min(torch.get_num_threads(), rows))  # fmt: skip
     return trace
 
 
@@ -136,20 +103,15 @@ def forward(sizes: Sizes, weights: Weights, *inputs: Tensor) -> Trace:
 def backward(
     s: Sizes, weights: Weights, trace: Trace, keep: Tensor, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
 ) -> tuple[Tensor, Tensor, Weights]:
-    """Return the gradients of actions, embedded observations and weights; each weight's by one product over all steps.
-
-    The incoming ones are those of h ``[T, M, D]``, z and its probabilities ``[T, M, S*C]``.
-    """
-    (steps, rows), threads = keep.shape, _threads(keep.shape[1])
+    """Return the gradients of actions, embeddings and weights, given those of h ``[T, M, D]``, z and its probs."""
+    (steps, rows), threads = keep.shape, min(torch.get_num_threads(), keep.shape[1])
     widths = (s.hidden, s.hidden, s.hidden, s.deter, 3 * s.deter, s.hidden, s.stoch * s.classes)
     grads = [floats(steps, rows, width) for width in widths]
     scales = [floats(threads, width) for width in (s.hidden, s.hidden, s.deter, s.hidden)]
     scratch = floats(rows * (3 * s.deter + 3 * s.hidden + s.stoch * s.classes) + threads * s.deter)
     transposed = pack(weights._asdict(), transposed=True)
-    compute(
-        "observe_backward", ctypes.byref(model(s, rows, transposed)), pointers(*trace), pointers(*grads, *scales),
-        keep, ddeter, dprobs, dstoch, scratch, steps, threads,
-    )  # fmt: skip
+    compute("observe_backward", ctypes.byref(model(s, rows, transposed)), pointers(*trace), pointers(*grads, *scales),
+            keep, ddeter, dprobs, dstoch, scratch, steps, threads)  # fmt: skip
     flat, back = Trace(*(x.flatten(0, 1) for x in trace)), [x.flatten(0, 1) for x in grads]
     return grads[2], grads[5], _weight_gradients(s, flat, back, scales)
 

@@ -1,7 +1,7 @@
 """Whole sequences of the recurrent state-space model (RSSM) on a GPU, with as few kernels as possible.
 
 ``nn/rssm.py`` defines the computation. Autograd would start some 85 kernels for each step of a sequence, forward and
-backward; here it is 24, half of them matrix products. That is done in four ways:
+backward; here it is 24, half of them matrix products:
 
 - The backward pass is written by hand, and the weights' gradients are products over all steps at once.
 - Element-wise chains are single kernels (``kernels/gpu.py``).
@@ -194,9 +194,8 @@ def imagine(s: Sizes, cell: Cell, feature: Tensor, action: Tensor, out: Tensor) 
     *layers, last = cell.prior.layers
     hidden = _layer(out[:, :d], layers[:2], feature.new_empty(rows, n))
     hidden = _layer(hidden, layers[2:], torch.empty_like(hidden))
-    gpu.sample_into(
-        last(hidden), torch.rand(rows, s.stoch, dtype=torch.float32, device=out.device), out[:, d:], s.unimix
-    )
+    uniform = torch.rand(rows, s.stoch, dtype=torch.float32, device=out.device)
+    gpu.sample_into(last(hidden), uniform, out[:, d:], s.unimix)
 
 
 def _layer(x: Tensor, layers: Sequence[Any], out: Tensor) -> Tensor:

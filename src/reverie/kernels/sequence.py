@@ -1,8 +1,7 @@
 """Linear layers that are applied at every step of a sequence, with one weight gradient for all steps.
 
-Autograd would compute a gradient of the size of the weights at every step and add them up; for a batch of 16 rows that
-moves more memory than the products themselves. Here the backward pass of each step only records its input and the
-gradient of its output. After all steps, one product over them gives the gradient of the weights.
+Autograd would add up a gradient of the size of the weights at every step. Here the backward pass of a step only records
+its input and the gradient of its output; one product over all steps gives the gradient of the weights.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ from reverie.nn.functional import StepLinear, product
 
 
 def _running() -> int | None:
-    """Return PyTorch's number of the backward pass that runs now, -1 outside of one; None if PyTorch does not tell.
-
-    There is no public function for it: ``ctx.needs_input_grad`` does not say what a pass asks for, and PyTorch's own
-    ``register_multi_grad_hook`` calls this one.
-    """
+    """Return PyTorch's number of the backward pass that runs now, -1 outside of one; None if PyTorch does not tell."""
     number: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
     return None if number is None else number()
 
@@ -36,8 +31,7 @@ def fits(weight: Tensor, bias: Tensor | None) -> bool:
 class _Notes:
     """Input ``[M, ...]`` and gradient of the output ``[M, ...]`` of each step whose backward pass is done.
 
-    They are of one backward pass through the sequence. One that does not ask for the weights' gradient, such as that of
-    ``torch.autograd.grad`` for the inputs only, never comes to the weights: the next one drops what it noted.
+    They are of one backward pass; one that does not ask for the weights' gradient leaves them, and the next drops them.
     """
 
     def __init__(self) -> None:

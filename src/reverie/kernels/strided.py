@@ -2,8 +2,7 @@
 
 A window of k x l pixels of C channels is a row of k l C numbers, and the weights are a matrix of such rows; a
 transposed convolution multiplies with the matrix' transpose and adds up windows that overlap. On CPUs PyTorch's
-convolutions take up to ten times as long where channels are many and pixels few. ``tests/nn/test_strided.py`` compares
-both.
+convolutions take up to ten times as long where channels are many and pixels few.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from reverie.kernels import (
     inference,
     losses,
     matmul,
-    mish,
     optim,
     packing,
     perceptron,
@@ -26,7 +25,6 @@ from reverie.kernels import (
     rssm,
     sequence,
     strided,
-    upsample,
 )
 from reverie.kernels.compiler import state
 from reverie.nn import distributions, exploration, functional, layers, normalise, rewards, target
@@ -50,10 +48,10 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (functional.step_linear, Kernel(sequence.fits, sequence.Deferred)),
     (functional.norm_silu, Kernel(lambda x, scale, eps: gpu.ready(x, scale), gpu.norm_silu)),
     (functional.norm_silu, Kernel(elementwise.fits_norm, elementwise.norm_silu)),
-    (functional.norm_mish, Kernel(mish.fits_mish, mish.norm_mish)),
-    (functional.sim_norm, Kernel(mish.fits_simplex, mish.sim_norm)),
+    (functional.norm_mish, Kernel(elementwise.fits_mish, elementwise.norm_mish)),
+    (functional.sim_norm, Kernel(elementwise.fits_simplex, elementwise.sim_norm)),
     (functional.conv_pool_norm_silu, Kernel(images.fits_stage, images.conv_pool_norm_silu)),
-    (functional.conv_unfold_norm_silu, Kernel(upsample.fits_norm, upsample.conv_unfold_norm_silu)),
+    (functional.conv_unfold_norm_silu, Kernel(images.fits_unfolded, images.conv_unfold_norm_silu)),
     (functional.strided_conv, Kernel(strided.fits_strided, strided.strided_conv)),
     (functional.transposed_conv, Kernel(strided.fits_transposed, strided.transposed_conv)),
     (distributions.Categoricals.sample, Kernel(gpu.fits_sample, gpu.sample_classes)),

@@ -1,19 +1,12 @@
 """Recording of calls on the CPU that can be repeated: the CPU's counterpart of a CUDA graph.
 
-An update of small networks takes as long in the dispatch of Python and PyTorch as in arithmetic. A replay skips that.
+Recorded is every PyTorch operation of this thread, the backward pass included, and every call of a compiled function
+(``kernels/call.py: library``). A replay makes the same calls in the same order on the same memory, without Python's and
+PyTorch's dispatch: new inputs are copied into the recorded tensors, and results are read from the recorded ones.
 
-What is recorded: every PyTorch operation of this thread, the backward pass included, and every call of a compiled
-function (``kernels/call.py: library``), with the tensors, addresses and Python numbers that it had. A replay makes the
-same calls in the same order on the same memory. New inputs are therefore copied into the recorded tensors, and results
-are read from the recorded ones.
-
-When a recording is invalid: when running the code again would make other calls. A tape detects operations that return a
-Python number (``item()``), shapes that depend on values, tensors handed to Python or NumPy (``tolist()``), tensors that
-get other memory (``p.data = ...``), and random numbers that are not those of the default generator; ``Tape.obstacle``
-names the first. It cannot detect Python values that change between runs, or a change of shapes or threads;
-``kernels/capture.py`` does.
-
-Results lie in memory that later results take once nothing can read it any more (``kernels/memory_pool.py``).
+``Tape.obstacle`` names the first thing that cannot be repeated: operations that return a Python number (``item()``),
+shapes that depend on values, tensors handed to Python or NumPy (``tolist()``), tensors that get other memory, random
+numbers of other generators. ``kernels/capture.py`` detects Python values, shapes and threads that change between runs.
 """
 
 from __future__ import annotations
@@ -36,7 +29,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from reverie.kernels.call import capturing
 from reverie.kernels.compiler import kernels
-from reverie.kernels.memory_pool import MemoryPool
 from reverie.kernels.tape_ops import Plain, plain
 
 WHOLE, REAL = 16, 8
@@ -60,16 +52,14 @@ class Compiled(NamedTuple):
 
     function: Any
     inputs: tuple[Any, ...]
-    kept: Sequence[Any] = ()
-    """Objects that own the memory to which the inputs point."""
+    kept: Sequence[Any] = ()  # objects that own the memory to which the inputs point
 
 
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """A context that records the calls made within it; ``replay()`` makes them again.
 
-    Python numbers keep their recorded values. Random numbers are drawn from the default generator, as many as in the
-    recording. ``obstacle`` is empty, or names the first operation that cannot be repeated; such a tape must not be
-    replayed.
+    Python numbers keep their recorded values; random ones are drawn anew, from the default generator. ``obstacle`` is
+    empty, or names the first operation that cannot be repeated; such a tape must not be replayed.
     """
 
     @classmethod
@@ -252,10 +242,7 @@ def _packed(call: Call | Compiled) -> _Call:
 
 
 def _agree(calls: Sequence[Plain] | None, out: Any, results: Any) -> bool:
-    """Return whether the compiled calls give PyTorch's result ``out`` bit for bit; that depends on the processor.
-
-    Afterwards ``results`` holds ``out``.
-    """
+    """Return whether the compiled calls give PyTorch's ``out`` bit for bit; leave ``out`` in ``results``."""
     if calls is None or kernels() is None:
         return False
     for inputs, _ in calls:
@@ -271,10 +258,9 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def _writes_the_same(into: Callable[..., Any], names: Sequence[str], made: Sequence[Any], given: Any) -> bool:
-    """Return whether an ``out=`` overload writes ``made``, which the operation itself returned for ``given``.
+    """Return whether an ``out=`` overload writes ``made``; ``native_batch_norm.out`` does not for inputs with gaps.
 
-    ``native_batch_norm.out`` of PyTorch 2.13 does not if its input has gaps. Batch norm also changes its running
-    statistics, which its schema does not say: what is given is put back.
+    Batch norm also changes its running statistics, which its schema does not say: what is ``given`` is put back.
     """
     inputs = [(x, x.clone()) for x in tree_leaves(given) if isinstance(x, Tensor)]
     trial = tree_map_only(Tensor, _blank, made)
@@ -341,3 +327,61 @@ def _copy_all(results: Any, out: Any) -> None:
     for result, x in zip(tree_leaves(results), tree_leaves(out), strict=True):
         if isinstance(x, Tensor):
             result.copy_(x)
+
+
+# ---------------------------------------------------------------- memory
+
+
+ALIGNED = 64
+"""Alignment of blocks, in bytes."""
+
+
+class MemoryPool:
+    """A pool of memory for results. A block is reused as soon as no tensor refers to it.
+
+    Each block is a ctypes array over a bytearray. A tensor's storage, which its views and what autograd saved share,
+    holds one reference to it. Once the pool's own is the only one left, no operation recorded later can read the old
+    value, and replays keep the order. Recorded calls use tensors without a reference (``uncounted``).
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[int, list[Any]] = {}
+        self._memory: dict[int, tuple[bytearray, int]] = {}
+
+    def like(self, x: Tensor) -> Tensor:
+        """Return an uninitialised tensor of the same dtype, shape and strides in a free block."""
+        size = -(-max(1, x.untyped_storage().nbytes()) // ALIGNED) * ALIGNED
+        return torch.frombuffer(self._block(size), dtype=x.dtype).as_strided(x.shape, x.stride(), x.storage_offset())
+
+    def holds(self, x: Tensor) -> bool:
+        """Return whether ``x`` lies in a block of this pool."""
+        return x.untyped_storage().data_ptr() in self._memory
+
+    def uncounted(self, x: Tensor) -> Tensor:
+        """Return the same memory as a tensor without gradient that does not count as a user of its block."""
+        memory, start = self._memory.get(x.untyped_storage().data_ptr(), (None, 0))
+        if memory is None:
+            return x.detach()
+        flat = torch.frombuffer(memory, dtype=x.dtype, offset=start, count=(len(memory) - start) // x.element_size())
+        return flat.as_strided(x.shape, x.stride(), x.storage_offset())
+
+    def _block(self, size: int) -> Any:
+        made = self._made.setdefault(size, [])
+        for i in range(len(made)):
+            if _references(made, i) == _UNUSED:
+                return made[i]
+        memory = bytearray(size + ALIGNED)
+        start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % ALIGNED
+        block = (ctypes.c_char * size).from_buffer(memory, start)
+        self._made[size].append(block)
+        self._memory[ctypes.addressof(block)] = memory, start
+        return block
+
+
+def _references(blocks: list[Any], i: int) -> int:
+    """Return the reference count of block ``i``. The call itself adds some; how many depends on the Python version."""
+    return sys.getrefcount(blocks[i])
+
+
+_UNUSED = _references([object()], 0)
+"""Reference count of a block that no tensor uses, measured with an object that only a list holds."""

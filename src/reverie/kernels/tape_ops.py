@@ -1,10 +1,8 @@
 """Small PyTorch operations as calls of one compiled function (``elementwise.c``), for tapes (``kernels/tape.py``).
 
-PyTorch takes up to 100 microseconds to dispatch the addition of two numbers when matrix products have evicted its code
-from the caches. Only operations that load, round once or compare, and store are replaced, because their results are
-the same to the last bit. For an operation that makes a new tensor the tape compares both results, and keeps PyTorch's
-operation if they differ; in-place ones are replaced without this check. Operations unknown to this module are recorded
-as PyTorch's, so it never limits what can be recorded.
+PyTorch takes up to 100 microseconds to dispatch an addition when its code is not in the caches. Only operations that
+load, round once or compare, and store are replaced: their results are the same to the last bit. The tape compares new
+tensors, not those changed in place, and keeps PyTorch's operation if they differ, as it does for all others.
 """
 
 from __future__ import annotations
@@ -43,8 +41,7 @@ class Plain(NamedTuple):
     """A call of the library's function ``plain``."""
 
     inputs: tuple[Any, ...]
-    tensors: tuple[Tensor, ...]
-    """The tensors to which the inputs point."""
+    tensors: tuple[Tensor, ...]  # the tensors to which the inputs point
 
 
 class _Done(NamedTuple):
@@ -130,10 +127,6 @@ def _copy(s: _Done) -> Calls:
     return _all(_copied(s.out, s.args[0]))
 
 
-def _copy_to(s: _Done) -> Calls:
-    return _all(_copied(s.out, s.args[1].expand(s.out.shape)))
-
-
 def _cat(s: _Done) -> Calls:
     tensors, dim = [t for t in s.args[0] if t.numel()], s.get(1, "dim", 0)
     places = torch.split(s.out, [t.shape[dim] for t in tensors], dim)
@@ -170,12 +163,6 @@ def _part(find: Callable[[_Done], Tensor]) -> Callable[[_Done], Calls]:
         return _all(_call("fill", s.out, s.out, x=0.0), _copied(find(s), grad)) if _floats(s.out, grad) else None
 
     return calls
-
-
-def _sliced(s: _Done) -> Tensor:
-    _, _, dim, start, end, step = s.args
-    part: Tensor = torch.ops.aten.slice(s.out, dim, start, end, step)
-    return part
 
 
 def _inverse(s: _Done) -> Calls:
@@ -284,7 +271,8 @@ def _along(kind: str, most: int) -> Callable[[_Done], Calls]:
 
 _aten = torch.ops.aten
 _KNOWN: dict[Any, Callable[[_Done], Calls]] = {
-    _aten.clone.default: _copy, _aten.copy.default: _copy_to, _aten._to_copy.default: _copy, _aten.cat.default: _cat,
+    _aten.copy.default: lambda s: _all(_copied(s.out, s.args[1].expand(s.out.shape))),
+    _aten.clone.default: _copy, _aten._to_copy.default: _copy, _aten.cat.default: _cat,
     _aten.stack.default: _stack, _aten.constant_pad_nd.default: _pad, _aten.neg.default: _one("neg"),
     _aten.abs.default: _one("abs"), _aten.bitwise_not.default: _not, _aten.logical_not.default: _not,
     _aten.pow.Tensor_Scalar: _power, _aten.clamp.default: _clamp, _aten.add.Tensor: _sum_of_two(1.0),
@@ -297,7 +285,7 @@ _KNOWN: dict[Any, Callable[[_Done], Calls]] = {
     _aten.le.Tensor: _two("le"), _aten.lt.Scalar: _two("lt"), _aten.lt.Tensor: _two("lt"),
     _aten.logical_and.default: _and, _aten.bitwise_and.Tensor: _and,
     _aten.where.self: _where, _aten.mean.dim: _mean, _aten.reciprocal.default: _inverse,
-    _aten.slice_backward.default: _part(_sliced),
+    _aten.slice_backward.default: _part(lambda s: _aten.slice(s.out, *s.args[2:])),
     _aten.select_backward.default: _part(lambda s: s.out.select(s.args[2], s.args[3])),
 } | {
     getattr(_aten, name).default: _constant

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from reverie.core.errors import RunError
+from reverie.core.errors import RunError, plural
 from reverie.core.files import write_json
 from reverie.core.statistics import (
     CONFIDENCE,
@@ -33,7 +33,6 @@ from reverie.core.statistics import (
     probability_of_improvement,
     running_mean,
 )
-from reverie.core.words import plural
 from reverie.log.metrics import evaluations_in, read_metrics, series_of
 
 MEASURES: dict[str, Measure] = {"iqm": iqm, "mean": mean, "median": median}

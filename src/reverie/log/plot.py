@@ -14,9 +14,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
+from reverie.core.errors import plural
 from reverie.core.files import write_atomic
 from reverie.core.statistics import Interval, running_mean
-from reverie.core.words import plural
 from reverie.log.metrics import FINAL, evaluations_in, read_metrics, series_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
-from reverie.core.shapes import expect
 from reverie.core.specs import ActionSpec
+from reverie.core.tree import expect
 from reverie.nn.functional import ILLEGAL, cross_entropy, draw, one_hot
 from reverie.objectives.categorical import joined, per_choice
 from reverie.objectives.transforms import exp, symexp, symlog, symmetric_mean, two_hot

@@ -15,10 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.accelerate import accelerated
-from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.bounds import Above, AtLeast, Ramp, Rate, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
-from reverie.core.ramp import Ramp, Rate
 from reverie.core.specs import MASK
 from reverie.core.types import Mode, Obs, Step
 from reverie.nn.functional import legal_choice, traced

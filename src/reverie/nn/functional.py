@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
-from reverie.core.shapes import expect
 from reverie.core.specs import MASK
+from reverie.core.tree import expect
 from reverie.core.types import Obs
 
 

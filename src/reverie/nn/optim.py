@@ -15,13 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.accelerate import accelerated
-from reverie.core.bounds import Above, AtLeast, Within
+from reverie.core.bounds import Above, AtLeast, Ramp, Rate, Within, first
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, RunError, plural
 from reverie.core.learners import average
-from reverie.core.ramp import Ramp, Rate, first
 from reverie.core.types import Batch, Metrics, State, Update
-from reverie.core.words import plural
 from reverie.objectives.td import Losses
 
 Tensors = list[Tensor]

@@ -12,7 +12,7 @@ from torch import Tensor
 from reverie.core.bounds import Within
 from reverie.core.config import Choice
 from reverie.core.learners import gathered
-from reverie.core.shapes import same_shape
+from reverie.core.tree import same_shape
 
 
 def reinforce(

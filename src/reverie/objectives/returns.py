@@ -27,7 +27,7 @@ from torch import Tensor
 
 from reverie.core.accelerate import accelerated
 from reverie.core.config import Choice
-from reverie.core.shapes import same_shape
+from reverie.core.tree import same_shape
 
 SCAN = 32
 """Number of rows from which a parallel scan on a GPU takes fewer kernels than a loop."""

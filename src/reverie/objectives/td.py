@@ -12,9 +12,8 @@ from torch import Tensor
 
 from reverie.core.accelerate import accelerated
 from reverie.core.learners import averaged, is_distributed
-from reverie.core.shapes import expect
-from reverie.core.stats import Stats
-from reverie.core.types import Batch, Metrics, Obs, Update
+from reverie.core.tree import expect
+from reverie.core.types import Batch, Metrics, Obs, Stats, Update
 from reverie.objectives.estimators import ValueEstimator
 from reverie.objectives.returns import transition_mask
 

@@ -18,8 +18,7 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.types import State, Window
 from reverie.replay.priority import Prioritised, PriorityConfig
-from reverie.replay.samplers import EpisodeEnds, OnlineQueue, Recency, Sampler, Uniform
-from reverie.replay.sequence import Sequence
+from reverie.replay.samplers import EpisodeEnds, OnlineQueue, Recency, Sampler, Sequence, Uniform
 from reverie.replay.storage import Storage
 from reverie.replay.windows import FirstFlags, Windows
 
@@ -65,10 +64,9 @@ class BatchSamplerConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sequence and self.fractions.shares() != {"uniform": 1.0}:
-            raise ConfigError(
-                f"replay.sequence = True, replay.fractions = {self.fractions.to_dict()}: with "
-                "replay.sequence whole episodes are read in order, so no fractions apply. Set only one of the two."
-            )
+            given = self.fractions.to_dict()
+            raise ConfigError(f"replay.sequence = True, replay.fractions = {given}: whole episodes are read in order, "
+                              "so no fractions apply. Set only one of the two.")  # fmt: skip
 
     def check(self, window: Window) -> None:
         """Raise ConfigError if a setting has no meaning for an algorithm that learns from ``window``."""
@@ -78,10 +76,8 @@ class BatchSamplerConfig(Config):
                 "algo.replay_context of 1 or more, algo.carry = True, or another algorithm that carries state."
             )
         if window.carries and not self.sequence:
-            raise ConfigError(
-                "algo.carry = True, but the next batch does not go on where the last one ended: set replay.sequence = "
-                "True as well."
-            )
+            raise ConfigError("algo.carry = True, but the next batch does not go on where the last one ended: set "
+                              "replay.sequence = True as well.")  # fmt: skip
         if self.fractions.priority and not window.gives_priorities:
             raise ConfigError(
                 f"replay.fractions.priority = {self.fractions.priority}, but the algorithm computes no priorities, "
@@ -90,10 +86,7 @@ class BatchSamplerConfig(Config):
 
 
 class BatchSampler:
-    """Keeps track of the windows of a storage and draws B of them at a time.
-
-    Each window is drawn by one of several samplers, chosen with fixed probabilities; after those of the online queue.
-    """
+    """Keeps track of the windows of a storage and draws B at a time: of the online queue, then by mixed samplers."""
 
     def __init__(
         self, rows: Storage, window: Window, seed: int, config: BatchSamplerConfig, online: bool = True
@@ -115,8 +108,7 @@ class BatchSampler:
         shares = config.fractions.shares()
         self.shares: np.ndarray = np.array(list(shares.values()))
         self.samplers: dict[str, Sampler] = {name: makers[name](rngs[name]) for name in shares}
-        self.sequence: Sequence | None = None
-        """The sampler of whole episodes, in place of all others."""
+        self.sequence: Sequence | None = None  # the sampler of whole episodes, in place of all others
         if config.sequence:
             chance = window.length / (2 * config.reset_interval) if config.reset_interval else 0.0
             self.sequence = Sequence(windows, np.random.default_rng(seed), self.flags, window, chance)
@@ -125,9 +117,8 @@ class BatchSampler:
         self.priorities: Prioritised | None = priority if isinstance(priority, Prioritised) else None
         """The sampler that receives priorities, if windows are drawn by them."""
         self.listens: bool = any(sampler.listens for sampler in self.samplers.values())
-        self.online: OnlineQueue | None = (
-            OnlineQueue(windows) if online and config.online and not config.sequence else None
-        )
+        queued = online and config.online and not config.sequence
+        self.online: OnlineQueue | None = OnlineQueue(windows) if queued else None
 
     @property
     def resets(self) -> np.ndarray | None:
@@ -161,10 +152,7 @@ class BatchSampler:
             sampler.clear()
 
     def draw(self, count: int | None = None) -> tuple[Tensor, Tensor | None]:
-        """Return handles ``[B]``, or ``count`` of them, and their importance weights float32; None if all are 1.
-
-        New windows from the online queue, each drawn once, have the weight 1.
-        """
+        """Return handles ``[B]``, or ``count``, and their importance weights; None if all are 1, as of the queue's."""
         batch = self.window.batch if count is None else count
         online = self.online.draw(batch) if self.online is not None and self.online.queue else None
         new = 0 if online is None else len(online)
@@ -177,27 +165,15 @@ class BatchSampler:
         if self.priorities is None:
             return handles, None
         weights = np.ones(batch, np.float32)
-        weights[new:] = self._weights(self.priorities, drawn.numpy())
+        if len(drawn):  # (1 / (M q))^beta over their maximum, with M windows (Schaul et al. 2016, section 3.4)
+            probability = self.probability(drawn.numpy())
+            weights[new:] = (probability.min() / probability) ** self.priorities.beta()
+            self.priorities.drawn += len(drawn)
         return handles, torch.from_numpy(weights)
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
         """Return the probability ``[B]`` of each of ``handles`` ``[B]`` in one draw; not of the online queue's."""
-        if len(self.samplers) == 1:
-            return next(iter(self.samplers.values())).probability(handles)
-        probability: np.ndarray = self.shares @ np.stack([each.probability(handles) for each in self.samplers.values()])
-        return probability
-
-    def _weights(self, priorities: Prioritised, handles: np.ndarray) -> np.ndarray:
-        """Return importance weights ``[B]`` float64: ``(1 / (M q))^beta`` over their maximum.
-
-        q is the probability under the whole mixture, M the number of windows (Schaul et al. 2016, section 3.4).
-        """
-        if not len(handles):
-            return np.ones(0)
-        probability, beta = self.probability(handles), priorities.beta()
-        priorities.drawn += len(handles)
-        weights: np.ndarray = (probability.min() / probability) ** beta
-        return weights
+        return np.asarray(self.shares @ np.stack([each.probability(handles) for each in self.samplers.values()]))
 
     def state_dict(self) -> State:
         """Return the states of all samplers, and the shape of the storage that gives their handles a meaning."""
@@ -208,10 +184,7 @@ class BatchSampler:
         return {"rows": self._rows(), "samplers": states | online}
 
     def load_state_dict(self, state: State) -> bool:
-        """Restore all samplers if the storage holds the same rows; else they start anew. Return whether it does.
-
-        Samplers that ``state`` does not have stay as they are.
-        """
+        """Restore the samplers in ``state`` if the storage holds the same rows. Return whether it does."""
         if state["rows"] != self._rows():
             return False
         states = state["samplers"]
@@ -226,5 +199,5 @@ class BatchSampler:
     def _rows(self) -> dict[str, Any]:
         """Return what must be equal for handles and windows to mean the same."""
         window, rows = self.window, self.rows
-        known = {"count": rows.count, "streams": rows.streams, "length": window.rows}
-        return known | {"crosses": window.crosses_episodes, "free": window.free}
+        return {"count": rows.count, "streams": rows.streams, "length": window.rows,
+                "crosses": window.crosses_episodes, "free": window.free}  # fmt: skip

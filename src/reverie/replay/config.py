@@ -16,11 +16,9 @@ from reverie.core.machine import available_memory
 from reverie.core.specs import VERSION, ActionSpec, ExtraPart, ObsSpec
 from reverie.core.types import Window
 from reverie.replay.batch_sampler import BatchSamplerConfig
-from reverie.replay.device import storage_on
-from reverie.replay.mapped import MappedStorage
 from reverie.replay.replay import Replay
 from reverie.replay.rollout import Rollout, check_rollout
-from reverie.replay.storage import Storage, bytes_of
+from reverie.replay.storage import MappedStorage, Storage, bytes_of, storage_on
 
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
             "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}  # fmt: skip
@@ -32,10 +30,6 @@ class Size(NamedTuple):
     amount: int
     is_bytes: bool
 
-    def rows(self, row_bytes: float) -> int:
-        """Return this size in rows of ``row_bytes`` bytes, rounded down."""
-        return int(self.amount // row_bytes) if self.is_bytes else self.amount
-
 
 def parse_size(value: int | str, name: str) -> Size:
     """Return the size that ``value`` means: ``1000000``, ``5e6`` (rows), ``20GB``, ``512 MiB`` (bytes)."""
@@ -44,10 +38,8 @@ def parse_size(value: int | str, name: str) -> Size:
     number, power, prefix, is_bytes = match.groups("") if match else ("0", "", "", "")
     amount = Decimal(number + power) * PREFIXES.get(prefix, 0)
     if amount < 1 or (not is_bytes and amount % 1):
-        raise ConfigError(
-            f"{name} = {value!r}: expected rows such as 1000000 or 5e6, or bytes such as 20GB or 512MiB, at least 1 "
-            "and a whole number of rows."
-        )
+        raise ConfigError(f"{name} = {value!r}: expected rows such as 1000000 or 5e6, or bytes such as 20GB or 512MiB, "
+                          "at least 1 and a whole number of rows.")  # fmt: skip
     return Size(int(amount), bool(is_bytes))
 
 
@@ -75,33 +67,23 @@ class ReplayConfig(BatchSamplerConfig):
         super().__post_init__()
         parse_size(self.capacity, "replay.capacity")
         if self.device != "cpu" and self.storage != "ram":
-            raise ConfigError(
-                f"replay.device = '{self.device}', replay.storage = '{self.storage}': rows on a GPU cannot be in "
-                "memory-mapped files. Use replay.device = 'cpu' or replay.storage = 'ram'."
-            )
+            given = f"replay.device = '{self.device}', replay.storage = '{self.storage}'"
+            raise ConfigError(f"{given}: rows on a GPU cannot be in memory-mapped files. Use replay.device = 'cpu' or "
+                              "replay.storage = 'ram'.")  # fmt: skip
 
     def rows(self, row_bytes: float) -> int:
         """Return the capacity in rows of ``row_bytes`` bytes, of all streams together."""
-        return parse_size(self.capacity, "replay.capacity").rows(row_bytes)
+        size = parse_size(self.capacity, "replay.capacity")
+        return int(size.amount // row_bytes) if size.is_bytes else size.amount
 
     def build(
-        self,
-        *,
-        obs_spec: ObsSpec,
-        action_spec: ActionSpec,
-        extra_spec: Mapping[str, ExtraPart],
-        num_envs: int,
-        window: Window,
-        seed: int,
-        most: int | None = None,
-        scratch: Path | None = None,
-        versions: bool = False,
-    ) -> Replay:
+        self, *, obs_spec: ObsSpec, action_spec: ActionSpec, extra_spec: Mapping[str, ExtraPart], num_envs: int,
+        window: Window, seed: int, most: int | None = None, scratch: Path | None = None, versions: bool = False,
+    ) -> Replay:  # fmt: skip
         """Return a replay of ``num_envs`` streams that samples batches of ``window``; it holds one of each at least.
 
         Memory is allocated for ``most`` rows of all streams together, if that is less than the capacity. Memory-mapped
-        files are in the folder ``scratch``, made with the first row, or in the folder for temporary files. With
-        ``versions``, rows have a column for that of the policy.
+        files are in ``scratch``, or in the folder for temporary files. With ``versions``, rows hold the policy's.
         """
         columns = columns_of(obs_spec, action_spec, extra_spec)
         if window.rollout:
@@ -121,10 +103,7 @@ class ReplayConfig(BatchSamplerConfig):
 
 
 def most_rows(config: ReplayConfig, steps: int, num_envs: int) -> int | None:
-    """Return the most rows that ``steps`` env steps can give: one per env step, and one more per end of an episode.
-
-    None if the replay begins with rows of other runs, whose number is not known yet.
-    """
+    """Return the most rows that ``steps`` env steps can give: two for each; None if it begins with unknown rows."""
     return None if config.init else 2 * steps + num_envs
 
 
@@ -136,16 +115,14 @@ def check_capacity(config: ReplayConfig, replay: Replay, learning_starts: int) -
     length = replay.window.rows - replay.window.free
     offered = max(0, rows // streams - length + 1) * streams
     if learning_starts > offered:
-        raise ConfigError(
-            f"learning_starts = {learning_starts} windows, but replay.capacity = {config.capacity} ({rows} rows) over "
-            f"{streams} envs holds at most {offered} windows of {length} rows, so learning would never start. Lower "
-            "learning_starts or raise replay.capacity."
-        )
+        raise ConfigError(f"learning_starts = {learning_starts} windows, but replay.capacity = {config.capacity} "
+                          f"({rows} rows) over {streams} envs holds at most {offered} windows of {length} rows, so "
+                          "learning would never start. Lower learning_starts or raise replay.capacity.")  # fmt: skip
 
 
 def check_memory(config: ReplayConfig, replay: Replay, steps: int) -> None:
     """Raise ConfigError if the rows of ``steps`` env steps do not fit into memory."""
-    if config.device != "cpu" or config.storage != "ram":  # device.py, mapped.py check theirs
+    if config.device != "cpu" or config.storage != "ram":  # those storages check themselves
         return
     needed, free = replay_bytes(config, replay, steps), available_memory()
     if free is not None and needed > free:

@@ -17,21 +17,14 @@ from reverie.replay.storage import HostStorage
 
 
 class Dataset(Replay):
-    """All rows of a dataset in one stream, episode after episode, sampled in windows.
+    """All rows of a dataset in one stream, episode after episode. Batches depend on rows, seed and settings alone."""
 
-    Windows continue from one episode into the next only if the algorithm allows it (``Window.crosses_episodes``).
-    Batches depend on the rows, the seed and the settings alone.
-    """
-
-    fingerprint: str = ""
-    """Checksums of the rows, equal for equal rows whatever file they come from."""
+    fingerprint: str = ""  # checksums of the rows, equal for equal rows whatever file they come from
 
     def fill(self, parts: Iterator[Rows], most: int, where: str = "the dataset") -> None:
         """Store all rows, of which ``most`` were announced, and set the fingerprint. Actions are clipped to [-1, 1].
 
-        Raises:
-            DataError: there are more rows, or no windows, or most are episodes without a step; ``where`` names
-                the data.
+        DataError about ``where`` if there are more rows or no windows, or most episodes have no step.
         """
         sums: dict[str, int] = {}
         self.batch_sampler.windows.reserve(most)
@@ -48,10 +41,8 @@ class Dataset(Replay):
         if wrong := mostly_stepless(self.count, int(np.count_nonzero(first & np.append(first[1:], True)))):
             raise DataError(f"{where}: {wrong}.")
         if not len(self):
-            raise DataError(
-                f"{where}: there is no window of {self.window.rows} rows. Use longer episodes, or shorter windows "
-                "(algo.batch_length)."
-            )
+            raise DataError(f"{where}: there is no window of {self.window.rows} rows. Use longer episodes, or shorter "
+                            "windows (algo.batch_length).")  # fmt: skip
 
     def column(self, name: str) -> np.ndarray:
         """Return one column of all rows, ``[n, ...]``, as a read-only view."""
@@ -127,18 +118,13 @@ class DatasetPart:
 class Statistics:
     """Statistics of the rewards and episodes of a dataset."""
 
-    reward: tuple[float, float]
-    """Smallest and largest reward."""
+    reward: tuple[float, float]  # smallest and largest reward
     reward_size: float
     """Root mean square of the rewards that are not 0, so that it is the same for sparse rewards; 0 if all are 0."""
-    scores: tuple[float, float, float]
-    """Smallest, mean and largest undiscounted return of an episode."""
-    episodes: int
-    """Number of episodes with at least one step."""
-    terminal: int
-    """Number of episodes that end terminally; the others are truncated."""
-    steps: int
-    """Number of actions."""
+    scores: tuple[float, float, float]  # smallest, mean and largest undiscounted return of an episode
+    episodes: int  # number of episodes with at least one step
+    terminal: int  # number of episodes that end terminally; the others are truncated
+    steps: int  # number of actions
 
 
 def crc32c(values: np.ndarray, before: int) -> int:
@@ -146,5 +132,4 @@ def crc32c(values: np.ndarray, before: int) -> int:
     import google_crc32c
 
     quick = google_crc32c.implementation == "c"  # the Python implementation iterates, so it needs bytes
-    found: int = google_crc32c.extend(before, np.ascontiguousarray(values) if quick else values.tobytes())
-    return found
+    return int(google_crc32c.extend(before, np.ascontiguousarray(values) if quick else values.tobytes()))

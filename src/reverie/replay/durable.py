@@ -1,8 +1,8 @@
 """Save and restore what a checkpoint holds besides the learner, so that a resumed run continues exactly.
 
-Rows are appended to a *store* (``store/store.py``) as they are collected. A checkpoint holds the position in the
-store, the few rows that the store had not confirmed by then (*tail*), and the latents, which every update changes. A
-resumed run begins a segment of its own, whose parent is the position. What may be found at loading, and what is done:
+A checkpoint holds the position in the *store* (``store/store.py``), the few rows that the store had not confirmed by
+then (*tail*), and the latents, which every update changes. A resumed run begins a segment of its own, whose parent is
+the position. What may be found at loading, and what is done:
 
 =========================================================  ===================================================
 In the store                                               Replay; where new rows go
@@ -26,11 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reverie.core.columns import Column
-from reverie.core.errors import DataError, RunError
+from reverie.core.errors import DataError, RunError, plural
 from reverie.core.logger import logger
 from reverie.core.specs import EXTRAS
 from reverie.core.types import State
-from reverie.core.words import plural
 from reverie.replay.replay import Replay
 from reverie.replay.storage import Storage
 from reverie.store.segment import Part
@@ -41,20 +40,19 @@ PATIENCE = 10.0
 BLOCK_BYTES = 64 * 2**20
 """Bytes copied from the replay to a store at a time."""
 Names = Sequence[str] | None
+"""Columns, or None for all."""
 Piece = tuple[bool, Mapping[str, np.ndarray]]
 """``(broken, rows)``: rows ``[n, ...]`` of one stream; ``broken`` if they do not continue the piece before."""
-Pieces = Callable[[Sequence[str] | None], Iterable[Piece]]
-"""A function that yields all pieces, the oldest first, with the named columns or all (None). Called more than once."""
+Pieces = Callable[[Names], Iterable[Piece]]
+"""A function that yields all pieces, the oldest first. Called more than once."""
 
 
 class Found(NamedTuple):
     """Locations of the rows of a checkpoint. Row numbers are those of the replay."""
 
     store: Store
-    parts: list[Part]
-    """The parts found in the store, in order of their rows; at least one, which may be empty."""
-    stored: int
-    """Number of rows of each stream that the store should hold; the rows after them are in ``tail``."""
+    parts: list[Part]  # the parts found in the store, in order of their rows; at least one, which may be empty
+    stored: int  # number of rows of each stream that the store should hold; the rows after them are in ``tail``
     tail: dict[str, np.ndarray]
     """Rows that the store had not confirmed when the checkpoint was written; they lie in the checkpoint."""
 
@@ -72,24 +70,18 @@ class DurableReplay:
     def __init__(
         self, replay: Replay, store: Store | None, place: str, *, former: Callable[[str], Store | None]
     ) -> None:
-        """Connect an empty replay to a store, named ``place`` in the settings; None keeps no rows.
-
-        ``former`` opens the store at a place that the settings named earlier.
-        """
+        """Connect an empty replay to a store, named ``place`` in the settings; ``former`` opens that of another."""
         self.replay = replay
         self.store = store
         self.place = place
         self.former = former
-        self.columns: dict[str, Column] = {
-            name: spec for name, spec in replay.storage.specs.items() if not name.startswith(EXTRAS)
-        }
+        specs = replay.storage.specs.items()
+        self.columns: dict[str, Column] = {name: spec for name, spec in specs if not name.startswith(EXTRAS)}
         self.streams: int = replay.storage.streams
         self.segment: str = ""
         self.saved: State = {}
-        self.exact: bool = False
-        """Whether the replay was restored row by row as it was saved."""
-        self.copied: bool = False
-        """Whether the loaded rows were copied to a new segment."""
+        self.exact: bool = False  # whether the replay was restored row by row as it was saved
+        self.copied: bool = False  # whether the loaded rows were copied to a new segment
 
     def begin(self, sources: Mapping[str, Store]) -> None:
         """Begin a new run, empty or with the rows of ``sources``, and store every row from now on."""
@@ -97,8 +89,12 @@ class DurableReplay:
         total = max(1, sum(store.rows() for store in sources.values()))
 
         def pieces(columns: Names) -> Iterator[Piece]:
-            for store in sources.values():
-                yield from all_pieces(store, columns or list(self.columns), min(1.0, room / total))
+            """Yield the newest rows of every history, as many as there is room for, stream by stream."""
+            names, share = columns or list(self.columns), min(1.0, room / total)
+            for store, history in ((one, history) for one in sources.values() for history in one.histories()):
+                held, newest = sum(stop - start for _, start, stop in history), history[-1].stop
+                for stream in range(history[0].segment.streams):
+                    yield from stream_pieces(store, history, stream, newest - int(held * share), names)
 
         self._start_with(pieces if sources else None)
 
@@ -117,11 +113,7 @@ class DurableReplay:
         return {**state, "place": self.place, "segment": self.segment, "stored": stored, "tail": tail}
 
     def load_state_dict(self, state: State) -> None:
-        """Fill the replay with the rows that it held, and continue storing.
-
-        If rows are damaged, or the number of environments is another, the whole episodes that are left are laid out
-        anew. If there are no rows the replay begins empty.
-        """
+        """Fill the replay with the rows that it held, and continue storing; the module's docstring has all cases."""
         self.saved = state
         found = self._found(state)
         if found is None:
@@ -173,9 +165,8 @@ class DurableReplay:
         newest = found.stored + length_of(found.tail)
         oldest = max(int(state["oldest"]), newest - self.replay.storage.capacity)
         if lost := found.lost(oldest):
-            logger.warning(
-                f"{lost * like.streams:,} rows of the checkpoint are no longer in {found.store.objects.where}"
-            )
+            where = found.store.objects.where
+            logger.warning(f"{lost * like.streams:,} rows of the checkpoint are no longer in {where}")
         if lost or (like.streams, dict(like.columns)) != (self.streams, self.columns):
             return False
         self.replay.begin_at(oldest)
@@ -255,21 +246,10 @@ def found_pieces(found: Found, oldest: int, columns: Names) -> Iterator[Piece]:
             yield stop != found.stored, {name: found.tail[name][stream] for name in columns or found.tail}
 
 
-def all_pieces(store: Store, columns: Names, share: float) -> Iterator[Piece]:
-    """Yield the newest ``share`` of the rows of every history of a store, stream by stream, as ``found_pieces``."""
-    for history in store.histories():
-        held, newest = sum(stop - start for _, start, stop in history), history[-1].stop
-        for stream in range(history[0].segment.streams):
-            yield from stream_pieces(store, history, stream, newest - int(held * share), columns)
-
-
 def stream_pieces(
     store: Store, parts: Sequence[Part], stream: int, oldest: int, columns: Names
 ) -> Generator[Piece, None, int]:
-    """Yield the undamaged rows of one stream, a chunk at a time; log the damaged ones.
-
-    Return the number of the row after the last one.
-    """
+    """Yield the undamaged rows of one stream by chunks; log damage. Return the number of the row after the last one."""
     end = -1
     for first, rows in store.intact(parts, stream, columns, store.left_out, oldest):
         yield first != end, rows
@@ -287,8 +267,7 @@ def lay_out(storage: Storage, source: Pieces) -> int:
     All others are concatenated; if they do not fit, the newest are kept. They are cut into streams of equal length, so
     a stream may begin and end in the middle of an episode, as after an eviction.
 
-    The place of a row depends on the total number, so rows are counted first, from their flags alone. If fewer come
-    after all, because other columns are damaged, it starts again. Only one piece is held in memory at a time.
+    Rows are counted first, from their flags; if other columns are damaged, so that fewer come, it starts again.
     """
     streams = storage.streams
     total = sum(len(rows["is_first"]) for rows in whole(source(("is_first",))))

@@ -76,8 +76,7 @@ class Prioritised(Sampler):
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
         """Return equation 1 for each of ``handles`` ``[B]``."""
-        probability: np.ndarray = self.tree.leaves[handles % len(self.priority)] / self.tree.total
-        return probability
+        return np.asarray(self.tree.leaves[handles % len(self.priority)] / self.tree.total)
 
     def beta(self) -> float:
         """Return the current exponent of the importance weights."""
@@ -86,10 +85,7 @@ class Prioritised(Sampler):
         return cfg.beta + (cfg.beta_end - cfg.beta) * done
 
     def feedback(self, handles: np.ndarray, priority: np.ndarray) -> None:
-        """Set the priorities ``[B]`` of windows ``[B]``. Evicted ones are skipped; the last value of duplicates counts.
-
-        A value that is not finite is ignored: the run has diverged, and reports that elsewhere.
-        """
+        """Set the finite priorities ``[B]`` of windows ``[B]`` still held; the last value of duplicates counts."""
         if len(negative := priority[priority < 0]):
             raise DataError(f"an update returned the priority {negative[0]:.4g}: expected a number, 0 or more.")
         slots = handles % len(self.priority)
@@ -126,11 +122,7 @@ class Prioritised(Sampler):
 
 
 class SumTree:
-    """A sum tree: draws an index in proportion to its non-negative weight in O(log n), for whole arrays at once.
-
-    Each node is the sum of its 32 children. Sums are always recomputed from the children, so rounding errors do not
-    accumulate and the tree depends on its leaves only, not on the order of changes.
-    """
+    """A sum tree: draws an index in proportion to its weight in O(log n). Each node is the sum of its 32 children."""
 
     FAN = 32
 
@@ -140,8 +132,7 @@ class SumTree:
         while not self.levels or size > 1:
             size = -(-size // self.FAN)
             self.levels.append(np.zeros(size * self.FAN))
-        self.fast: Any = None
-        """Addresses that a kernel has looked up."""
+        self.fast: Any = None  # addresses that a kernel has looked up
 
     @property
     def leaves(self) -> np.ndarray:
@@ -165,10 +156,7 @@ def tree_set(tree: SumTree, slots: np.ndarray, weights: np.ndarray) -> None:
 
 @accelerated
 def tree_draw(tree: SumTree, numbers: np.ndarray) -> np.ndarray:
-    """Return the slots where the running sum of weights exceeds ``numbers`` x ``total``; never one of weight 0.
-
-    ``numbers`` ``[B]`` are in [0, 1).
-    """
+    """Return the slots, never of weight 0, where the running sum exceeds ``numbers`` ``[B]`` in [0, 1) x ``total``."""
     slots, target = np.zeros(len(numbers), np.int64), numbers * tree.total
     for level in reversed(tree.levels):
         sums = level.reshape(-1, tree.FAN)[slots].cumsum(1)

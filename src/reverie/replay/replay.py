@@ -35,7 +35,7 @@ class Replay:
     def __init__(
         self, storage: Storage, window: Window, *, seed: int, config: BatchSamplerConfig, online: bool = True
     ) -> None:
-        """Use an empty ``storage`` whose columns are named as by ``storage.columns_of``."""
+        """Use an empty ``storage`` whose columns are named as by ``columns_of``."""
         self.window = window
         self.storage = storage
         self.batch_sampler: BatchSampler = BatchSampler(storage, window, seed, config, online)
@@ -43,15 +43,12 @@ class Replay:
         self.annotator: RowAnnotator | None = None
         self.stale: bool = False  # rows were added that the annotator has not seen
         self.pending: list[Feedback] = []
-        self.obs_names: dict[str, str] = {
-            name: name.removeprefix("obs/") for name in storage.specs if name.startswith("obs/")
-        }
-        self.extra_names: dict[str, str] = {
-            name: name.removeprefix(EXTRAS) for name in storage.specs if name.startswith(EXTRAS)
-        }
+        names = list(storage.specs)
+        self.obs_names: dict[str, str] = {name: name[len("obs/") :] for name in names if name.startswith("obs/")}
+        self.extra_names: dict[str, str] = {name: name[len(EXTRAS) :] for name in names if name.startswith(EXTRAS)}
 
     def __len__(self) -> int:
-        """Return the number of windows that can be sampled, which DreamerV3's authors count before learning starts."""
+        """Return the number of windows that can be sampled."""
         return len(self.batch_sampler.windows)
 
     @property
@@ -76,13 +73,7 @@ class Replay:
         self.store = store
 
     def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor], version: int | None = None) -> None:
-        """Add one row to each of N streams: what was seen, the action ``[N, A]`` then taken, the policy's extras.
-
-        ``version`` of the policy that acted, if there is a column for it.
-
-        Raises:
-            DataError: a column has a wrong shape; on the first call only: one is missing or unknown.
-        """
+        """Add one row to each stream, see ``RowSink``; ``version`` of the policy, if there is a column for it."""
         rows = {f"obs/{key}": value for key, value in step.obs.items()}
         rows["action"], rows["reward"] = action, step.reward
         rows["is_first"], rows["is_last"], rows["is_terminal"] = step.is_first, step.is_last, step.is_terminal
@@ -96,10 +87,7 @@ class Replay:
             self.annotator.added(self.storage, step)
 
     def begin_at(self, first: int) -> None:
-        """Drop all rows. The next row gets the number ``first``, as if those before it had been evicted.
-
-        Random generators keep their states.
-        """
+        """Drop all rows. The next one gets the number ``first``, as if those before it had been evicted."""
         self.storage.begin_at(first)
         self.stale = True
         self.pending.clear()
@@ -109,9 +97,6 @@ class Replay:
         """Add n rows to each stream, ``[N, n, ...]`` by column. Absent extras are blank; the store gets nothing.
 
         The online queue ignores them. If they do not fit, only the newest of them are kept, and no earlier rows.
-
-        Raises:
-            DataError: a column is missing, unknown or of a wrong shape.
         """
         kept = self.storage.capacity
         more = next((values.shape[1] for values in rows.values()), 0)
@@ -127,18 +112,12 @@ class Replay:
         self.batch_sampler.add(rows["is_first"].astype(bool), rows["is_last"].astype(bool), collected=False)
 
     def room(self, rows: int) -> dict[str, np.ndarray] | None:
-        """Return views ``[N, rows, ...]`` of the memory for the next rows, without extras, to fill before ``refill``.
-
-        None if that memory is not contiguous, or not on the host.
-        """
+        """Return views ``[N, rows, ...]`` of the memory for the next rows, without extras, as of ``Storage.room``."""
         room = self.storage.room(rows)
         return room and {name: column for name, column in room.items() if not name.startswith(EXTRAS)}
 
     def refill(self, chunks: Iterable[Chunk]) -> bool:
-        """Add chunks of rows that a store reads; ``placed`` ones were written to the views of ``room`` already.
-
-        Return False at the first damaged chunk: the replay must then be emptied by ``begin_at``.
-        """
+        """Add chunks that a store reads, some ``placed`` in ``room``. If False, one is damaged: call ``begin_at``."""
         for chunk in chunks:
             if chunk.damaged:
                 return False
@@ -150,19 +129,8 @@ class Replay:
                 self.extend(chunk.rows)
         return True
 
-    def read(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Return copies of rows ``start`` to ``stop`` of every column, ``[N, stop - start, ...]``.
-
-        Raises:
-            DataError: some of them are not held.
-        """
-        return self.storage.read(start, stop)
-
     def save_extras(self, folder: Path) -> None:
-        """Write the extras of all rows held, one file ``[N, rows, ...]`` for each column that checkpoints keep.
-
-        Updates change them, so every checkpoint has a copy.
-        """
+        """Write the extras of all rows held, one file ``[N, rows, ...]`` for each column that checkpoints keep."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, path in self._extra_files(folder):
             spec = self.storage.specs[name]
@@ -197,16 +165,10 @@ class Replay:
     # ------------------------------------------------------------------ windows
 
     def sample(self, count: int | None = None) -> Batch:
-        """Return B windows of T rows, or ``count`` windows, copied, on the storage's device; ``index`` is on the CPU.
-
-        Raises:
-            RunError: there is no complete window yet.
-        """
+        """Return B windows of T rows, or ``count`` windows, copied, on the storage's device; ``index`` on the CPU."""
         if len(self) == 0:
-            raise RunError(
-                f"there is no window of {self.window.rows - self.window.free} rows yet: collect more rows, or longer "
-                "episodes, or choose shorter windows (algo.batch_length)."
-            )
+            raise RunError(f"there is no window of {self.window.rows - self.window.free} rows yet: collect more rows, "
+                           "or longer episodes, or choose shorter windows (algo.batch_length).")  # fmt: skip
         if self.batch_sampler.sequence is not None:
             self.flush()  # the next windows start from the latents written back to the last ones
         if self.stale and self.annotator is not None:
@@ -217,19 +179,13 @@ class Replay:
         device = rows["reward"].device
         if (resets := self.batch_sampler.resets) is not None:
             rows["is_first"][:, 0] |= torch.from_numpy(resets).to(device)
+        weight = torch.ones(len(handles), device=device) if weights is None else weights.to(device, non_blocking=True)
         return Batch(
             obs={key: rows[name] for name, key in self.obs_names.items()},
-            action=rows["action"],
-            reward=rows["reward"],
-            is_first=rows["is_first"],
-            is_last=rows["is_last"],
-            is_terminal=rows["is_terminal"],
-            weight=torch.ones(len(handles), device=device)
-            if weights is None
-            else weights.to(device, non_blocking=True),
-            index=handles,
             extras={key: rows[name] for name, key in self.extra_names.items()},
-        )
+            action=rows["action"], reward=rows["reward"], is_first=rows["is_first"], is_last=rows["is_last"],
+            is_terminal=rows["is_terminal"], weight=weight, index=handles,
+        )  # fmt: skip
 
     def feedback(self, index: Tensor, update: Update) -> None:
         """Write ``update.extras`` ``[B, T', ...]`` to the last T' rows of the windows ``index`` ``[B]``.
@@ -237,10 +193,8 @@ class Replay:
         ``update.priority`` ``[B]`` becomes the priority of those windows, if windows are drawn by priority. Rows
         evicted meanwhile are skipped. Where windows overlap, the later one in the batch counts.
 
-        If the update ran on a GPU and rows are in host memory, the feedback is written at the next call. Otherwise the
-        host would wait for the update instead of sampling the next batch. That batch therefore always sees latents that
-        are one update older, whatever the timing. Only ``sequence`` sampling waits, because there the next batch starts
-        from these latents.
+        From a GPU to rows in host memory, the feedback is written at the next call, so that the host need not wait: the
+        next batch always sees latents that are one update older. Only ``sequence`` sampling waits.
         """
         self.flush()
         given = None if self.batch_sampler.priorities is None else update.priority
@@ -270,10 +224,7 @@ class Replay:
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> State:
-        """Return everything that does not follow from the rows: generators, queues, priorities, cursors, feedback.
-
-        Pending feedback is saved as pending, or a run would depend on when it is saved.
-        """
+        """Return everything that does not follow from the rows: generators, queues, priorities, pending feedback."""
         return {**self.batch_sampler.state_dict(), "pending": [feedback.state_dict() for feedback in self.pending]}
 
     def load_state_dict(self, state: State) -> None:

@@ -23,8 +23,7 @@ class Rollout(Replay):
     policy has not acted yet, is only bootstrapped from: so all actions are those of the present policy.
     """
 
-    on_device = True
-    """Minibatches lie on the learner's device already."""
+    on_device = True  # minibatches lie on the learner's device already
     prepare: Callable[[Batch], Batch]
     """Maps rows ``[N, context + T + 1]`` to the windows ``[W, length]`` that are learned from."""
     ahead: Callable[[], Step]
@@ -32,10 +31,8 @@ class Rollout(Replay):
 
     def __init__(self, storage: Storage, window: Window, *, seed: int) -> None:
         super().__init__(storage, window, seed=seed, config=BatchSamplerConfig(), online=False)
-        self.windows: int = storage.streams * window.rollout // window.length
-        """W, the windows of a rollout."""
-        self.batches: int = self.windows // window.batch if window.epochs else 1
-        """Minibatches of an epoch."""
+        self.windows: int = storage.streams * window.rollout // window.length  # W, the windows of a rollout
+        self.batches: int = self.windows // window.batch if window.epochs else 1  # minibatches of an epoch
         self.rng: np.random.Generator = np.random.default_rng(seed)
         self._forget(0)
 
@@ -55,11 +52,7 @@ class Rollout(Replay):
         self._forget(first)
 
     def sample(self, count: int | None = None) -> Batch:
-        """Return the next minibatch, copied, on the learner's device. ``count`` is without meaning here.
-
-        Raises:
-            RunError: the rollout is not complete yet.
-        """
+        """Return the next minibatch, copied, on the learner's device. ``count`` is without meaning here."""
         if not len(self):
             raise RunError("the rollout is not complete yet: collect the other rows first.")
         if self.rows is None:
@@ -93,8 +86,8 @@ class Rollout(Replay):
     def state_dict(self) -> State:
         """Return where the rollout began, and the generator of orders. One that is partly used counts as used up."""
         begun = self.count if self.used else self.begun
-        known = {"begun": begun, "count": self.count, "streams": self.storage.streams}
-        return {**known, "rng": self.rng.bit_generator.state}
+        streams = self.storage.streams
+        return {"begun": begun, "count": self.count, "streams": streams, "rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: State) -> None:
         """Restore a saved state; without the same rows a new rollout begins, as others are not of this policy."""
@@ -119,10 +112,8 @@ def check_rollout(config: BatchSamplerConfig, window: Window, streams: int) -> N
     default = type(config)()
     for name in NO_EFFECT:
         if (value := getattr(config, name)) != getattr(default, name):
-            raise ConfigError(
-                f"replay.{name} = {value!r} has no effect: on-policy learners keep one rollout of algo.rollout = "
-                f"{window.rollout} rows of each environment, and drop it when it is used. Leave it out."
-            )
+            raise ConfigError(f"replay.{name} = {value!r} has no effect: on-policy learners keep one rollout of "
+                              f"algo.rollout = {window.rollout} rows, and drop it then. Leave it out.")  # fmt: skip
     rows, batch = streams * window.rollout, window.batch * window.length
     if window.epochs and rows % batch:
         fits = [n for n in range(window.length, rows + 1, window.length) if rows % n == 0]

@@ -6,10 +6,9 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from reverie.core.errors import RunError
+from reverie.core.errors import RunError, plural
 from reverie.core.logger import logger
 from reverie.core.specs import VERSION
-from reverie.core.words import plural
 from reverie.replay.config import ReplayConfig, parse_size
 from reverie.replay.durable import PATIENCE, DurableReplay
 from reverie.replay.replay import Replay
@@ -25,10 +24,7 @@ class RunStore:
     """The replay of a run with its store, if it has one."""
 
     def __init__(self, replay: Replay, config: ReplayConfig, run: Path, *, stop: Callable[[], bool]) -> None:
-        """Open the store of the run in the folder ``run`` for reading. ``replay`` is still empty.
-
-        ``stop`` says whether the run is about to end, so that the store waits for nothing.
-        """
+        """Open the store of the run for reading; ``replay`` is empty. ``stop`` says whether the run is about to end."""
         place = place_of(config.store)
         self.config = config
         self.run = run
@@ -69,10 +65,7 @@ class RunStore:
         return bool(self.sources)
 
     def saved(self, name: str, kept: Sequence[str]) -> None:
-        """Let the store delete the rows that none of the ``kept`` checkpoints needs, after one called ``name``.
-
-        With replay.keep = all it keeps them.
-        """
+        """Let the store delete the rows that none of the ``kept`` checkpoints needs, after one called ``name``."""
         self._counts[name] = self.replay.count
         if self.store is not None and all(one in self._counts for one in kept):
             self.store.drop(min(self._counts[one] for one in kept) - self.replay.storage.capacity)
@@ -100,7 +93,5 @@ class RunStore:
         for segment in store.segments:
             names = {*segment.columns, *own} - {VERSION}
             if differing := sorted(name for name in names if segment.columns.get(name) != own.get(name)):
-                raise RunError(
-                    f"{what}: the stored rows do not fit this environment's observations and actions. Different "
-                    f"columns: {', '.join(differing)}. Choose another store."
-                )
+                raise RunError(f"{what}: the stored rows do not fit this environment's observations and actions. "
+                               f"Different columns: {', '.join(differing)}. Choose another store.")  # fmt: skip

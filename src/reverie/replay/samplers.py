@@ -1,7 +1,4 @@
-"""Samplers: which of the available windows make a batch. ``windows.py`` has a figure of them.
-
-``priority.py`` samples by priority and ``sequence.py`` whole episodes; ``batch_sampler.py`` combines all.
-"""
+"""Samplers: which windows make a batch. ``priority.py`` has another, ``batch_sampler.py`` combines all."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.types import State
+from reverie.core.types import State, Window
 from reverie.replay.storage import Storage
 from reverie.replay.windows import FirstFlags, HandleQueue, RandomIntegers, Windows, random_integers
 
@@ -28,10 +25,7 @@ class Sampler:
         self.integers: RandomIntegers = RandomIntegers(rng)
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:
-        """Register the windows that the newest rows complete. Older rows may be evicted now, see ``Storage.oldest``.
-
-        ``collected`` rows were just collected by this run; others come from a checkpoint or another run.
-        """
+        """Register the windows that the newest rows complete, ``collected`` by this run or read from elsewhere."""
 
     def clear(self) -> None:
         """Forget all windows: the storage is empty now. Generators keep their states."""
@@ -72,8 +66,7 @@ class Recency(Sampler):
         p(a) = (G(a + 1) - G(a)) / G(M),    G(x) = integral of (1 + t)^-exponent from 0 to x.
 
     This is the distribution of the authors' selector, (1 + a)^-exponent, smoothed so that ages can be drawn by
-    inverting G, without a table of all windows. Theirs stretches ages until the replay is full, which gives the newest
-    window half of all draws in the beginning; here the distribution always applies to the windows that exist.
+    inverting G. Theirs stretches ages until the replay is full; here it always applies to the windows that exist.
 
     Source: github.com/danijar/dreamerv3, embodied/core/selectors.py: Recency, with exponent 1.
     """
@@ -85,14 +78,12 @@ class Recency(Sampler):
     def mass(self, x: np.ndarray | int) -> np.ndarray:
         """Return G(x) up to a constant factor."""
         power = 1 - self.exponent
-        mass: np.ndarray = np.log1p(x) if power == 0 else np.expm1(power * np.log1p(x)) / power
-        return mass
+        return np.asarray(np.log1p(x) if power == 0 else np.expm1(power * np.log1p(x)) / power)
 
     def inverse(self, g: np.ndarray) -> np.ndarray:
         """Return the x whose ``mass`` is ``g``."""
         power = 1 - self.exponent
-        x: np.ndarray = np.expm1(g) if power == 0 else np.expm1(np.log1p(power * g) / power)
-        return x
+        return np.asarray(np.expm1(g) if power == 0 else np.expm1(np.log1p(power * g) / power))
 
     def draw(self, count: int) -> Tensor:
         windows = len(self.windows)
@@ -103,8 +94,7 @@ class Recency(Sampler):
         """Return the p(a) above for each handle."""
         windows = len(self.windows)
         age = windows - 1 - self.windows.positions(handles)
-        probability: np.ndarray = (self.mass(age + 1) - self.mass(age)) / self.mass(windows)
-        return probability
+        return np.asarray((self.mass(age + 1) - self.mass(age)) / self.mass(windows))
 
 
 class EpisodeEnds(Sampler):
@@ -113,9 +103,8 @@ class EpisodeEnds(Sampler):
     With M windows of which E end with an episode, p = (1 + T) / (M + E T) for those and 1 / (M + E T) for all others.
     With uniform sampling the last row of an episode is learned from T times less often than one in the middle.
 
-    Source: github.com/Eclectic-Sheep/sheeprl, sheeprl/data/buffers.py: EpisodeBuffer with ``prioritize_ends``, which
-    draws the start of a window from 0..L and maps the T + 1 largest values to the last window of L rows. Its episodes
-    are complete; here the end of an episode is known once the first row of the next one has come.
+    Source: github.com/Eclectic-Sheep/sheeprl, sheeprl/data/buffers.py: EpisodeBuffer with ``prioritize_ends``. Its
+    episodes are complete; here the end of an episode is known once the first row of the next one has come.
     """
 
     listens = True
@@ -152,9 +141,7 @@ class EpisodeEnds(Sampler):
         """Return the p above for each handle."""
         ends = self.ends.held
         is_end = np.searchsorted(ends, handles, "right") > np.searchsorted(ends, handles)
-        total = len(self.windows) + len(ends) * self.learned
-        probability: np.ndarray = (1 + self.learned * is_end) / total
-        return probability
+        return np.asarray((1 + self.learned * is_end) / (len(self.windows) + len(ends) * self.learned))
 
 
 class OnlineQueue(Sampler):
@@ -175,8 +162,7 @@ class OnlineQueue(Sampler):
 
     def clear(self) -> None:
         self.soonest: int = self.rows.count - self.windows.free  # the minimum of due
-        # By stream: the first row at which the next window may begin.
-        self.due: list[int] = [self.soonest] * self.rows.streams
+        self.due: list[int] = [self.soonest] * self.rows.streams  # the first row at which the next window may begin
         self.queue: deque[int] = deque()
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:
@@ -211,3 +197,99 @@ class OnlineQueue(Sampler):
         self.queue = deque(state["queue"][state["queue"] >= self.windows.oldest].tolist())
         self.due = state["due"].tolist()
         self.soonest = min(self.due)
+
+
+class Sequence(Sampler):
+    """B cursors; each one reads an episode to its end, then another, and the learner's state is carried along.
+
+    A cursor's next window begins ``window.length`` rows after the last one, so its context rows are the last rows of
+    that window. The next window starts from the latents that the learner has just written back to those rows.
+
+    The first window of each cursor is drawn from all windows: otherwise cursors would stay synchronised where all
+    episodes have one length. When an episode is over or its rows have been evicted, the cursor continues with an
+    episode drawn uniformly from those that hold a window and whose first row is held; if there is none, with any
+    window. If the rest of an episode is shorter than a window, its last window is moved back to end with the episode;
+    of an episode that is still being collected it is skipped, or all cursors would end up waiting at the newest rows.
+    An episode shorter than a window is left out, unless windows may continue into the next one.
+
+    If windows may cross episodes, the first learned row is the first of the episode, after context rows of another one.
+    Otherwise the first rows of an episode are context only. The same applies to the first row of the stream.
+
+    If the learner carries the state itself (``Window.carries``), the last window of an episode goes on into the rows
+    after it, as it must begin where the carried state ended; only at the end of the stream it is moved back. ``resets``
+    says which of the windows drawn last do not go on from the cursor's window before. With probability ``reset_chance``
+    others are reset too, so that batches decorrelate: T / 2R, for windows of T rows, is PyDreamer's interval R.
+
+    Source: github.com/jurgisp/pydreamer, data.py: DataSequential.
+    """
+
+    listens = True
+
+    def __init__(
+        self, windows: Windows, rng: np.random.Generator, flags: FirstFlags, window: Window, reset_chance: float = 0.0
+    ) -> None:
+        super().__init__(windows, rng)
+        self.rows: Storage = windows.rows
+        self.flags = flags
+        self.window = window
+        self.reset_chance = reset_chance
+        self.ahead: int = window.context if window.crosses_episodes else 0  # rows of a first window before its episode
+        self.episodes: HandleQueue = HandleQueue()
+        self.clear()
+
+    def clear(self) -> None:
+        self.episodes.clear()
+        self.cursors: list[int] = []  # the handle of each one's last window
+        self.resets: np.ndarray = np.empty(0, bool)
+
+    def add(self, new: np.ndarray, collected: bool = True) -> None:
+        self.episodes.add(new[self.begins(new)])
+        self.episodes.drop(self.rows.oldest * self.rows.streams)
+
+    def begins(self, new: np.ndarray) -> np.ndarray:
+        """Return a mask of the windows ``new`` that are the first of an episode."""
+        streams = self.rows.streams
+        of_all = (new < streams) & self.flags.at(new)
+        return np.asarray(self.flags.at(new + self.ahead * streams) | of_all)
+
+    def draw(self, count: int) -> Tensor:
+        """Return the next window of each of ``count`` cursors."""
+        before, step = self.cursors, self.window.length * self.rows.streams
+        if len(before) != count:
+            before, self.cursors = [], self.windows.at(self.rng.integers(len(self.windows), size=count)).tolist()
+        else:
+            following = map(self.after, before)
+            self.cursors = [self.anew() if handle is None else handle for handle in following]
+        self.resets = np.array(self.cursors) != np.array(before or self.cursors) + step
+        if self.reset_chance:
+            self.resets |= self.rng.random(count) < self.reset_chance
+        return torch.tensor(self.cursors, dtype=torch.int64, device="cpu")
+
+    def after(self, handle: int) -> int | None:
+        """Return the window after ``handle``, or None if the episode is over or evicted."""
+        streams, window = self.rows.streams, self.window
+        row, stream = divmod(handle, streams)
+        if row < self.rows.oldest:
+            return None
+        begun, learned = row + self.ahead, row + window.rows  # row begun may begin the episode, a later one the next
+        end = self.flags.next(begun, stream, most=learned + window.length - begun - 1)
+        running = end == self.rows.count < learned + window.length and not self.flags.ended[stream]
+        if end <= learned or running:
+            return None
+        end = self.rows.count if window.carries else end
+        return (min(learned + window.length, end) - window.rows) * streams + stream
+
+    def anew(self) -> int:
+        """Return the first window of a random episode."""
+        held = self.episodes.held
+        if len(held):
+            return int(held[self.rng.integers(len(held))])
+        return int(self.windows.at(self.rng.integers(len(self.windows), size=1))[0])
+
+    def state_dict(self) -> State:
+        """Return the generator and the positions of the cursors."""
+        return {**super().state_dict(), "cursors": list(self.cursors)}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state)
+        self.cursors = list(state["cursors"])

@@ -80,9 +80,8 @@ def prefetch(source: Source, device: torch.device) -> Source:
 class Prefetch:
     """A ``Source`` whose batches are on ``device``; only ``index`` stays on the CPU.
 
-    It needs no thread. An update on a GPU returns once it is launched, so the loop samples the next batch while the
-    update is still running. The copy must only wait for nothing: it is made from pinned memory, on a CUDA stream of its
-    own. Batches are therefore exactly those of ``source``, in the same order and sampled at the same time.
+    It needs no thread: an update on a GPU returns once it is launched, so the loop samples the next batch meanwhile.
+    The copy is made from pinned memory, on a CUDA stream of its own, and waits for nothing.
     """
 
     def __init__(self, source: Source, device: torch.device) -> None:
@@ -98,29 +97,23 @@ class Prefetch:
 
     def sample(self) -> Batch:
         """Return the next batch. The current CUDA stream waits for its copy, the host does not."""
-        host = self.source.sample().map(pinned)
+        host = self.source.sample().map(lambda x: x if x.is_pinned() else x.pin_memory())
         with torch.cuda.stream(self.stream):
             batch = host.to(self.device)
         learner = torch.cuda.current_stream(self.device)
         learner.wait_stream(self.stream)
+
+        def used(x: Tensor) -> Tensor:
+            x.record_stream(learner)
+            return x
+
         # The allocator must not reuse the memory of these tensors before the learner has finished with them.
-        batch.map(lambda tensor: used_by(learner, tensor))
+        batch.map(used)
         return replace(batch, index=host.index)
 
     def feedback(self, index: Tensor, update: Update) -> None:
         """Pass the feedback on to the source."""
         self.source.feedback(index, update)
-
-
-def used_by(stream: torch.cuda.Stream, tensor: Tensor) -> Tensor:
-    """Tell the allocator that ``stream`` uses ``tensor``, and return it."""
-    tensor.record_stream(stream)
-    return tensor
-
-
-def pinned(tensor: Tensor) -> Tensor:
-    """Return ``tensor`` in pinned memory."""
-    return tensor if tensor.is_pinned() else tensor.pin_memory()
 
 
 # ---------------------------------------------------------------- recorded and collected rows
@@ -167,10 +160,7 @@ def of_share(share: float) -> Experience:
 
 
 class MixedSource:
-    """A ``Source`` of batches whose first windows are ``recorded``; this run collected the others.
-
-    Each of the two sources samples its own part of a batch (``split_window``).
-    """
+    """A ``Source`` of batches whose first windows are ``recorded``, the others ``collected``; see ``split_window``."""
 
     def __init__(self, recorded: Source, collected: Source) -> None:
         self.recorded = recorded
@@ -188,10 +178,8 @@ class MixedSource:
         joined: dict[str, Any] = {}
         for field in fields(Batch):
             one, two = getattr(first, field.name), getattr(second, field.name)
-            if isinstance(one, dict):
-                joined[field.name] = {key: cat(one[key], two[key]) for key in one}
-            else:
-                joined[field.name] = cat(one, two)
+            both = isinstance(one, dict)
+            joined[field.name] = {key: cat(one[key], two[key]) for key in one} if both else cat(one, two)
         return Batch(**joined)
 
     def feedback(self, index: Tensor, update: Update) -> None:

@@ -1,13 +1,17 @@
-"""Storage of rows: one ring buffer per stream, with one column for each field of a row.
-
-``HostStorage`` is here, ``DeviceStorage`` in ``replay/device.py``, ``MappedStorage`` in ``replay/mapped.py``.
-"""
+"""Storage of rows, in host memory, in files or on a GPU: one ring buffer per stream, one column per field of a row."""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import mmap
+import os
+import shutil
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,27 +23,26 @@ from reverie.core.columns import (
     RingBuffer,
     as_numpy,
     check_columns,
+    end_at_seams,
     extend_rows,
     gather_rows,
     put_rows,
+    slots_of,
 )
 from reverie.core.errors import ConfigError, DataError
+from reverie.core.machine import available_memory, gpus
 from reverie.core.specs import EXTRAS
 
 SMALL = 1024
 """Bytes of one row up to which a column is interleaved with others."""
+FITS = 0.5
+"""Files of at most this share of the available memory are expected to stay cached in it."""
 
 
 def record_of(columns: Mapping[str, Column]) -> np.dtype[np.void]:
-    """Return the structured dtype of one row of all small ``columns``, which are interleaved in memory.
-
-    A window of a few rows is then in one place. If each column were in another, the cache misses would take longer than
-    the rest of sampling.
-    """
-    small = sorted(
-        ((name, column) for name, column in columns.items() if column.nbytes <= SMALL),
-        key=lambda entry: -np.dtype(entry[1].dtype).itemsize,  # the largest first, so that none needs padding before it
-    )
+    """Return the structured dtype of one row of all small ``columns``, interleaved in memory to spare cache misses."""
+    small = [(name, column) for name, column in columns.items() if column.nbytes <= SMALL]
+    small.sort(key=lambda entry: -np.dtype(entry[1].dtype).itemsize)  # so that none needs padding before it
     return np.dtype([(name, column.dtype, column.shape) for name, column in small], align=True)
 
 
@@ -51,8 +54,8 @@ def bytes_of(columns: Mapping[str, Column]) -> int:
 class Storage(ABC):
     """Rows of ``streams`` streams of equal length. Row ``t`` of a stream is in slot ``t % capacity``.
 
-    Rows are numbered from 0 and numbers are never reused. A row's *handle* is the integer ``row * streams + stream``;
-    an older row has a smaller handle.
+    Rows are numbered from 0, never anew. A row's *handle* is ``row * streams + stream``; an older row has a smaller
+    one.
     """
 
     def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int) -> None:
@@ -106,10 +109,7 @@ class Storage(ABC):
         return np.full((self.streams, rows, *spec.shape), spec.blank, spec.dtype) if spec.blank else None
 
     def room(self, rows: int) -> dict[str, np.ndarray] | None:
-        """Return views ``[N, rows, ...]`` of the memory for the next rows, to fill before ``make_room`` adds them.
-
-        None if that memory is not contiguous, or not on the host.
-        """
+        """Return views ``[N, rows, ...]`` of the memory for the next rows; None if it is not contiguous host memory."""
         return None
 
     def read(
@@ -165,10 +165,7 @@ class Storage(ABC):
 
     @abstractmethod
     def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
-        """Return the windows of ``length`` rows from ``handles`` ``[B]`` on, ``[B, length, ...]`` by column.
-
-        ``is_last`` is also set where the next row of a window ``is_first`` (``core.columns.end_at_seams``).
-        """
+        """Return windows of ``length`` rows from ``handles`` ``[B]`` on, ``[B, length, ...]``, as ``gather_rows``."""
 
     @abstractmethod
     def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
@@ -243,10 +240,7 @@ class HostStorage(Storage):
                 name: torch.empty((), dtype=dtype, device="cpu").expand(len(handles), length, *shape[1:])
                 for name, shape, dtype in self.ring.rows
             }
-        if self.pin:
-            out = {name: torch.empty_like(shape, pin_memory=True) for name, shape in self._windows.items()}
-        else:
-            out = {name: torch.empty_like(shape) for name, shape in self._windows.items()}
+        out = {name: torch.empty_like(shape, pin_memory=self.pin) for name, shape in self._windows.items()}
         gather_rows(self.ring, handles, length, out)
         return out
 
@@ -256,3 +250,118 @@ class HostStorage(Storage):
         for row, stream, new in zip((rows + offset).tolist(), streams.tolist(), as_numpy(values), strict=True):
             start = max(row, self.oldest)
             self.replace(name, start, stream, new[start - row : max(0, self.count - row)])
+
+
+class MappedStorage(HostStorage):
+    """Rows in one file for all small columns and one for each large column, made when the first row is added.
+
+    Files are unlinked before they are mapped, and their space is allocated at once: a full disk is an error, not a
+    crash.
+    """
+
+    def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int, folder: Path) -> None:
+        """Check the disk's free space; write nothing yet."""
+        self.folder = folder
+        super().__init__(columns, streams, capacity)
+
+    def _reserve(self) -> None:
+        folder, rows = self.folder.absolute(), self.streams * self.capacity
+        free = shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free
+        if self.nbytes > free:
+            raise ConfigError(f"{rows} rows need {self.nbytes / 1e9:.1f} GB on the disk of {self.folder}, but only "
+                              f"{free / 1e9:.1f} GB are free. Free some space, or reduce the rows (for a replay, "
+                              f"replay.capacity) to at most {int(0.9 * free / (self.nbytes / rows))}.")  # fmt: skip
+
+    @cached_property
+    def columns(self) -> dict[str, np.ndarray]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return super().columns
+
+    def _memory(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
+        """Return an array in a new memory-mapped file."""
+        shape = (self.streams, self.capacity, *shape)
+        size = max(1, math.prod(shape) * dtype.itemsize)
+        descriptor, name = tempfile.mkstemp(prefix="replay-", suffix=".rows", dir=self.folder)
+        os.unlink(name)  # before allocating: a process killed now leaves at most an empty file
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, 0, size)
+            else:  # macOS
+                os.ftruncate(descriptor, size)
+            memory = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        if self.nbytes <= FITS * (available_memory() or 0):
+            # Fewer page faults: with pages of 4 KiB they took up to half of the time of adding rows. In files larger
+            # than the memory, each window would read 2 MiB of every column from the disk.
+            with contextlib.suppress(AttributeError, OSError):  # a system without madvise or without huge pages
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        return np.frombuffer(memory, dtype, count=math.prod(shape)).reshape(shape)
+
+
+class DeviceStorage(Storage):
+    """Rows on ``device``. All work is queued on its current CUDA stream, so the host never waits."""
+
+    def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int, device: torch.device) -> None:
+        """Allocate all memory."""
+        super().__init__(columns, streams, capacity)
+        self.nbytes: int = streams * capacity * sum(c.nbytes for c in columns.values())  # none are interleaved
+        self.device = device
+        try:
+            self.columns: dict[str, Tensor] = {
+                name: torch.empty((streams, capacity, *spec.shape), dtype=getattr(torch, spec.dtype), device=device)
+                for name, spec in self.specs.items()
+            }
+        except RuntimeError:  # torch.OutOfMemoryError is one
+            raise ConfigError(
+                f"{streams * capacity} rows need {self.nbytes / 1e9:.1f} GB of memory on {device}, more than is free. "
+                "Lower replay.capacity, or keep the rows in host memory (replay.device = 'cpu')."
+            ) from None
+        self.flat: dict[str, Tensor] = {name: column.flatten(0, 1) for name, column in self.columns.items()}
+
+    def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
+        for name, value in rows.items():
+            self.columns[name][:, slot].copy_(value.detach(), non_blocking=True)
+
+    def _assign(self, name: str, slots: slice, values: np.ndarray | None, stream: int | None = None) -> None:
+        streams = slice(None) if stream is None else slice(stream, stream + 1)
+        target = self.columns[name][streams, slots]
+        if values is None:
+            target.zero_()
+        else:
+            target.copy_(torch.from_numpy(np.array(values)))
+
+    def _fetch(self, name: str, streams: slice, slots: slice) -> np.ndarray:
+        return as_numpy(self.columns[name][streams, slots])
+
+    def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
+        slots = slots_of(handles.numpy(), np.arange(length), self.streams, self.capacity)
+        where = self._index(slots.ravel())
+        rows = {name: x.index_select(0, where).view(*slots.shape, *x.shape[1:]) for name, x in self.flat.items()}
+        end_at_seams(rows)
+        return rows
+
+    def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
+        """See ``Storage``. A GPU writes in any order, so only the last value of a row that occurs twice is written."""
+        offsets = np.arange(offset, offset + values.shape[1])
+        rows = handles[:, None] // self.streams + offsets  # [B, T']
+        kept = np.flatnonzero((rows >= self.oldest) & (rows < self.count))
+        slots = slots_of(handles, offsets, self.streams, self.capacity).ravel()[kept]
+        slots, from_the_end = np.unique(slots[::-1], return_index=True)
+        chosen = self._index(kept[len(kept) - 1 - from_the_end])
+        column = self.flat[name]
+        new = values.detach().to(self.device, column.dtype).flatten(0, 1)
+        column.index_copy_(0, self._index(slots), new.index_select(0, chosen))
+
+    def _index(self, numbers: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device, non_blocking=True)
+
+
+def storage_on(device: str, columns: Mapping[str, Column], streams: int, capacity: int) -> Storage:
+    """Return an empty storage on ``device``: cpu, cuda or cuda:<number>."""
+    if device == "cpu":
+        return HostStorage(columns, streams, capacity)
+    known = ["cpu", *(f"cuda:{number}" for number in range(gpus()))]
+    if device not in known and (device != "cuda" or len(known) == 1):
+        raise ConfigError(f"replay.device = '{device}': PyTorch sees {', '.join(known)} here.")
+    return DeviceStorage(columns, streams, capacity, torch.device(device))

@@ -13,16 +13,13 @@ One stream of a storage with capacity 8, after 11 rows of two episodes. x: a win
 
 Invariants, on which samplers and the batch sampler rely:
 
-1. A handle is ``row * streams + stream``. Windows are ordered by their handles, which is the order in which they become
-   complete and the order in which they are evicted. A handle never means another window later.
-2. All rows of a window are held. Only free rows (``Window.free``) may lie before row 0, if the stream began there: the
-   handle may then be negative, and copies of row 0 stand in.
-3. In a window of one episode no row but the first that is not free is ``is_first``. The free rows before it may be of
-   other episodes, and hold any number of ``is_first``.
-4. A window appears once: ``add`` returns it when its last row is added, if its first row is still held. It disappears
-   when its first row is evicted.
-5. Rows are stored first, then registered with ``FirstFlags`` and ``Windows``, and only then with the samplers. So all
-   of them agree whenever something is drawn, and no sampler draws a handle below ``Windows.oldest``.
+1. A handle is ``row * streams + stream``. Windows become complete, and are evicted, in the order of their handles.
+2. All rows of a window are held. Only free rows (``Window.free``) may lie before row 0: the handle may then be
+   negative, and copies of row 0 stand in.
+3. In a window of one episode no row but the first that is not free is ``is_first``; free rows may be of other episodes.
+4. ``add`` returns a window once, when its last row is added, if its first row is still held.
+5. Rows are stored first, then registered with ``FirstFlags`` and ``Windows``, and only then with the samplers: none
+   draws a handle below ``Windows.oldest``.
 """
 
 from __future__ import annotations
@@ -99,8 +96,7 @@ class RandomIntegers:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
-        self.fast: Any = None
-        """Addresses that a kernel has looked up."""
+        self.fast: Any = None  # addresses that a kernel has looked up
 
 
 @accelerated
@@ -113,10 +109,8 @@ def random_integers(source: RandomIntegers, bound: int, count: int, among: Handl
 class Windows:
     """The windows of ``length`` rows that can be sampled now, oldest first.
 
-    Windows of one episode have no ``is_first`` row but the first after the ``free`` rows in front. These free rows must
-    not have been evicted, because the context of the episode would be unknown. A storage with a capacity of ``free``
-    more rows therefore offers exactly the windows that there would be without free rows. A queue holds their handles;
-    those of windows that may cross episodes are consecutive integers, which need not be stored.
+    Windows of one episode have no ``is_first`` row but the first after the ``free`` rows in front, which must be held.
+    A queue holds their handles; those of windows that may cross episodes are consecutive integers.
     """
 
     def __init__(self, rows: Storage, length: int, free: int = 0, crosses: bool = False) -> None:
@@ -137,10 +131,7 @@ class Windows:
         return max(earliest, rows.count - rows.capacity) * rows.streams
 
     def add(self, is_first: np.ndarray) -> np.ndarray:
-        """Register ``n`` more rows of each stream, ``[N, n]``, already stored.
-
-        Return the handles of the windows that these rows complete and that are still held, in ascending order.
-        """
+        """Register ``n`` more rows of each stream, ``[N, n]``; return the handles of the windows that they complete."""
         streams, more = is_first.shape
         stop, oldest = (self.rows.count - self.length + 1) * streams, self.oldest
         if not self.needed:
@@ -185,8 +176,7 @@ class Windows:
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """Return the handles at ``positions`` ``[B]`` in ``0..len - 1``."""
-        handles: np.ndarray = self.queue.held[positions] if self.needed else positions + self.oldest
-        return handles
+        return np.asarray(self.queue.held[positions] if self.needed else positions + self.oldest)
 
     def positions(self, handles: np.ndarray) -> np.ndarray:
         """Return the positions of ``handles`` ``[B]`` of available windows: the inverse of ``at``."""
@@ -210,10 +200,7 @@ def spread(flags: np.ndarray, width: int) -> np.ndarray:
 
 
 class FirstFlags:
-    """A copy of ``is_first`` of all rows held, in host memory even if the rows are on a GPU or in files.
-
-    Also ``is_last`` of the newest row of each stream, ``ended``: whether its episode is over, or still being collected.
-    """
+    """``is_first`` of all rows held, in host memory, and ``ended``: the newest ``is_last`` of each stream."""
 
     def __init__(self, rows: Storage) -> None:
         """Keep the flags of the storage ``rows``."""
@@ -238,14 +225,10 @@ class FirstFlags:
 
     def at(self, handles: np.ndarray) -> np.ndarray:
         """Return whether the rows ``handles``, all of them held, are ``is_first``."""
-        first: np.ndarray = self.ring.reshape(-1)[handles % self.ring.size]
-        return first
+        return np.asarray(self.ring.reshape(-1)[handles % self.ring.size])
 
     def next(self, row: int, stream: int, most: int) -> int:
-        """Return the first ``is_first`` row among the ``most`` rows after ``row``, else the row after these.
-
-        The row that comes next counts as ``is_first``.
-        """
+        """Return the first ``is_first`` row among the ``most`` rows after ``row``, else the row after these."""
         stop = min(row + 1 + most, self.rows.count)
         slots = np.arange(row + 1, stop) % self.rows.capacity
         found = np.flatnonzero(self.ring[slots, stream])

@@ -18,7 +18,7 @@ from reverie.core.errors import ConfigError, RunError, did_you_mean
 from reverie.core.files import check_local, write_atomic, write_json
 from reverie.core.importing import check_module
 from reverie.core.lock import LOCK, FolderLock
-from reverie.core.signature import differences, other_bounds
+from reverie.core.specs import differences, other_bounds
 
 SCHEMA = 1
 """Version of config.yaml. A file of a newer version is refused."""

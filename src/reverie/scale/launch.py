@@ -18,13 +18,12 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.rendezvous import rendezvous
 
+from reverie.core.bounds import Ramp, Rate
 from reverie.core.config import Choice, Config
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, plural
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device, gpus
-from reverie.core.ramp import Ramp, Rate
 from reverie.core.signals import PARENT, SIGNALS
-from reverie.core.words import plural
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import parse_size
 from reverie.run.folder import settings_changes

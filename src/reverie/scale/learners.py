@@ -34,14 +34,13 @@ from torch import Tensor
 
 from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock
-from reverie.core.errors import RunError
+from reverie.core.errors import RunError, plural
 from reverie.core.learners import alone, average
 from reverie.core.learners import joined as learning
 from reverie.core.logger import logger
 from reverie.core.protocols import Annealed, RunningStatistics, Source, Stateful
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
-from reverie.core.words import plural
 from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig, saved_settings
 from reverie.replay.durable import DurableReplay

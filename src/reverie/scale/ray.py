@@ -25,10 +25,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, RunError, plural
 from reverie.core.logger import logger, survive_broken_pipe
 from reverie.core.signals import PARENT
-from reverie.core.words import plural
 from reverie.run.signals import listening
 
 if TYPE_CHECKING:

@@ -15,12 +15,11 @@ from typing import Any, Literal, NamedTuple
 
 import yaml
 
-from reverie.core.errors import ConfigError, RunError, brief
+from reverie.core.errors import ConfigError, RunError, brief, plural
 from reverie.core.files import check_local, check_writable, write_atomic, writing
 from reverie.core.importing import trusts
 from reverie.core.lock import FolderLock
 from reverie.core.logger import logger
-from reverie.core.words import plural
 from reverie.experiment.config import NO_ENV, ExperimentConfig, resolved
 from reverie.log.console import Board, Tail
 from reverie.log.metrics import FINAL

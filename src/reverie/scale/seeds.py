@@ -20,14 +20,13 @@ import torch
 
 from reverie.core.accelerate import trouble
 from reverie.core.discover import found_elsewhere
-from reverie.core.errors import ConfigError, RunError, brief
+from reverie.core.errors import ConfigError, RunError, brief, plural
 from reverie.core.files import check_local, check_writable, writing
 from reverie.core.importing import trusts
 from reverie.core.lock import FolderLock
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device
 from reverie.core.signals import PARENT, SIGNALS
-from reverie.core.words import plural
 from reverie.experiment.config import ExperimentConfig, resolved, saved_settings, with_beginning
 from reverie.log.aggregate import Aggregate, Measured, OfSeed, aggregate, of_seed, write_aggregate
 from reverie.log.console import Board, Lane, LaneState

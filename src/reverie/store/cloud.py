@@ -39,8 +39,7 @@ class RemoteObjects(Objects):
         self.root: str = path.rstrip("/")
 
     def get(self, name: str) -> bytes:
-        data: bytes = self.fs.cat_file(self._path(name))
-        return data
+        return bytes(self.fs.cat_file(self._path(name)))
 
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
         self.fs.pipe_file(self._path(name), parts[0] if len(parts) == 1 else b"".join(parts))
@@ -100,8 +99,6 @@ def file_system(url: str, kind: str) -> tuple[Any, str]:
         if "Protocol not known" not in str(error):
             raise ConfigError(f"the store '{url}' cannot be opened: {reason(error)}.") from None
         known = sorted(fsspec.available_protocols())
-        raise ConfigError(
-            f"the store '{url}': unknown URL scheme {kind}://.{did_you_mean(kind, known)} "
-            "Expected a folder, s3://, gs://, az://, or another scheme of fsspec."
-        ) from None
+        raise ConfigError(f"the store '{url}': unknown URL scheme {kind}://.{did_you_mean(kind, known)} "
+                          "Expected a folder, s3://, gs://, az://, or another scheme of fsspec.") from None  # fmt: skip
     return fs, path

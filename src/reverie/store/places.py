@@ -5,24 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from reverie.core.errors import RunError
-from reverie.core.files import remedy
-from reverie.store import files
+from reverie.core.files import remedy, sync
+
+PART = ".part"
+"""Suffix of a file that is being written."""
+AT_ONCE = 32 * 2**20
+"""Number of staged bytes that are written to files in one call."""
 
 
 class Objects(ABC):
-    """Bytes under names such as ``0/reward/c.0.3``. An object is replaced atomically: readers see the old or the new.
+    """Bytes under names such as ``0/reward/c.0.3``, replaced atomically. Up to ``threads`` threads may ``stage``."""
 
-    Up to ``threads`` threads may call ``stage`` at the same time.
-    """
-
-    where: str
-    """The path or URL, for messages."""
-    threads: int
-    """Number of objects that are best sent or fetched at the same time."""
+    where: str  # the path or URL, for messages
+    threads: int  # number of objects that are best sent or fetched at the same time
     failures: tuple[type[Exception], ...]
     """Exceptions of a place that cannot be reached or is full; callers treat ``FileNotFoundError`` separately."""
 
@@ -44,10 +44,7 @@ class Objects(ABC):
 
     @abstractmethod
     def sizes(self, prefix: str = "") -> Mapping[str, int | None]:
-        """Return the size in bytes of every object below the folder ``prefix``, by name in alphabetical order.
-
-        None stands for a size that the place does not tell, as listings of web servers.
-        """
+        """Return the size in bytes (None: not told) of every object below the folder ``prefix``, by name, sorted."""
 
     @abstractmethod
     def children(self) -> list[str]:
@@ -63,17 +60,36 @@ class Objects(ABC):
         self.publish()
 
 
-PART = ".part"
-"""Suffix of a file that is being written."""
-AT_ONCE = 32 * 2**20
-"""Number of staged bytes that are written to files in one call."""
+def write(files: Mapping[Path, Sequence[bytes | memoryview]]) -> None:
+    """Write files, each the concatenation of its parts, and make missing folders."""
+    for path, parts in files.items():
+        try:
+            file = opened(path)
+        except FileNotFoundError:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = opened(path)
+        with file:
+            for part in parts:
+                file.write(part)
+
+
+def place(staged: Mapping[Path, Path]) -> None:
+    """Rename files (the values) to the keys, all synchronised first. Once this returns, the change survives a crash."""
+    for beside in staged.values():
+        sync(beside)
+    for path, beside in staged.items():
+        os.replace(beside, path)
+    for folder in dict.fromkeys(path.parent for path in staged):
+        sync(folder)
+
+
+def opened(path: Path) -> BinaryIO:
+    """Open a file for writing, emptied."""
+    return path.open("wb")
 
 
 class LocalObjects(Objects):
-    """Files in a folder. Each is written as ``.name.part``, synchronised and renamed; then folders are synchronised.
-
-    Writing is deferred until ``AT_ONCE`` bytes are staged or until ``publish``, so that it takes few calls (``files``).
-    """
+    """Files in a folder, written as ``.name.part`` on ``publish`` or by ``AT_ONCE`` bytes, synchronised and renamed."""
 
     def __init__(self, folder: Path) -> None:
         """Open a folder; nothing is created until something is written."""
@@ -82,7 +98,7 @@ class LocalObjects(Objects):
         self.failures: tuple[type[Exception], ...] = (OSError,)
         self.folder = folder
         self.staged: dict[Path, Path] = {}  # final path to the path of its .part file
-        self.unwritten: dict[Path, files.Parts] = {}  # path of a .part file to its contents, not written yet
+        self.unwritten: dict[Path, Sequence[bytes | memoryview]] = {}  # .part files, contents
         self.unwritten_bytes: int = 0
 
     def get(self, name: str) -> bytes:
@@ -100,12 +116,12 @@ class LocalObjects(Objects):
     def publish(self) -> None:
         try:
             self._write()
-            files.place(self.staged)
+            place(self.staged)
         finally:
             self.staged, self.unwritten, self.unwritten_bytes = {}, {}, 0
 
     def _write(self) -> None:
-        files.write(self.unwritten)
+        write(self.unwritten)
         self.unwritten, self.unwritten_bytes = {}, 0
 
     def delete(self, names: Iterable[str]) -> None:

@@ -37,13 +37,10 @@ class Chunk:
 
     start: int
     stop: int
-    streams: tuple[int, ...]
-    """Numbers of the S streams."""
-    rows: dict[str, np.ndarray]
-    """Columns ``[S, stop - start, *shape]`` by name; zeros where damaged."""
+    streams: tuple[int, ...]  # numbers of the S streams
+    rows: dict[str, np.ndarray]  # columns ``[S, stop - start, *shape]`` by name; zeros where damaged
     damaged: list[Damage]
-    placed: bool = False
-    """True if the rows are in the arrays that the caller's ``room`` gave."""
+    placed: bool = False  # true if the rows are in the arrays that the caller's ``room`` gave
 
     def intact(self, stream: int) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yield each range of rows of ``stream`` without damage in a column: its first row, columns ``[n, *shape]``."""
@@ -57,37 +54,10 @@ class Chunk:
             yield self.start + low, {name: column[index, low:high] for name, column in self.rows.items()}
 
 
-def read(
-    objects: Objects,
-    segment: Segment,
-    start: int = 0,
-    stop: int | None = None,
-    streams: Sequence[int] | None = None,
-    columns: Sequence[str] | None = None,
-    room: Room | None = None,
-) -> Iterator[Chunk]:
-    """Yield the stored rows ``start`` to ``stop - 1``, oldest first, one chunk at a time. See ``Store.read``.
-
-    Damage in columns that are not among ``columns`` goes unnoticed.
-    """
-    chosen = tuple(range(segment.streams) if streams is None else streams)
-    names = tuple(segment.columns if columns is None else columns)
-    start, stop = max(start, segment.kept), min(segment.rows if stop is None else stop, segment.rows)
-    while start < stop:
-        end = min(stop, start + segment.chunk - (start - segment.first) % segment.chunk)
-        yield _read_chunk(objects, segment, start, end, chosen, names, room and room(end - start))
-        start = end
-
-
-def _read_chunk(
-    objects: Objects,
-    segment: Segment,
-    start: int,
-    stop: int,
-    streams: tuple[int, ...],
-    columns: Sequence[str],
+def read_chunk(
+    objects: Objects, segment: Segment, start: int, stop: int, streams: tuple[int, ...], columns: Sequence[str],
     room: Mapping[str, np.ndarray] | None,
-) -> Chunk:
+) -> Chunk:  # fmt: skip
     """Read rows that lie in one chunk, into ``room`` (columns ``[S, stop - start, *shape]``) or else new arrays."""
     number, low = divmod(start - segment.first, segment.chunk)
     n = stop - start

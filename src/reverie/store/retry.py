@@ -23,18 +23,12 @@ class Patience:
     """Repeats an action until it works or ``stop`` is set; says when trouble starts, when it lasts and when it ends."""
 
     first_delay: float = 0.1
-    longest_delay: float = 10.0
-    """Seconds between attempts: doubled after each, up to the longest."""
-    silence: float = 30.0
-    """Seconds without an answer that count as trouble."""
-    repeat: float = 60.0
-    """Seconds before the second message about the same trouble; doubled for each further one."""
+    longest_delay: float = 10.0  # seconds between attempts: doubled after each, up to the longest
+    silence: float = 30.0  # seconds without an answer that count as trouble
+    repeat: float = 60.0  # seconds before the second message about the same trouble; doubled for each further one
 
     def __init__(self, where: str, failures: tuple[type[Exception], ...], waiting: Callable[[], str]) -> None:
-        """Repeat actions after ``failures``.
-
-        ``waiting`` returns how much is held back, such as "200 rows (12 MB)", for messages.
-        """
+        """Repeat actions after ``failures``; ``waiting`` returns how much is held back, such as "200 rows (12 MB)"."""
         self.where = where
         self.failures = failures
         self.waiting = waiting
@@ -103,7 +97,7 @@ def reason(error: Exception) -> str:
 def for_each(function: Callable[[T], None], items: Iterable[T], threads: int) -> None:
     """Call ``function(item)`` for every item, on up to ``threads`` threads; return when all have ended.
 
-    The thread pools of the standard library are joined at exit, which would hang if a server does not answer.
+    The standard library's pools are joined at exit, which would hang if a server does not answer.
     """
     jobs: SimpleQueue[T] = SimpleQueue()
     for item in items:

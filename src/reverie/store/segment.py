@@ -30,29 +30,19 @@ META = "zarr.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Rows with fixed columns and a fixed number of streams; a Zarr group with one array per column.
+    """Rows with fixed columns and streams; a Zarr group of arrays ``[streams, rows - first, *shape]``."""
 
-    Each array is ``[streams, rows - first, *shape]``; row ``r`` is at index ``r - first``.
-    """
-
-    name: str
-    """Folder of the Zarr group: a number, in the order in which segments began, and a random mark."""
-    run: str = ""
-    """Folder of the run that wrote it; "" if not known, as for a store in the run's own folder."""
+    name: str  # folder of the Zarr group: a number, in the order in which segments began, and a random mark
+    run: str = ""  # folder of the run that wrote it; "" if not known, as for a store in the run's own folder
     streams: int
     columns: Mapping[str, Column]
-    chunk: int
-    """Number of rows per file; a file holds rows of one stream and one column."""
+    chunk: int  # number of rows per file; a file holds rows of one stream and one column
     parent: tuple[str, int] | None = None
     """Name of the segment, and number of its row, before which the process went on."""
-    first: int = 0
-    """Number of the first row."""
-    rows: int = 0
-    """Number of the newest row plus 1. The same for all streams, as they grow together."""
-    kept: int = 0
-    """Number of the oldest row that has not been deleted."""
-    imported: int = 0
-    """How many rows, from ``first`` on, are copies of rows of other segments of the same store."""
+    first: int = 0  # number of the first row
+    rows: int = 0  # number of the newest row plus 1. The same for all streams, as they grow together
+    kept: int = 0  # number of the oldest row that has not been deleted
+    imported: int = 0  # how many rows, from ``first`` on, are copies of rows of other segments of the same store
 
     @property
     def number(self) -> int:

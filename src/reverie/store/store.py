@@ -15,20 +15,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from reverie.core.columns import Column, StepRows
-from reverie.core.errors import ReverieError, RunError
+from reverie.core.errors import ReverieError, RunError, plural
 from reverie.core.logger import logger
-from reverie.core.words import plural
+from reverie.core.rows import Rows, joined
 from reverie.store import segment as segments
 from reverie.store.places import LocalObjects, Objects, open_objects
-from reverie.store.read import Chunk, Damage, Room, read
+from reverie.store.read import Chunk, Damage, Room, read_chunk
 from reverie.store.retry import for_each
 from reverie.store.segment import META, Part, Segment
 from reverie.store.writer import Writer
@@ -44,14 +46,9 @@ class Store:
     """
 
     def __init__(
-        self,
-        url: str | Path,
-        *,
-        buffer_bytes: int = 10**9,
-        keep: Literal["all", "replay"] = "all",
-        run: str = "",
+        self, url: str | Path, *, buffer_bytes: int = 10**9, keep: Literal["all", "replay"] = "all", run: str = "",
         waits: bool = True,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Open a store for reading: a folder, or a URL of fsspec. Nothing is written before ``claim`` or ``begin``.
 
         Args:
@@ -89,10 +86,7 @@ class Store:
         return list(self._segments.values())
 
     def chain(self, name: str, stop: int | None = None) -> list[Part]:
-        """Return the rows before ``stop`` (None: all) of a segment and of its ancestors, the oldest first.
-
-        A part ends early, or is missing, where rows are lost.
-        """
+        """Return the rows before ``stop`` (None: all) of a segment and its ancestors that are left, oldest first."""
         parts: list[Part] = []
         while (segment := self._segments.get(name)) is not None:
             end = segment.rows if stop is None else min(stop, segment.rows)
@@ -126,12 +120,9 @@ class Store:
     # ------------------------------------------------------------ writing
 
     def claim(self) -> None:
-        """Check that the place is a store or empty and, behind a URL, that it can be written. ``begin`` does so, too.
+        """Check that the place is a store or empty and, behind a URL, that it can be written; RunError if not.
 
         A folder is only looked at: it may be in that of a run that has not begun yet.
-
-        Raises:
-            RunError: it cannot be written, or holds something that is no store.
         """
         self._claim(write=not isinstance(self.objects, LocalObjects))
 
@@ -142,29 +133,20 @@ class Store:
                     return
             others = [name for name in self.objects.children() if name[0] != "." and name != META]
             if others and not self._segments:
-                raise RunError(
-                    f"{self.objects.where} is not empty and is not a replay store (it contains {others[0]}): choose "
-                    "another folder."
-                )
+                where = self.objects.where
+                raise RunError(f"{where} is not empty and is not a replay store (it contains {others[0]}): choose "
+                               "another folder.")  # fmt: skip
             if write:
                 self.objects.put(META, packed(ROOT))
 
     def begin(
-        self,
-        columns: Mapping[str, Column],
-        streams: int,
-        *,
-        first: int = 0,
-        parent: tuple[str, int] | None = None,
+        self, columns: Mapping[str, Column], streams: int, *, first: int = 0, parent: tuple[str, int] | None = None,
         imported: int = 0,
-    ) -> str:
-        """Begin a segment and return its name.
+    ) -> str:  # fmt: skip
+        """Begin a segment and return its name; RunError if the place cannot be written, or is no store.
 
         ``first`` is the number of its first row. With a ``parent``, a segment with these columns, it goes on before
         that row of it. The first ``imported`` rows of each stream will be copies of rows that this store has already.
-
-        Raises:
-            RunError: the place cannot be written, or holds something that is no store.
         """
         self.close()
         self._claim(write=True)
@@ -172,17 +154,10 @@ class Store:
             taken = [name.partition("-")[0] for name in self.objects.children()]
             number = max((int(text) for text in taken if text.isdigit()), default=-1) + 1
             segment = Segment(
-                name=f"{number}-{uuid.uuid4().hex[:8]}",
-                run=self.run,
-                streams=streams,
-                columns=dict(columns),
-                chunk=chunk_rows(columns.values(), streams),
-                parent=parent,
-                first=first,
-                rows=first,
-                kept=first,
+                name=f"{number}-{uuid.uuid4().hex[:8]}", run=self.run, streams=streams, columns=dict(columns),
+                chunk=chunk_rows(columns.values(), streams), parent=parent, first=first, rows=first, kept=first,
                 imported=imported,
-            )
+            )  # fmt: skip
             self._commit(segment)
         own = [part for part in self.chain(*parent) if part.segment.run == self.run] if parent else []
         self.writer = Writer(self.objects, segment, self._commit, buffer_bytes=self.buffer_bytes,
@@ -190,13 +165,9 @@ class Store:
         return segment.name
 
     def add(self, rows: StepRows) -> None:
-        """Copy one row of each stream, columns ``[N, *shape]``; the thread stores them soon.
+        """Copy one row of each stream, columns ``[N, *shape]``; the thread stores them soon. RunError if it has failed.
 
-        Waits only if ``buffer_bytes`` of rows are in memory already: then it says so, and waits until there is room.
-
-        Raises:
-            DataError: a column is missing, unknown or of another shape. Only the first call checks.
-            RunError: the thread has failed.
+        Waits, and says so, while ``buffer_bytes`` of rows are in memory already. Only the first call checks columns.
         """
         self._writing().add(rows)
 
@@ -213,10 +184,7 @@ class Store:
         return self._writing().pending()
 
     def drop(self, before: int) -> None:
-        """Delete files that hold only rows before ``before``, of the current segment and of this run's earlier ones.
-
-        Nothing if keep = "all".
-        """
+        """Delete files that hold only rows before ``before``, of this run's segments; nothing if keep = "all"."""
         if self.keep != "all":
             self._writing().drop(before)
 
@@ -236,10 +204,7 @@ class Store:
         return self.writer
 
     def _commit(self, segment: Segment) -> None:
-        """Write every ``zarr.json`` of a segment; its rows are stored once that of the group is.
-
-        Those of the columns come first: in the place of a damaged one of the group, they lack none of its rows.
-        """
+        """Write every ``zarr.json`` of a segment, the group's last: its rows are stored once that counts them."""
         group, *columns = segment_metas(segment).items()
         for name, data in columns:
             self.objects.stage(name, data)
@@ -250,30 +215,27 @@ class Store:
     # ------------------------------------------------------------ reading
 
     def read(
-        self,
-        segment: str | Segment,
-        start: int = 0,
-        stop: int | None = None,
-        streams: Sequence[int] | None = None,
-        columns: Sequence[str] | None = None,
-        room: Room | None = None,
-    ) -> Iterator[Chunk]:
+        self, segment: str | Segment, start: int = 0, stop: int | None = None, streams: Sequence[int] | None = None,
+        columns: Sequence[str] | None = None, room: Room | None = None,
+    ) -> Iterator[Chunk]:  # fmt: skip
         """Yield the stored rows ``start`` to ``stop - 1`` (None: to the newest), oldest first, one chunk at a time.
 
         ``streams`` and ``columns`` default to all. ``room`` returns the arrays that a chunk is read into, or None for
-        new ones. Damaged rows are listed in ``Chunk.damaged`` and left out by ``Chunk.intact``.
+        new ones. Damaged rows are in ``Chunk.damaged``; damage in other columns goes unnoticed.
         """
         found = segment if isinstance(segment, Segment) else self._segments[segment]
-        return read(self.objects, found, start, stop, streams, columns, room)
+        chosen = tuple(range(found.streams) if streams is None else streams)
+        names = tuple(found.columns if columns is None else columns)
+        start, stop = max(start, found.kept), min(found.rows if stop is None else stop, found.rows)
+        while start < stop:
+            end = min(stop, start + found.chunk - (start - found.first) % found.chunk)
+            yield read_chunk(self.objects, found, start, end, chosen, names, room and room(end - start))
+            start = end
 
     def intact(
-        self,
-        parts: Sequence[Part],
-        stream: int,
-        columns: Sequence[str] | None,
-        on_damage: Callable[[Damage], None],
+        self, parts: Sequence[Part], stream: int, columns: Sequence[str] | None, on_damage: Callable[[Damage], None],
         oldest: int = 0,
-    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
+    ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:  # fmt: skip
         """Yield undamaged rows of a stream from ``oldest`` on: the number of the first, and columns ``[n, *shape]``."""
         for segment, start, stop in parts:
             for chunk in self.read(segment, max(start, oldest), stop, [stream], columns):
@@ -288,10 +250,7 @@ class Store:
             logger.warning(f"damaged and left out: {damage}")
 
     def damaged(self) -> list[str]:
-        """Read every file of every segment; return what is missing or does not match its checksum, a sentence each.
-
-        Needs the memory of one chunk of all streams.
-        """
+        """Read every file of every segment; return what is missing or does not match its checksum, a sentence each."""
         wrong = []
         for segment in self.segments:
             for name, expected in segment_metas(segment).items():
@@ -315,3 +274,76 @@ class Store:
             raise
         except self.objects.failures as error:
             raise self.objects.error(error) from error
+
+
+# ---------------------------------------------------------------- episodes
+
+
+LOST = "an episode whose first row is not stored is left out"
+STEPLESS = "an episode of a single row is left out, as it has no step"
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """An episode or a part of one: consecutive rows of one stream, columns ``[n, *shape]``.
+
+    Its beginning or end is missing if an environment failed, rows are damaged, or the run was still going on.
+    """
+
+    stream: int
+    start: int
+    """Number of the first row."""
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows["is_first"])
+
+    @property
+    def begun(self) -> bool:
+        """Whether its first row is here."""
+        return bool(self.rows["is_first"][0])
+
+    @property
+    def ended(self) -> bool:
+        """Whether its last row is here."""
+        return bool(self.rows["is_last"][-1])
+
+    @property
+    def unusable(self) -> str:
+        """Why it cannot be part of a dataset; "" if it can: its first row and at least one step are here."""
+        return LOST if not self.begun else STEPLESS if len(self) < 2 else ""
+
+    @property
+    def score(self) -> float:
+        """Sum of the rewards, not discounted."""
+        return float(self.rows["reward"].sum(dtype=np.float64))
+
+
+def episodes(
+    store: Store, *, columns: Sequence[str] | None = None, on_damage: Callable[[Damage], None] = lambda damage: None
+) -> Iterator[Episode]:
+    """Yield every episode of ``store``, run by run and stream by stream; damaged and superseded rows are left out.
+
+    Needs the memory of one chunk and one episode. ``columns``: all if None, else with is_first, is_last and reward.
+    """
+    for history in store.histories():
+        for stream in range(history[0].segment.streams):
+            yield from _of_stream(store, history, stream, columns, on_damage)
+
+
+def _of_stream(
+    store: Store, parts: Sequence[Part], stream: int, columns: Sequence[str] | None, on_damage: Callable[[Damage], None]
+) -> Iterator[Episode]:
+    held: list[Rows] = []
+    begin = following = -1
+    for start, rows in store.intact(parts, stream, columns, on_damage):
+        first, last = rows["is_first"], rows["is_last"]
+        cuts = 1 + np.flatnonzero(first[1:] | last[:-1])
+        for low, high in itertools.pairwise([0, *cuts.tolist(), len(first)]):
+            if held and (start + low != following or first[low] or held[-1]["is_last"][-1]):
+                yield Episode(stream, begin, joined(held))
+                held = []
+            begin, following = begin if held else start + low, start + high
+            held.append({name: column[low:high].copy() for name, column in rows.items()})
+    if held:
+        yield Episode(stream, begin, joined(held))

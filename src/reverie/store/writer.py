@@ -22,29 +22,18 @@ Block = dict[str, np.ndarray]
 
 
 class Writer:
-    """Copies rows of one segment into memory, and writes them to the store in a thread of its own.
+    """Copies rows of one segment into memory, and writes them to the store in a thread of its own; see ``Store``.
 
     ``add`` copies into the newest *block*. The thread writes full blocks, or as much of the newest as a flush asks for.
     A block leaves memory once all its rows are committed. Neither side locks a block: the thread reads rows only up to
-    the row number that it was told, and ``add`` writes only rows after that. See ``Store`` for the methods that are
-    not described here.
+    the row number that it was told, and ``add`` writes only rows after that.
     """
 
     def __init__(
-        self,
-        objects: Objects,
-        segment: Segment,
-        commit: Callable[[Segment], None],
-        *,
-        buffer_bytes: int,
-        ancestors: Sequence[Part],
-        waits: bool,
-        stopping: Callable[[], bool],
-    ) -> None:
-        """Start the thread, which appends to ``segment``; ``commit`` writes the ``zarr.json`` that count its rows.
-
-        ``drop`` deletes rows of the ``ancestors``, too. Two blocks may always wait, whatever ``buffer_bytes``.
-        """
+        self, objects: Objects, segment: Segment, commit: Callable[[Segment], None], *, buffer_bytes: int,
+        ancestors: Sequence[Part], waits: bool, stopping: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        """Start the thread. ``drop`` deletes rows of the ``ancestors``, too. Two blocks may always wait."""
         self.objects = objects
         self.segment: Segment = segment
         self.commit = commit
@@ -148,10 +137,8 @@ class Writer:
             self._wait(0.2)
             if not said and time.monotonic() - waiting > 1.0:
                 said = True
-                logger.warning(
-                    f"the buffer of the store {self.objects.where} is full (replay.buffer): {self._waiting()} are "
-                    "waiting. The run pauses until some of them are written"
-                )
+                logger.warning(f"the buffer of the store {self.objects.where} is full (replay.buffer): "
+                               f"{self._waiting()} are waiting. The run pauses until some are written")  # fmt: skip
         if said:
             logger.warning("the store accepts rows again: the run continues")
 

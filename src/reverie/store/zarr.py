@@ -1,8 +1,7 @@
 """The Zarr 3 format of a store: the metadata of groups and arrays, and the bytes of a chunk.
 
-Chunks are encoded here and not by the Zarr library, for three reasons: many files must be synchronised together before
-the manifest counts them, files must be replaced atomically, and no event loop should run beside the run's threads. The
-codecs are those of Zarr (Zstandard, then a CRC32C); the tests read everything back with ``zarr.open``.
+Chunks are encoded here and not by the Zarr library: many files must be synchronised together before the manifest counts
+them and replaced atomically, without an event loop. The codecs are those of Zarr (Zstandard, then a CRC32C).
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ CHUNK_BYTES, BLOCK_BYTES, MOST_ROWS = 4 * 2**20, 256 * 2**20, 4096
 def chunk_rows(columns: Iterable[Column], streams: int) -> int:
     """Return the number of rows per chunk: a power of two of at most ``MOST_ROWS``, 2 to 4 MiB of the largest column.
 
-    Fewer if there are so many streams that one chunk of all streams and columns, which is held in memory, would exceed
-    ``BLOCK_BYTES``. At least 1.
+    Fewer if one chunk of all streams and columns, which is held in memory, would exceed ``BLOCK_BYTES``; at least 1.
     """
     sizes = [max(column.nbytes, 1) for column in columns]
     most = min(MOST_ROWS, CHUNK_BYTES // max(sizes), BLOCK_BYTES // (sum(sizes) * streams))
@@ -37,10 +35,7 @@ def chunk_rows(columns: Iterable[Column], streams: int) -> int:
 
 
 def chunk_name(segment: Segment, column: str, stream: int, number: int) -> str:
-    """Return the file name of chunk ``number`` of one stream and column, such as ``0/obs/image/c.2.17.0.0.0``.
-
-    Its first row is ``segment.first + number * segment.chunk``.
-    """
+    """Return the file name of chunk ``number`` of one stream and column, such as ``0/obs/image/c.2.17.0.0.0``."""
     return f"{segment.name}/{column}/c.{stream}.{number}{'.0' * len(segment.columns[column].shape)}"
 
 

@@ -1,4 +1,4 @@
-/* Convolutions of 3 x 3 and 5 x 5 with a quarter and a sixth of the multiplications, for kernels/winograd.py.
+/* Convolutions of 3 x 3 and 5 x 5 with a quarter and a sixth of the multiplications, for kernels/images.py.
  *
  * Winograd's minimal filtering (Lavin and Gray 2016): a tile of n x n pixels, n = kernel + 3, is transformed to n x n
  * points. There the convolution is one product for each channel, and the sums over channels are transformed back to
