@@ -117,8 +117,10 @@ class Ramp:
         steps = [step for step, _ in pairs]
         whole = all(math.isfinite(number) and number >= 0 for pair in pairs for number in pair)
         if not (pairs and whole and all(a < b for a, b in itertools.pairwise(steps))):
-            raise ConfigError(f"{where} = {brief(points)}: expected a number, or pairs [env step, value] of numbers of "
-                              "0 or more, steps ascending, such as [[0, 0], [1e4, 3e-4]].")  # fmt: skip
+            raise ConfigError(
+                f"{where} = {brief(points)}: expected a number, or pairs [env step, value] of numbers of "
+                "0 or more, steps ascending, such as [[0, 0], [1e4, 3e-4]]."
+            )
         return cls(pairs)
 
     def __repr__(self) -> str:

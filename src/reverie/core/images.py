@@ -28,8 +28,10 @@ def latest(frame: Any) -> Any:
 def rgb(image: np.ndarray) -> np.ndarray:
     """Return a rendering, uint8, floats in 0..1 or integers in 0..255, grey or with alpha, as uint8 ``[H, W, 3]``."""
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] not in (1, 3, 4)):
-        raise DataError(f"the rendered image has shape {image.shape}: expected [H, W], or [H, W, C] with C = 1, 3 or "
-                        "4. Several images in one array must be [N, H, W, C]")  # fmt: skip
+        raise DataError(
+            f"the rendered image has shape {image.shape}: expected [H, W], or [H, W, C] with C = 1, 3 or "
+            "4. Several images in one array must be [N, H, W, C]"
+        )
     if image.dtype != np.uint8:
         image = _scaled(image)
     if image.ndim == 2:
@@ -44,8 +46,10 @@ def _scaled(image: np.ndarray) -> np.ndarray:
     if image.dtype.kind == "f" and low >= -ROUNDING and high <= 1.0 + ROUNDING:
         image = np.rint(np.clip(image, 0.0, 1.0) * 255.0)
     elif image.dtype.kind not in "iu" or low < 0 or high > 255:
-        raise DataError(f"the rendered image has {image.dtype} values from {low} to {high}: expected uint8, floats "
-                        "from 0 to 1, or other integers from 0 to 255. Convert it in render()")  # fmt: skip
+        raise DataError(
+            f"the rendered image has {image.dtype} values from {low} to {high}: expected uint8, floats "
+            "from 0 to 1, or other integers from 0 to 255. Convert it in render()"
+        )
     return image.astype(np.uint8)
 
 
@@ -81,8 +85,10 @@ class ImageOptions:
         if (size or grey) and not images:
             option = "resize" if size else "grayscale"
             found = ", ".join(map(repr, sorted(spec)))
-            raise EnvError(f"env.{option} needs image observations, but found only {found}. Set env.pixels = 'only' to "
-                           "observe rendered images.")  # fmt: skip
+            raise EnvError(
+                f"env.{option} needs image observations, but found only {found}. Set env.pixels = 'only' to "
+                "observe rendered images."
+            )
         for key, part in images.items():
             if size:  # also where the shape fits: a later rendering may have another
                 self._steps.append((key, lambda image: resize(image, size)))

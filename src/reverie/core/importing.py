@@ -96,8 +96,10 @@ def module_of(name: str, what: str, kind: type[ReverieError] = ConfigError) -> M
     importable(module)
     if module.endswith(".py") or "/" in module or os.sep in module:  # importing one may even work, under an odd name
         meant = f"{Path(module).stem}:{path or 'Class'}"
-        raise kind(f"{what}: '{module}' is the path of a file: expected the name of a module, as in '{meant}', in the "
-                   "current folder or in one of PYTHONPATH.")  # fmt: skip
+        raise kind(
+            f"{what}: '{module}' is the path of a file: expected the name of a module, as in '{meant}', in the "
+            "current folder or in one of PYTHONPATH."
+        )
     try:
         return importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything

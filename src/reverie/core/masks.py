@@ -73,8 +73,10 @@ def with_choice(mask: np.ndarray, spec: ActionSpec, last: np.ndarray | bool, fir
         if none.any():
             if (wrong := none & ~np.asarray(last)).any():
                 at = "" if first is None else f" in row {first + int(np.argmax(wrong))}"
-                raise DataError(f"the {MASK} leaves no legal action{at} (part '{key}'), and the episode goes on: "
-                                f"expected at least one, or the end of the episode. {EXCLUDE}")  # fmt: skip
+                raise DataError(
+                    f"the {MASK} leaves no legal action{at} (part '{key}'), and the episode goes on: "
+                    f"expected at least one, or the end of the episode. {EXCLUDE}"
+                )
             mask = mask.copy()
             mask[none, cut] = True
     return mask
@@ -83,8 +85,10 @@ def with_choice(mask: np.ndarray, spec: ActionSpec, last: np.ndarray | bool, fir
 def check_recorded(obs: ObsSpec, action: ActionSpec) -> None:
     """Raise EnvError if recorded observations hold a mask that is not of these actions."""
     if MASK in obs and obs[MASK].shape != (action.width,):
-        raise EnvError(f"observation '{MASK}' has shape {obs[MASK].shape}: expected {(action.width,)}, a flag for each "
-                       f"element of the flat action. {EXCLUDE}")  # fmt: skip
+        raise EnvError(
+            f"observation '{MASK}' has shape {obs[MASK].shape}: expected {(action.width,)}, a flag for each "
+            f"element of the flat action. {EXCLUDE}"
+        )
 
 
 def check_taken(mask: np.ndarray, action: np.ndarray, last: np.ndarray, spec: ActionSpec, first: int) -> None:

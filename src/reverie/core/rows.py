@@ -116,9 +116,11 @@ def episode_rows(
     for name, values in {**seen, **done, "reward": reward}.items():
         expected = steps + 1 if name in seen else steps
         if not values.ndim or len(values) != expected or not steps:
-            raise DataError(f"{name} has shape {list(values.shape)} in an episode with rewards of shape "
-                            f"{list(reward.shape)}: expected n >= 1 rewards [n], n actions [n, ...], and n + 1 "
-                            "observations [n + 1, ...], of which the last is what the last action led to.")  # fmt: skip
+            raise DataError(
+                f"{name} has shape {list(values.shape)} in an episode with rewards of shape "
+                f"{list(reward.shape)}: expected n >= 1 rewards [n], n actions [n, ...], and n + 1 "
+                "observations [n + 1, ...], of which the last is what the last action led to."
+            )
     flags = {name: np.zeros(steps + 1, bool) for name in FLAGS}
     flags["is_first"][0], flags["is_last"][-1], flags["is_terminal"][-1] = True, True, bool(terminal)
     unused = {name: np.concatenate([values, np.zeros_like(values[:1])]) for name, values in done.items()}

@@ -132,8 +132,9 @@ class ObsCodec:
         self.spec: dict[str, ObsPart] = {leaf.key: leaf.part for leaf in self.leaves}
         if not self.spec:
             known = ", ".join(f"'{key}'" for key in keys) or "none"
-            raise EnvError(f"no observations are left to learn from. Available keys, before env.include and "
-                           f"env.exclude: {known}.")  # fmt: skip
+            raise EnvError(
+                f"no observations are left to learn from. Available keys, before env.include and env.exclude: {known}."
+            )
 
     def __call__(self, obs: Any) -> dict[str, np.ndarray]:
         """Return the arrays of one observation by key, as ``spec`` describes them."""
@@ -225,8 +226,10 @@ def cast(values: np.ndarray, dtype: Any, name: str) -> np.ndarray:
             wrong = ~np.isclose(out, values, ROUNDING, ROUNDING)
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise DataError(f"{name} is {values[at]} in row {at[0]}: expected a value of {dtype}, the dtype that its space "
-                        "declares. Correct the space of the environment, or its values")  # fmt: skip
+        raise DataError(
+            f"{name} is {values[at]} in row {at[0]}: expected a value of {dtype}, the dtype that its space "
+            "declares. Correct the space of the environment, or its values"
+        )
     return out
 
 

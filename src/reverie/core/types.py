@@ -114,8 +114,10 @@ class Batch:
         if not fits:
             every = [*((name, getattr(self, name)) for name in (*FLAGS, "reward", "action")), *self.obs.items()]
             found = ", ".join(f"{name} {list(x.shape)} {x.dtype}" for name, x in every)
-            raise DataError(f"the batch has {found}: expected flags [B, T] of torch.bool, reward [B, T], action [B, T, "
-                            "A] and observations [B, T, ...].")  # fmt: skip
+            raise DataError(
+                f"the batch has {found}: expected flags [B, T] of torch.bool, reward [B, T], action [B, T, "
+                "A] and observations [B, T, ...]."
+            )
         exact = window is not None and window.context > 0 and not window.rollout
         if window is not None and (size[1] != window.rows if exact else size[1] < min(2, window.length)):
             wanted = f"Sample windows of learner.window.rows = {window.rows} rows."

@@ -89,8 +89,10 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(backward)
     def checked(ctx: Any, *grads: Tensor | None) -> Any:
         if torch.is_grad_enabled():  # that is, create_graph=True
-            raise RuntimeError("create_graph=True: compiled functions have no second derivative. Where you need one, "
-                               "set the environment variable REVERIE_KERNELS to off.")  # fmt: skip
+            raise RuntimeError(
+                "create_graph=True: compiled functions have no second derivative. Where you need one, "
+                "set the environment variable REVERIE_KERNELS to off."
+            )
         return once(ctx, *grads)
 
     return checked

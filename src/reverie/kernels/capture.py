@@ -190,8 +190,10 @@ def _changed(before: dict[str, object], after: dict[str, object]) -> str:
             continue
         if name in ("random", "numpy.random"):
             return f"it draws random numbers from {name}, which a replay cannot repeat: use PyTorch's generators"
-        return (f"it changes the Python value {name}, which a replay cannot repeat: store it in a buffer "
-                "(register_buffer) and change the buffer in place")  # fmt: skip
+        return (
+            f"it changes the Python value {name}, which a replay cannot repeat: store it in a buffer "
+            "(register_buffer) and change the buffer in place"
+        )
     return ""
 
 

@@ -208,5 +208,7 @@ def _compiler() -> list[str]:
     for words in (shlex.split(os.environ.get("CC", "")), ["cc"], ["gcc"], ["clang"]):
         if words and shutil.which(words[0]):
             return words
-    raise RuntimeError("no C compiler found (cc, gcc or clang). Install one: apt install gcc libc6-dev on Debian and "
-                       "Ubuntu, xcode-select --install on macOS.")  # fmt: skip
+    raise RuntimeError(
+        "no C compiler found (cc, gcc or clang). Install one: apt install gcc libc6-dev on Debian and "
+        "Ubuntu, xcode-select --install on macOS."
+    )

@@ -65,8 +65,10 @@ class BatchSamplerConfig(Config):
         super().__post_init__()
         if self.sequence and self.fractions.shares() != {"uniform": 1.0}:
             given = self.fractions.to_dict()
-            raise ConfigError(f"replay.sequence = True, replay.fractions = {given}: whole episodes are read in order, "
-                              "so no fractions apply. Set only one of the two.")  # fmt: skip
+            raise ConfigError(
+                f"replay.sequence = True, replay.fractions = {given}: whole episodes are read in order, "
+                "so no fractions apply. Set only one of the two."
+            )
 
     def check(self, window: Window) -> None:
         """Raise ConfigError if a setting has no meaning for an algorithm that learns from ``window``."""
@@ -76,8 +78,10 @@ class BatchSamplerConfig(Config):
                 "algo.replay_context of 1 or more, algo.carry = True, or another algorithm that carries state."
             )
         if window.carries and not self.sequence:
-            raise ConfigError("algo.carry = True, but the next batch does not go on where the last one ended: set "
-                              "replay.sequence = True as well.")  # fmt: skip
+            raise ConfigError(
+                "algo.carry = True, but the next batch does not go on where the last one ended: set "
+                "replay.sequence = True as well."
+            )
         if self.fractions.priority and not window.gives_priorities:
             raise ConfigError(
                 f"replay.fractions.priority = {self.fractions.priority}, but the algorithm computes no priorities, "

@@ -38,8 +38,10 @@ def parse_size(value: int | str, name: str) -> Size:
     number, power, prefix, is_bytes = match.groups("") if match else ("0", "", "", "")
     amount = Decimal(number + power) * PREFIXES.get(prefix, 0)
     if amount < 1 or (not is_bytes and amount % 1):
-        raise ConfigError(f"{name} = {value!r}: expected rows such as 1000000 or 5e6, or bytes such as 20GB or 512MiB, "
-                          "at least 1 and a whole number of rows.")  # fmt: skip
+        raise ConfigError(
+            f"{name} = {value!r}: expected rows such as 1000000 or 5e6, or bytes such as 20GB or 512MiB, "
+            "at least 1 and a whole number of rows."
+        )
     return Size(int(amount), bool(is_bytes))
 
 
@@ -68,8 +70,10 @@ class ReplayConfig(BatchSamplerConfig):
         parse_size(self.capacity, "replay.capacity")
         if self.device != "cpu" and self.storage != "ram":
             given = f"replay.device = '{self.device}', replay.storage = '{self.storage}'"
-            raise ConfigError(f"{given}: rows on a GPU cannot be in memory-mapped files. Use replay.device = 'cpu' or "
-                              "replay.storage = 'ram'.")  # fmt: skip
+            raise ConfigError(
+                f"{given}: rows on a GPU cannot be in memory-mapped files. Use replay.device = 'cpu' or "
+                "replay.storage = 'ram'."
+            )
 
     def rows(self, row_bytes: float) -> int:
         """Return the capacity in rows of ``row_bytes`` bytes, of all streams together."""
@@ -115,9 +119,11 @@ def check_capacity(config: ReplayConfig, replay: Replay, learning_starts: int) -
     length = replay.window.rows - replay.window.free
     offered = max(0, rows // streams - length + 1) * streams
     if learning_starts > offered:
-        raise ConfigError(f"learning_starts = {learning_starts} windows, but replay.capacity = {config.capacity} "
-                          f"({rows} rows) over {streams} envs holds at most {offered} windows of {length} rows, so "
-                          "learning would never start. Lower learning_starts or raise replay.capacity.")  # fmt: skip
+        raise ConfigError(
+            f"learning_starts = {learning_starts} windows, but replay.capacity = {config.capacity} "
+            f"({rows} rows) over {streams} envs holds at most {offered} windows of {length} rows, so "
+            "learning would never start. Lower learning_starts or raise replay.capacity."
+        )
 
 
 def check_memory(config: ReplayConfig, replay: Replay, steps: int) -> None:

@@ -41,8 +41,10 @@ class Dataset(Replay):
         if wrong := mostly_stepless(self.count, int(np.count_nonzero(first & np.append(first[1:], True)))):
             raise DataError(f"{where}: {wrong}.")
         if not len(self):
-            raise DataError(f"{where}: there is no window of {self.window.rows} rows. Use longer episodes, or shorter "
-                            "windows (algo.batch_length).")  # fmt: skip
+            raise DataError(
+                f"{where}: there is no window of {self.window.rows} rows. Use longer episodes, or shorter "
+                "windows (algo.batch_length)."
+            )
 
     def column(self, name: str) -> np.ndarray:
         """Return one column of all rows, ``[n, ...]``, as a read-only view."""

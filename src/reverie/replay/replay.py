@@ -167,8 +167,10 @@ class Replay:
     def sample(self, count: int | None = None) -> Batch:
         """Return B windows of T rows, or ``count`` windows, copied, on the storage's device; ``index`` on the CPU."""
         if len(self) == 0:
-            raise RunError(f"there is no window of {self.window.rows - self.window.free} rows yet: collect more rows, "
-                           "or longer episodes, or choose shorter windows (algo.batch_length).")  # fmt: skip
+            raise RunError(
+                f"there is no window of {self.window.rows - self.window.free} rows yet: collect more rows, "
+                "or longer episodes, or choose shorter windows (algo.batch_length)."
+            )
         if self.batch_sampler.sequence is not None:
             self.flush()  # the next windows start from the latents written back to the last ones
         if self.stale and self.annotator is not None:

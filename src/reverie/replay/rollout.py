@@ -112,8 +112,10 @@ def check_rollout(config: BatchSamplerConfig, window: Window, streams: int) -> N
     default = type(config)()
     for name in NO_EFFECT:
         if (value := getattr(config, name)) != getattr(default, name):
-            raise ConfigError(f"replay.{name} = {value!r} has no effect: on-policy learners keep one rollout of "
-                              f"algo.rollout = {window.rollout} rows, and drop it then. Leave it out.")  # fmt: skip
+            raise ConfigError(
+                f"replay.{name} = {value!r} has no effect: on-policy learners keep one rollout of "
+                f"algo.rollout = {window.rollout} rows, and drop it then. Leave it out."
+            )
     rows, batch = streams * window.rollout, window.batch * window.length
     if window.epochs and rows % batch:
         fits = [n for n in range(window.length, rows + 1, window.length) if rows % n == 0]

@@ -93,5 +93,7 @@ class RunStore:
         for segment in store.segments:
             names = {*segment.columns, *own} - {VERSION}
             if differing := sorted(name for name in names if segment.columns.get(name) != own.get(name)):
-                raise RunError(f"{what}: the stored rows do not fit this environment's observations and actions. "
-                               f"Different columns: {', '.join(differing)}. Choose another store.")  # fmt: skip
+                raise RunError(
+                    f"{what}: the stored rows do not fit this environment's observations and actions. "
+                    f"Different columns: {', '.join(differing)}. Choose another store."
+                )

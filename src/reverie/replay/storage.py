@@ -268,9 +268,11 @@ class MappedStorage(HostStorage):
         folder, rows = self.folder.absolute(), self.streams * self.capacity
         free = shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free
         if self.nbytes > free:
-            raise ConfigError(f"{rows} rows need {self.nbytes / 1e9:.1f} GB on the disk of {self.folder}, but only "
-                              f"{free / 1e9:.1f} GB are free. Free some space, or reduce the rows (for a replay, "
-                              f"replay.capacity) to at most {int(0.9 * free / (self.nbytes / rows))}.")  # fmt: skip
+            raise ConfigError(
+                f"{rows} rows need {self.nbytes / 1e9:.1f} GB on the disk of {self.folder}, but only "
+                f"{free / 1e9:.1f} GB are free. Free some space, or reduce the rows (for a replay, "
+                f"replay.capacity) to at most {int(0.9 * free / (self.nbytes / rows))}."
+            )
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:

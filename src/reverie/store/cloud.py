@@ -99,6 +99,8 @@ def file_system(url: str, kind: str) -> tuple[Any, str]:
         if "Protocol not known" not in str(error):
             raise ConfigError(f"the store '{url}' cannot be opened: {reason(error)}.") from None
         known = sorted(fsspec.available_protocols())
-        raise ConfigError(f"the store '{url}': unknown URL scheme {kind}://.{did_you_mean(kind, known)} "
-                          "Expected a folder, s3://, gs://, az://, or another scheme of fsspec.") from None  # fmt: skip
+        raise ConfigError(
+            f"the store '{url}': unknown URL scheme {kind}://.{did_you_mean(kind, known)} "
+            "Expected a folder, s3://, gs://, az://, or another scheme of fsspec."
+        ) from None
     return fs, path

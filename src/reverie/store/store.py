@@ -134,8 +134,9 @@ class Store:
             others = [name for name in self.objects.children() if name[0] != "." and name != META]
             if others and not self._segments:
                 where = self.objects.where
-                raise RunError(f"{where} is not empty and is not a replay store (it contains {others[0]}): choose "
-                               "another folder.")  # fmt: skip
+                raise RunError(
+                    f"{where} is not empty and is not a replay store (it contains {others[0]}): choose another folder."
+                )
             if write:
                 self.objects.put(META, packed(ROOT))
 

@@ -137,8 +137,10 @@ class Writer:
             self._wait(0.2)
             if not said and time.monotonic() - waiting > 1.0:
                 said = True
-                logger.warning(f"the buffer of the store {self.objects.where} is full (replay.buffer): "
-                               f"{self._waiting()} are waiting. The run pauses until some are written")  # fmt: skip
+                logger.warning(
+                    f"the buffer of the store {self.objects.where} is full (replay.buffer): "
+                    f"{self._waiting()} are waiting. The run pauses until some are written"
+                )
         if said:
             logger.warning("the store accepts rows again: the run continues")
 
