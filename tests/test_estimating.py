@@ -323,7 +323,7 @@ def test_data_that_do_not_fit(data, tmp_path, capsys):
     assert main(["estimate", str(tmp_path / "run"), "--data", str(data)]) == 1
     assert re.search("does not fit the agent.* in the agent", capsys.readouterr().err)
     assert main(["estimate", str(tmp_path / "run")]) == 1
-    assert "was not trained on recorded data. Pass the dataset to estimate from" in capsys.readouterr().err
+    assert "was not trained on recorded data. Pass those to estimate from" in capsys.readouterr().err
 
 
 def test_an_interrupted_estimate_is_that_after_the_updates_made(data, tmp_path, capsys, monkeypatch):

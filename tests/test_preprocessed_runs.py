@@ -109,7 +109,7 @@ def test_a_loaded_agent_sees_as_the_learner_does(name: str, tmp_path: Path) -> N
     for _ in range(25):
         expected, inner = rebuilt.algo.policy.act(step, inner, "eval")
         raw = step.obs[key].numpy()
-        decoded = [agent._codec(action) for action in expected.numpy()]
+        decoded = [agent.codec(action) for action in expected.numpy()]
         both, together = agent.act(raw, together, is_first=step.is_first.numpy())
         for i in range(2):
             action, alone[i] = agent.act(raw[i], None if step.is_first[i] else alone[i])

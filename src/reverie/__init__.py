@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from reverie.agent.imagining import Imagined as Imagined
     from reverie.agent.imagining import ModelState as ModelState
     from reverie.agent.loading import load as load
-    from reverie.agent.registry import register as register
     from reverie.agent.sb3 import import_sb3 as import_sb3
     from reverie.agent.sharing import SharedAgent as SharedAgent
     from reverie.agent.sharing import pull as pull
     from reverie.agent.sharing import push as push
+    from reverie.agent.sharing import register as register
     from reverie.agent.sharing import shared as shared
     from reverie.algos.a2c import A2CConfig as A2CConfig
     from reverie.algos.base import AlgorithmConfig as AlgorithmConfig
@@ -87,9 +87,8 @@ _PLACES = {
     "agent.extract": "Extracted extract",
     "agent.imagining": "Imagined ModelState",
     "agent.loading": "load",
-    "agent.registry": "register",
     "agent.sb3": "import_sb3",
-    "agent.sharing": "SharedAgent pull push shared",
+    "agent.sharing": "SharedAgent pull push register shared",
     "algos.a2c": "A2CConfig",
     "algos.base": "AlgorithmConfig",
     "algos.bc": "BCConfig",

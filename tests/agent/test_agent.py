@@ -42,7 +42,7 @@ def test_an_agent_is_told_of_actions_of_any_space(trained):
     _, state = agent.act(np.zeros((2, 4), np.float32))
     turn = spaces.Tuple((spaces.Discrete(3, start=1), spaces.MultiBinary(2)))
     agent.action_space = spaces.Dict({"push": spaces.Box(np.float32([-1, 0]), np.float32([3, 10])), "turn": turn})
-    agent._codec = decode = ActionCodec(agent.action_space)
+    agent.codec = decode = ActionCodec(agent.action_space)
     push, bits = np.float32([[2, 5], [-1, 10]]), np.int8([[0, 1], [1, 1]])
     told = agent.override(state, {"push": push, "turn": (np.array([3, 1]), bits)}).policy.action
     assert told[:, :2].tolist() == [[0.5, 0.0], [-1.0, 1.0]]

@@ -133,7 +133,7 @@ def test_a_tail_begins_anew_where_lines_were_set_aside(tmp_path):
 def test_a_lane_knows_how_far_its_run_is(tmp_path):
     entry(tmp_path / "m.jsonl", 200, episode__score=-5.0, counters__updates=90.0)
     lane = Lane("seed 3", tmp_path / "m.jsonl", 1000)
-    assert (lane.position, lane.updates, lane.seconds) == (200, 90, 20.0)
+    assert (lane.position, lane.updates) == (200, 90)
     lane.begin()
     assert lane.cells() == {
         "steps": "200 / 1,000", "share": "20%", "return": "-5", "eval": "-", "rate": "-", "left": "-",

@@ -153,7 +153,7 @@ def test_a_file_that_cannot_be_written_for_a_while_ends_no_run(tmp_path, said):
         patient.write({"report/dream": VIDEO}, step)
     patient.close()
     assert path.read_text() == "".join(json.dumps({"step": step, **wide}) + "\n" for step in range(20))
-    full = "the log cannot write: [Errno 28] No space left on device. The run continues, and later entries go to it"
+    full = "the log cannot write: [Errno 28] No space left on device. The run continues; later entries go to it"
     assert said == [full] * 2
 
 

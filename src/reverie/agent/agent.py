@@ -1,4 +1,4 @@
-"""A trained agent that acts on the observations of Gymnasium environments, one or many at once."""
+"""A trained agent that acts on the observations of Gymnasium environments, one or many at once; its evaluation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from reverie.agent.imagining import Imagined, ModelState, imagine, observe, prob
 from reverie.agent.observer import Observer
 from reverie.algos.base import Algorithm
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import ConfigError, brief, did_you_mean
+from reverie.core.errors import ConfigError, RunError, brief, did_you_mean
+from reverie.core.files import writing
+from reverie.core.logger import logger
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.spaces import ActionCodec, column, follow, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsSpec, signature
@@ -31,11 +33,14 @@ from reverie.envs.make import MakeEnv, make_gym
 from reverie.envs.wrappers import FlatObs, FrameStack
 from reverie.experiment.build import check_fit, make_eval_env
 from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.log.video import write_video
 from reverie.run.collect import initial_state, random_action
 from reverie.run.evaluate import Evaluation, evaluate
+from reverie.run.folder import RunFolder, write_found
 
 if TYPE_CHECKING:
     from reverie.agent.export import Exported
+
 
 Actions = Literal["mode", "sample"]
 MODES: dict[str, Mode] = {"mode": "eval", "sample": "explore"}
@@ -63,59 +68,37 @@ class Agent:
         action_space: Gymnasium space of the actions that :meth:`act` returns.
         observation_space: Gymnasium space of the observations that :meth:`act` takes, declared by the environment or
             the data, or inferred; None if the agent observes rendered frames, whose size no space declares.
+        obs_spec: observations that the networks receive.
+        action_spec: actions that the policy chooses from.
         frames_per_second: of videos in real time, one frame per decision of the policy.
         factory: makes the environment if it was given from Python; None if it is made from ``config.env.id``.
     """
 
     def __init__(
-        self,
-        config: ExperimentConfig,
-        algo: Algorithm,
-        flat: FlatEnv,
-        factory: MakeEnv | None,
-        run: Path,
-        checkpoint: Path,
-        step: int,
-    ) -> None:
+        self, config: ExperimentConfig, algo: Algorithm, flat: FlatEnv, factory: MakeEnv | None,
+        run: Path, checkpoint: Path, step: int,
+    ) -> None:  # fmt: skip
         """Set up an agent; users call :func:`reverie.load`. ``flat`` defines the spaces; it is not stepped."""
-        self.config = config
-        self.algo = algo
-        self.factory = factory
-        self.run = run
-        self.checkpoint = checkpoint
-        self.step = step
+        self.config, self.algo, self.factory = config, algo, factory
+        self.run, self.checkpoint, self.step = run, checkpoint, step
         self.observer: Observer = Observer(flat, config.env)
         self.action_space: spaces.Space[Any] = flat.env.action_space
         self.observation_space: spaces.Space[Any] | None = self.observer.accepted
         per_second = (flat.metadata or {}).get("render_fps") or 30
         self.frames_per_second: int = max(1, round(per_second / config.env.frames))
-        self._codec = ActionCodec(self.action_space)
+        self.codec: ActionCodec = ActionCodec(self.action_space)
+        self.obs_spec: ObsSpec = self.observer.spec
+        self.action_spec: ActionSpec = self.codec.spec
 
     def __repr__(self) -> str:
         config = self.config
         where = f"on {config.data.path}" if config.env.id == NO_ENV else f"in {config.env.id}"
         return f"Agent({config.algo.algorithm} {where}, from {self.checkpoint})"
 
-    @property
-    def obs_spec(self) -> ObsSpec:
-        """Observations that the networks receive."""
-        return self.observer.spec
-
-    @property
-    def action_spec(self) -> ActionSpec:
-        """Actions that the policy chooses from."""
-        return self._codec.spec
-
     def act(
-        self,
-        obs: Any,
-        state: AgentState | None = None,
-        *,
-        actions: Actions = "mode",
-        is_first: Any = None,
-        reward: Any = 0.0,
-        action_mask: Any = None,
-    ) -> tuple[Any, AgentState]:
+        self, obs: Any, state: AgentState | None = None, *,
+        actions: Actions = "mode", is_first: Any = None, reward: Any = 0.0, action_mask: Any = None,
+    ) -> tuple[Any, AgentState]:  # fmt: skip
         """Choose an action for an observation.
 
         Args:
@@ -144,35 +127,26 @@ class Agent:
             first = np.ones(len(rows), bool)
         told = [None] * len(rows) if action_mask is None else [action_mask] if single else list(action_mask)
         chosen, after = self.decide(rows, state, actions, first, reward, told)
-        decoded = [self.environment_action(action) for action in chosen.cpu().numpy()]
+        decoded = [self.codec(action) for action in chosen.cpu().numpy()]
         if single:
             return decoded[0], after
         room: Any = create_empty_array(self.action_space, len(rows))
         return concatenate(self.action_space, decoded, room), after
 
     def decide(
-        self,
-        rows: Sequence[Any],
-        state: AgentState,
-        actions: Actions,
-        first: np.ndarray,
-        reward: Any,
+        self, rows: Sequence[Any], state: AgentState, actions: Actions, first: np.ndarray, reward: Any,
         told: Sequence[Any],
-    ) -> tuple[Tensor, AgentState]:
+    ) -> tuple[Tensor, AgentState]:  # fmt: skip
         """Do :meth:`act` for a list of observations and of what is ``told`` of legal actions; return flat actions."""
         stacks = tuple(copy.deepcopy(stack) for stack in state.stacks)  # the caller may go back to the old state
         flat = [self.observer(row, *more) for row, *more in zip(rows, stacks, first, told, strict=True)]
         chosen, policy = self.algo.policy.act(_step(flat, first, reward), state.policy, mode_of(actions))
         return chosen, AgentState(policy, stacks)
 
-    def environment_action(self, flat: np.ndarray) -> Any:
-        """Return the action of ``action_space`` for a flat one, ``[A]``."""
-        return self._codec(flat)
-
     def random_action(self, shown: Mapping[str, Any], rng: np.random.Generator) -> Any:
         """Return a random action that is legal by the mask in ``shown``, an observation as learners see it."""
         legal = torch.from_numpy(np.asarray(shown[MASK], bool))[None]
-        return self._codec(random_action(self.action_spec, 1, rng, legal)[0].numpy())
+        return self.codec(random_action(self.action_spec, 1, rng, legal)[0].numpy())
 
     def initial_state(self, num_envs: int) -> Any:
         """Return the policy's state before the first observation: its exploration is that at the checkpoint."""
@@ -181,40 +155,26 @@ class Agent:
     def override(self, state: AgentState, action: Any) -> AgentState:
         """Return the state for the case that another action is executed than :meth:`act` returned with ``state``.
 
-        A world model predicts from the actions that were taken, so tell it if an exploration of your own, a safety
-        layer or a person replaced one. ``action`` is in ``action_space``; of N environments, a batch as their vector
-        takes it.
-
-        Raises:
-            DataError: ``action`` is not in the space.
+        ``action``: in ``action_space``, else DataError; of N environments, a batch as their vector takes it.
         """
         flat = self.flat_actions(action, len(state.stacks))
         return AgentState(self.algo.policy.override(state.policy, torch.from_numpy(flat)), state.stacks)
 
     def flat_actions(self, actions: Any, count: int = -1) -> np.ndarray:
-        """Return the environment's actions as rows hold them, ``[n, A]`` float32: one-hot, or scaled to [-1, 1].
-
-        ``actions``: n of them, as the action of a vector environment: ``[0, 0, 1]`` where actions are discrete.
+        """Return n actions of a vector environment as rows hold them: one-hot, or in [-1, 1]; ``[n, A]`` float32.
 
         Raises:
             DataError: one is not in ``action_space``.
-            ValueError: there are not ``count``, if that is given.
         """
         columns: dict[str, np.ndarray] = {}
         for path, leaf in leaves_of(self.action_space):
             values = np.asarray(follow(actions, path)).reshape(count, *(leaf.shape or ()))
             columns[column("action", path)] = values.astype(np.float64)
             columns["is_last"] = np.zeros(len(values), bool)
-        return self._codec.encode(columns)
+        return self.codec.encode(columns)
 
     def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
-        """Make an environment as in training: same action repeat, random no-ops at the start, and time limit.
-
-        ``render``: with ``render_mode="rgb_array"``, if it supports that.
-
-        Raises:
-            EnvError: the environment cannot be made.
-        """
+        """Make an environment as in training; EnvError if it cannot be made. ``render``: as RGB arrays, if it can."""
         return make_gym(self.config.env, self.factory, render)
 
     def episode(self, number: int, data: DatasetConfig | Path | str | None = None) -> Batch:
@@ -247,14 +207,9 @@ class Agent:
         return observe(self, rows, seed)
 
     def imagine(
-        self,
-        state: ModelState,
-        steps: int | None = None,
-        *,
-        actions: Any = None,
-        mode: Actions = "mode",
-        seed: int | None = None,
-    ) -> Imagined:
+        self, state: ModelState, steps: int | None = None, *,
+        actions: Any = None, mode: Actions = "mode", seed: int | None = None,
+    ) -> Imagined:  # fmt: skip
         """Imagine on from a state of the world model, which may have been edited (:meth:`ModelState.replace`).
 
         Args:
@@ -284,14 +239,9 @@ class Agent:
         return probed(self, state, given or {})
 
     def steer(
-        self,
-        state: ModelState,
-        probe: Mapping[str, Any],
-        given: Mapping[str, Any] | None = None,
-        *,
-        steps: int = 200,
-        lr: float = 0.01,
-    ) -> ModelState:
+        self, state: ModelState, probe: Mapping[str, Any], given: Mapping[str, Any] | None = None, *,
+        steps: int = 200, lr: float = 0.01,
+    ) -> ModelState:  # fmt: skip
         """Return states that the probes read otherwise, to imagine on from: h is moved by gradient steps of Adam.
 
         The latents z stay. Whether the world model takes such a state as the probe does is what dreaming on shows.
@@ -326,14 +276,9 @@ class Agent:
             yield recorded
 
     def evaluate(
-        self,
-        episodes: int = 10,
-        *,
-        actions: Actions = "mode",
-        record: bool = False,
-        seed: int | None = None,
-        time_limit: int | None = None,
-    ) -> Evaluation:
+        self, episodes: int = 10, *,
+        actions: Actions = "mode", record: bool = False, seed: int | None = None, time_limit: int | None = None,
+    ) -> Evaluation:  # fmt: skip
         """Play whole episodes in new environments, and count their true rewards, not clipped ones.
 
         Args:
@@ -376,11 +321,37 @@ def check_word(name: str, value: str, known: Collection[str]) -> None:
 
 
 def _step(rows: list[FlatObs], first: np.ndarray, reward: Any) -> Step:
+    obs = {key: torch.from_numpy(np.stack([row[key] for row in rows])) for key in rows[0]}
+    reward = torch.as_tensor(reward, dtype=torch.float32).expand(len(rows))
     none = torch.zeros(len(rows), dtype=torch.bool)
-    return Step(
-        obs={key: torch.from_numpy(np.stack([row[key] for row in rows])) for key in rows[0]},
-        reward=torch.as_tensor(reward, dtype=torch.float32).expand(len(rows)),
-        is_first=torch.from_numpy(first),
-        is_last=none,
-        is_terminal=none,
-    )
+    return Step(obs=obs, reward=reward, is_first=torch.from_numpy(first), is_last=none, is_terminal=none)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationReport:
+    """An evaluation, and the files that hold it."""
+
+    evaluation: Evaluation
+    files: dict[str, Path]
+    """Written files by name: "evaluation", and "video" if one was asked for and the environment can be rendered."""
+
+
+def evaluate_run(
+    agent: Agent, episodes: int = 20, *,
+    actions: Actions = "mode", video: bool = False, seed: int | None = None, time_limit: int | None = None,
+) -> EvaluationReport:  # fmt: skip
+    """Play ``episodes`` as :meth:`Agent.evaluate` does; write eval.json, and with ``video`` the first one."""
+    evaluation = agent.evaluate(episodes, actions=actions, record=video, seed=seed, time_limit=time_limit)
+    folder, files = RunFolder(agent.run), dict[str, Path]()
+    content = {"updates" if agent.config.offline else "env_steps": agent.step, **evaluation.to_dict()}
+    content |= {"checkpoint": agent.checkpoint.name} | ({} if time_limit is None else {"time_limit": time_limit})
+    try:
+        with writing(folder.path):
+            write_found(folder.evaluation, content)
+            files["evaluation"] = folder.evaluation
+            if evaluation.frames is not None:
+                path = folder.videos / f"eval-{agent.step:012d}.mp4"
+                files["video"] = write_video(path, evaluation.frames, agent.frames_per_second)
+    except RunError as error:
+        logger.warning(str(error))
+    return EvaluationReport(evaluation=evaluation, files=files)

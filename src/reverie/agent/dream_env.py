@@ -40,6 +40,7 @@ the model has seen at least, unless it saw its beginning."""
 AT_ONCE = 16
 """Windows that are filtered together."""
 
+METADATA = {"render_modes": ["rgb_array"], "render_fps": FPS}
 Obs = Any
 """An observation of the space of the dream, or of a vector of dreams."""
 
@@ -55,25 +56,13 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         horizon: steps after which dreams are truncated.
     """
 
-    metadata: dict[str, Any] = {  # noqa: RUF012  # an instance variable in Gymnasium
-        "render_modes": ["rgb_array"],
-        "render_fps": FPS,
-        "autoreset_mode": AutoresetMode.NEXT_STEP,
-    }
+    metadata: dict[str, Any] = METADATA | {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
     def __init__(
-        self,
-        run: Agent | Path | str,
-        num_envs: int = 1,
-        *,
-        checkpoint: Path | str | None = None,
-        device: str = "auto",
-        start: Start = "replay",
-        horizon: int | None = None,
-        observations: Literal["decoded", "latent"] = "decoded",
-        ends: Literal["sampled", "likely"] = "sampled",
-        render_mode: str | None = None,
-    ) -> None:
+        self, run: Agent | Path | str, num_envs: int = 1, *, checkpoint: Path | str | None = None, device: str = "auto",
+        start: Start = "replay", horizon: int | None = None, observations: Literal["decoded", "latent"] = "decoded",
+        ends: Literal["sampled", "likely"] = "sampled", render_mode: str | None = None,
+    ) -> None:  # fmt: skip
         check_word("observations", observations, ("decoded", "latent"))
         check_word("ends", ends, ("sampled", "likely"))
         self.agent: Agent = run if isinstance(run, Agent) else load(run, checkpoint=checkpoint, device=device)
@@ -175,10 +164,10 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         seen, spec = self._seen(self._before(1)), dict(self.agent.obs_spec)
         if not seen:
             raise ConfigError("the decoder predicts none of the observations: set observations = 'latent'.")
-        if not decodes:
-            spec["observation"] = ObsPart(kind="vector", shape=(self._rssm.feature_width,), dtype="float32")
-        chosen = {key: spec[key] for key in seen}
-        return codec_of(self.agent, chosen) if decodes else plain_codec(chosen)
+        if decodes:
+            return codec_of(self.agent, {key: spec[key] for key in seen})
+        spec["observation"] = ObsPart(kind="vector", shape=(self._rssm.feature_width,), dtype="float32")
+        return plain_codec({key: spec[key] for key in seen})
 
     def _decoded(self, latent: Latent) -> dict[str, torch.Tensor]:
         """Return predicted observations ``[N, ...]`` by key."""
@@ -199,10 +188,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
 class DreamEnv(gymnasium.Env[Any, Any]):
     """One dream at a time; see :func:`dream_env`, which makes it."""
 
-    metadata: dict[str, Any] = {  # noqa: RUF012  # an instance variable in Gymnasium
-        "render_modes": ["rgb_array"],
-        "render_fps": FPS,
-    }
+    metadata: dict[str, Any] = METADATA
 
     def __init__(self, run: Agent | Path | str, **settings: Any) -> None:
         self._dreams = DreamVectorEnv(run, 1, **settings)
@@ -239,10 +225,9 @@ def dream_env(run: Agent | Path | str, **settings: Any) -> DreamEnv:
     The same as ``gymnasium.make("reverie/Dream-v0", run=run, ...)`` without its wrappers. For many dreams with one step
     of the model: ``gymnasium.make_vec("reverie/Dream-v0", num_envs=64, run=run, ...)``.
 
-    Observations are in the space of the run's environment, as its agent was shown it, with the mask of legal actions if
-    the model predicts one; numbers are clipped to the bounds, and of classes the likeliest is shown. If images were
-    resized or observations stacked, the space is that of the results. Rewards are the expected ones, after
-    ``env.clip_reward``.
+    Observations are in the space of the run's environment, or of its resized images or stacks, with the mask of legal
+    actions if the model predicts one; numbers are clipped to the bounds, and of classes the likeliest is shown. Rewards
+    are the expected ones, after ``env.clip_reward``.
 
     Args:
         run: a run folder, or an agent, of any Dreamer or Plan2Explore, or of TD-MPC2, whose dreams show latents.
@@ -290,10 +275,7 @@ def plain_codec(spec: ObsSpec) -> ObsCodec:
 
 
 def within(values: np.ndarray, leaf: Leaf) -> np.ndarray:
-    """Return predictions ``[N, ...]`` as possible values of what they predict, ``[N, *part.shape]``.
-
-    Of classes it is the likeliest one; numbers are clipped to their bounds, and rounded where they are integers.
-    """
+    """Return predictions ``[N, ...]`` as possible values ``[N, *shape]``: the likeliest class, or clipped numbers."""
     part, space, whole = leaf.part, leaf.space, np.dtype(leaf.part.dtype).kind != "f"
     if part.kind == "categorical" and values.shape[1:] != part.shape:
         values = values.argmax(-1)

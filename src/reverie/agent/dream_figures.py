@@ -33,25 +33,14 @@ Arrays = dict[str, np.ndarray]
 
 
 def draw(
-    agent: Agent,
-    batch: Batch,
-    predicted: Arrays,
-    context: int,
-    errors: Arrays,
-    repeated: Arrays,
-    units: dict[str, str],
-    data: str = "",
-) -> dict[str, Path]:
-    """Draw the videos, the traces of all numbers over time, and the errors; return the files.
-
-    ``data``: where recorded episodes are from, for the titles; "" for played ones.
-    """
+    agent: Agent, batch: Batch, predicted: Arrays, context: int, errors: Arrays, repeated: Arrays,
+    units: dict[str, str], data: str,
+) -> dict[str, Path]:  # fmt: skip
+    """Draw videos, traces of numbers over time, and errors; return the files. ``data``: a dataset for titles, or ""."""
     from reverie.log.plot import dream_errors, dream_traces  # matplotlib: who only acts or looks never needs it
 
     folder = RunFolder(agent.run).dream
-    title = f"dream on {Path(data).name or agent.config.env.id}"
-    files: dict[str, Path] = {}
-    several = distinct(batch)
+    title, files, several = f"dream on {Path(data).name or agent.config.env.id}", dict[str, Path](), distinct(batch)
     names = {key: dreamt_name(key) for key in agent.obs_spec if dreamt_name(key) in predicted}
     sides = {key: batch.obs[key].numpy() for key in names}, {key: predicted[name] for key, name in names.items()}
     if pictures := painted(agent, *({key: x[several[:PAINTED]] for key, x in side.items()} for side in sides)):
@@ -99,10 +88,7 @@ def distinct(batch: Batch) -> list[int]:
 
 
 def painted(agent: Agent, *sides: Arrays) -> list[np.ndarray] | None:
-    """Let the environment draw observations ``[B, T, ...]`` by key as pictures ``[B, T, H, W, 3]``, for each side.
-
-    A side holds true observations, or predictions of them. None: see :func:`painting`.
-    """
+    """Do :func:`painting` for each side: of true observations ``[B, T, ...]`` by key, or of predictions."""
     with painting(agent, [key for key in agent.obs_spec if all(key in side for side in sides)]) as paint:
         return None if paint is None else [paint(side) for side in sides]
 
@@ -113,11 +99,7 @@ Draw = Callable[[Arrays], np.ndarray]
 
 @contextlib.contextmanager
 def painting(agent: Agent, keys: Collection[str]) -> Iterator[Draw | None]:
-    """Make the agent's environment, and let it draw observations of these keys.
-
-    None if there is no way to draw this environment from these, as for images of any other kind than MiniGrid's and
-    MinAtar's.
-    """
+    """Make the agent's environment, and let it draw observations of these keys; None if there is no way."""
     spec = {key: part for key, part in agent.obs_spec.items() if key in keys}
     unknown = agent.config.env.pixels != "none" or not spec
     if unknown or isinstance(agent.factory, Single):  # a user's instance may be in the middle of an episode
@@ -144,11 +126,7 @@ def _pictures(paint: Paint, spec: ObsSpec, stacked: int, side: Arrays) -> np.nda
 
 @contextlib.contextmanager
 def drawing(agent: Agent, keys: Collection[str]) -> Iterator[Draw]:
-    """Do :func:`painting`; where there is no way, draw the first image among the observations.
-
-    Raises:
-        ConfigError: none is an image.
-    """
+    """Do :func:`painting`, or draw the first image among the observations; ConfigError if there is none."""
     with painting(agent, keys) as paint:
         images = [key for key, part in agent.obs_spec.items() if part.kind == "image" and key in keys]
         if paint is None and not images:
@@ -156,12 +134,12 @@ def drawing(agent: Agent, keys: Collection[str]) -> Iterator[Draw]:
                 f"there is no way to draw observations of {agent.config.env.id}, of which none is an image. Give it a "
                 "method render_observation (docs/environments.md, Drawing observations)."
             )
-        yield paint or functools.partial(_shown_image, images[0], agent)
 
+        def first_image(side: Arrays) -> np.ndarray:
+            image = light(side[images[0]], agent.obs_spec[images[0]])
+            return upscale(to_rgb(newest(image, agent.config.env.frame_stack)), SIDE)
 
-def _shown_image(key: str, agent: Agent, side: Arrays) -> np.ndarray:
-    image = light(side[key], agent.obs_spec[key])
-    return upscale(to_rgb(newest(image, agent.config.env.frame_stack)), SIDE)
+        yield paint or first_image
 
 
 def _observed(values: np.ndarray, part: ObsPart, stacked: int) -> np.ndarray:

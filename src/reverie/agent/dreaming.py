@@ -59,15 +59,9 @@ class DreamReport:
 
 
 def dream(
-    agent: Agent,
-    *,
-    context: int | None = None,
-    horizon: int = 48,
-    sequences: int = 6,
-    actions: Actions = "mode",
-    seed: int | None = None,
-    data: DatasetConfig | Path | str | None = None,
-) -> DreamReport:
+    agent: Agent, *, context: int | None = None, horizon: int = 48, sequences: int = 6, actions: Actions = "mode",
+    seed: int | None = None, data: DatasetConfig | Path | str | None = None,
+) -> DreamReport:  # fmt: skip
     """Show the model ``context`` rows of episodes, let it imagine the rest, and compare the two.
 
     The agent plays the episodes, or they are recorded ones: then nothing is played and no environment is needed, and
@@ -101,10 +95,7 @@ def dream(
     seed = derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
     mode, longest = mode_of(actions), (CONTEXT if context is None else context) + horizon
     if data is not None and mode != "eval":
-        raise ConfigError(
-            f"actions = {actions!r} with data: recorded episodes are predicted under the recorded actions. "
-            "Leave one of the two out."
-        )
+        raise ConfigError(f"actions = {actions!r} with data: recorded episodes keep their actions. Leave one out.")
     source = played(agent, longest, mode, seed) if data is None else recorded(agent, data, longest)
     with source as (episodes, about), reproducible(seed):
         if context is None:
@@ -153,8 +144,8 @@ def check_finite(predicted: Arrays, checkpoint: Path) -> None:
     for key, values in predicted.items():
         if not np.isfinite(values).all():
             raise RunError(
-                f"the world model of {checkpoint.name} predicts NaN or infinity for '{key}': expected finite numbers. "
-                "Nothing was written. Use an earlier --checkpoint, or a smaller --horizon."
+                f"the world model of {checkpoint.name} predicts NaN or infinity for '{key}'; nothing was written. "
+                "Use an earlier --checkpoint, or a smaller --horizon."
             )
 
 
@@ -162,9 +153,8 @@ def packed(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
     """Return an ``.npz`` of arrays ``[B, T, ...]``: what happened, and what the model predicted, row by row.
 
     ``truth/KEY`` and ``dream/KEY`` for each observation (``algos/base.py: dreamt_name``), for ``reward``, and for
-    ``cont``, which is 0 where an episode is terminal and 1 elsewhere; ``action``, taken at each row; ``is_first`` and
-    ``is_last``; ``inside/deter``, ``inside/stoch`` and ``inside/value``. The first rows, ``context`` in dream.json,
-    were seen; the others imagined.
+    ``cont``, which is 0 where an episode is terminal and 1 elsewhere; ``action``, ``is_first`` and ``is_last``;
+    ``inside/deter``, ``inside/stoch`` and ``inside/value``. The first rows, ``context`` in dream.json, were seen.
     """
     arrays = {"action": batch.action.numpy(), "is_first": batch.is_first.numpy(), "is_last": batch.is_last.numpy()}
     arrays |= {f"truth/{key}": value for key, value in truth.items()}
@@ -181,9 +171,8 @@ def truths(batch: Batch, spec: ObsSpec) -> Arrays:
     """Return the targets of the predictions, in the same units; categorical observations one-hot."""
     out: Arrays = {}
     for key, part in spec.items():
-        array = batch.obs[key].numpy()
-        exact = one_hot(array, part) if part.kind == "categorical" else array.astype(np.float32)
-        out[dreamt_name(key)] = exact
+        values = batch.obs[key].numpy()
+        out[dreamt_name(key)] = one_hot(values, part) if part.kind == "categorical" else values.astype(np.float32)
     return out | {"reward": batch.reward.numpy(), "cont": 1.0 - batch.is_terminal.float().numpy()}
 
 
@@ -205,13 +194,18 @@ def measure(truth: Arrays, predicted: Arrays, spec: ObsSpec, context: int) -> tu
         real = truth[key].reshape(*truth[key].shape[:2], -1)
         held = np.broadcast_to(real[:, context - 1 : context], real.shape)
         for out, guess in ((errors, values.reshape(real.shape)), (repeated, held)):
-            if part is not None and part.kind == "categorical":
-                out[key] = np.abs(guess - real)[:, context:].sum(-1).mean(0) / 2 / max(1, len(part.classes))
-            else:
-                wrong = np.subtract(guess, real, dtype=np.float64)[:, context:]  # float32 does not hold large squares
-                out[key] = np.sqrt(np.square(wrong).mean((0, 2)))
+            out[key] = error_of(guess[:, context:], real[:, context:], part)
         units[key] = unit_of(key, part)
     return errors, repeated, units
+
+
+def error_of(guess: np.ndarray, real: np.ndarray, part: ObsPart | None) -> np.ndarray:
+    """Return the error ``[T]`` of predictions ``[B, T, n]`` in the unit of :func:`unit_of`."""
+    if part is not None and part.kind == "categorical":
+        shares: np.ndarray = np.abs(guess - real).sum(-1).mean(0) / 2 / len(part.classes)
+        return shares
+    wrong = np.subtract(guess, real, dtype=np.float64)  # float32 does not hold large squares
+    return np.asarray(np.sqrt(np.square(wrong).mean((0, 2))))
 
 
 def unit_of(key: str, part: ObsPart | None) -> str:
@@ -268,10 +262,7 @@ def recorded(agent: Agent, data: DatasetConfig | Path | str, longest: int) -> It
 
 
 def fitting(episodes: Iterator[Batch], sequences: int) -> tuple[int, Iterator[Batch]]:
-    """Return how many rows to show: a third of the usual length, 1 to ``CONTEXT``; and the same episodes ``[1, T]``.
-
-    The usual length is the median of the first ``sequences`` episodes.
-    """
+    """Return how many rows to show, a third of the median length, 1 to ``CONTEXT``; and all episodes ``[1, T]``."""
     first = list(itertools.islice(episodes, sequences))
     lengths = sorted(episode.shape[1] for episode in first) or [0]
     return max(1, min(CONTEXT, lengths[len(lengths) // 2] // 3)), itertools.chain(first, episodes)
@@ -306,11 +297,6 @@ def gather(episodes: Iterable[Batch], context: int, sequences: int, enough: int,
 
 def stacked(windows: Sequence[Batch]) -> Batch:
     """Return windows ``[B, T]`` of one length as one batch, without extras."""
-    return Batch(
-        obs={key: torch.cat([one.obs[key] for one in windows]) for key in windows[0].obs},
-        **{
-            name: torch.cat([getattr(one, name) for one in windows])
-            for name in ("action", "reward", *FLAGS, "weight", "index")
-        },
-        extras={},
-    )
+    names = ("action", "reward", *FLAGS, "weight", "index")
+    obs = {key: torch.cat([one.obs[key] for one in windows]) for key in windows[0].obs}
+    return Batch(obs=obs, **{name: torch.cat([getattr(one, name) for one in windows]) for name in names}, extras={})

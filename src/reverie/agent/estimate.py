@@ -1,8 +1,4 @@
-"""Estimate the return of a policy from recorded rows alone, where there is no environment to evaluate it in.
-
-The estimator is fitted Q evaluation (FQE, ``algos/fqe.py``). It estimates discounted returns, which are not scores: all
-its names in the logs begin with ``estimate/``.
-"""
+"""Estimate the discounted return of a policy from recorded rows alone, by fitted Q evaluation (``algos/fqe.py``)."""
 
 from __future__ import annotations
 
@@ -66,8 +62,8 @@ class PolicyEstimate:
     """Estimated return of a policy from the first states of a dataset's episodes, and the returns recorded there."""
 
     value: IntervalEstimate
-    """Mean discounted return that FQE expects of the policy, with a 95 % bootstrap interval over episodes. The interval
-    is that of a mean over these first states; it does not contain the error of FQE itself."""
+    """Mean discounted return that FQE expects of the policy, with a 95 % bootstrap interval over first states; the
+    error of FQE itself is not in it."""
     recorded: IntervalEstimate
     """Mean discounted return of the recorded episodes. Rewards that would have followed a truncation are not in it,
     but in ``value`` they are."""
@@ -89,8 +85,8 @@ class PolicyEstimate:
     """Share of the discount's weight, (1 - gamma) sum_t gamma^t, that lies beyond the recorded steps, in [0, 1]: the
     mean over episodes of gamma^n after n steps that a truncation ended, and of 0 for terminal episodes."""
     agreement: dict[str, float] = field(default_factory=dict)
-    """How near the policy's actions are to the recorded ones: see :func:`agreement_of`. Of actions far from them the
-    data say little, and the estimate of a policy that takes them may be wrong by any amount."""
+    """How near the policy's actions are to the recorded ones: see :func:`agreement_of`. The estimate of a policy whose
+    actions are far from them may be wrong by any amount."""
 
     def metrics(self) -> dict[str, float]:
         """Return the numbers under their names in the logs, without the ends of an interval that is unknown."""
@@ -138,27 +134,16 @@ class Estimator:
     """FQE of one learner's policy on one dataset. Each estimate continues training where the one before stopped."""
 
     def __init__(
-        self,
-        algo: Algorithm,
-        dataset: Dataset,
-        obs_spec: ObsSpec,
-        action_spec: ActionSpec,
-        config: FQEConfig | None = None,
-        *,
-        seed: int = 0,
-        rewards: np.ndarray | None = None,
-        clipped: str = "none",
-    ) -> None:
+        self, algo: Algorithm, dataset: Dataset, obs_spec: ObsSpec, action_spec: ActionSpec,
+        config: FQEConfig | None = None, *, seed: int = 0, rewards: np.ndarray | None = None, clipped: str = "none",
+    ) -> None:  # fmt: skip
         """Prepare FQE. ``config`` None: :func:`config_for`, with the learner's discount and frame stacks.
 
-        ``rewards``: the true rewards of all rows ``[n]``, if the dataset holds clipped ones. ``clipped``: how rewards
-        had been clipped when they were collected, so that nobody knows the true ones.
+        ``rewards``: the true ones of all rows ``[n]``, if the dataset holds clipped ones. ``clipped``: how rewards had
+        been clipped when they were collected.
         """
-        self.algo = algo
-        self.dataset = dataset
-        self.seed = seed
-        self.action_spec = action_spec
-        self.clipped = clipped
+        self.algo, self.dataset, self.action_spec = algo, dataset, action_spec
+        self.seed, self.clipped = seed, clipped
         self.rewards: np.ndarray = dataset.column("reward") if rewards is None else rewards
         config = config or config_for(algo)
         self.discount: float = config.discount
@@ -168,21 +153,16 @@ class Estimator:
         self.cut_off: int
         self.beyond: float
         self.returns, self.cut_off, self.beyond = self._recorded()
-        device = str(algo.device)
-        self.fqe: FQE = config.build(obs_spec, action_spec, device, seed, self._units(config.discount))
-        if self.fqe.preprocess.normaliser is not None:
-            columns = {key: f"obs/{key}" for key in self.fqe.preprocess.normaliser.keys}
-            rows = dataset.storage.read(0, dataset.count, list(columns.values()), copy=False)
-            self.fqe.preprocess.normaliser.fit({key: torch.from_numpy(rows[at][0]) for key, at in columns.items()})
+        self.fqe: FQE = config.build(obs_spec, action_spec, str(algo.device), seed, self._units())
+        if (normaliser := self.fqe.preprocess.normaliser) is not None:
+            rows = dataset.storage.read(0, dataset.count, [f"obs/{key}" for key in normaliser.keys], copy=False)
+            normaliser.fit({key: torch.from_numpy(rows[f"obs/{key}"][0]) for key in normaliser.keys})
         self.rows: Replay = Replay(dataset.storage, self.fqe.window, seed=seed, config=BatchSamplerConfig(online=False))
         self.rows.batch_sampler.add(first[None], dataset.column("is_last")[None], collected=False)
         self.updates: int = 0
 
     def _recorded(self) -> tuple[np.ndarray, int, float]:
-        """Return the discounted return of each episode with a step, ``[E]``, and of these ``cut_off`` and ``beyond``.
-
-        Both are described in :class:`PolicyEstimate`.
-        """
+        """Return the discounted return of each episode with a step ``[E]``, ``cut_off`` and ``beyond`` (above)."""
         first = self.dataset.column("is_first")
         starts = np.flatnonzero(first)
         lengths = np.diff(np.append(starts, len(first)))
@@ -193,13 +173,12 @@ class Estimator:
         beyond = np.where(ended, 0.0, self.discount ** (lengths - 1.0))[stepped].mean()
         return np.add.reduceat(earned, starts)[stepped], int((stepped & ~ended).sum()), float(beyond)
 
-    def _units(self, discount: float) -> Units:
+    def _units(self) -> Units:
         """Return FQE's units, and bounds of all values: values relative to the returns' mean and to a scale.
 
-        The scale is the largest standard deviation of the episodes' returns, of rewards, and of recorded returns from
-        each row on. Where all of them are equal, it is their magnitude.
+        The scale is the largest standard deviation of returns, rewards, and returns from each row on, or a magnitude.
         """
-        first, rewards = self.dataset.column("is_first"), self.rewards
+        first, rewards, discount = self.dataset.column("is_first"), self.rewards, self.discount
         ended = np.append(first[1:], True)
         later = returns_to_go(reward=rewards, first=first, last=ended, terminal=ended, discount=discount)[~ended]
         reward = rewards[~first].astype(np.float64)
@@ -217,19 +196,16 @@ class Estimator:
     def estimate(
         self, updates: int, *, mode: Mode = "eval", draws: int = 1, env_steps: int = 0, watch: Watch | None = None
     ) -> PolicyEstimate:
-        """Make ``updates`` updates of FQE and return the estimate. No random generator outside is changed.
+        """Make ``updates`` updates of FQE and return the estimate; RunError if it is not finite.
+
+        No random generator outside is changed.
 
         Args:
             updates: gradient updates of FQE, at least 1.
             mode: "eval" takes the policy's most likely action, "explore" draws.
-            draws: actions per row, whose values are averaged; more than one make sense only if they are drawn.
+            draws: actions per row, at least 1, whose values are averaged.
             env_steps: where schedules of exploration begin; they matter only if actions are drawn.
             watch: follows the updates, and may end them early: the estimate is then that after those made.
-
-        Raises:
-            ConfigError: ``updates`` or ``draws`` is below 1.
-            DataError: the policy's actions are not of the dataset's kind.
-            RunError: the estimate is not finite.
         """
         AtLeast(1).check("updates", updates)
         AtLeast(1).check("draws", draws)
@@ -322,21 +298,13 @@ def thinned(values: np.ndarray) -> np.ndarray:
 
 
 def actions_of(
-    policy: Policy[Any],
-    columns: Mapping[str, np.ndarray],
-    width: int,
-    *,
-    mode: Mode = "eval",
-    draws: int = 1,
-    env_steps: int = 0,
-) -> np.ndarray:
-    """Return the actions that a policy would take in each row, float32 ``[rows, draws, A]``.
+    policy: Policy[Any], columns: Mapping[str, np.ndarray], width: int, *,
+    mode: Mode = "eval", draws: int = 1, env_steps: int = 0,
+) -> np.ndarray:  # fmt: skip
+    """Return the actions that a policy would take in each row, float32 ``[rows, draws, A]``; ``width`` is A.
 
-    A policy with state sees whole episodes in order, and its state is told the recorded actions (``override``), as if
-    the policy had collected the episodes. A ``Memoryless`` policy sees rows in the order of storage.
-
-    ``columns`` are all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward``, ``is_first``, ``is_last`` and
-    ``is_terminal``; ``width`` is A; ``draws`` is the number of actions per row.
+    A policy with state sees whole episodes in order, and is told the recorded actions (``override``). ``columns`` are
+    all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward`` and the flags.
     """
     seen = {name.removeprefix("obs/"): column for name, column in columns.items() if name.startswith("obs/")}
     fixed = {name: columns[name] for name in ("reward", *FLAGS)}
@@ -357,15 +325,10 @@ def actions_of(
 
 
 def orders(first: np.ndarray, carried: bool) -> Iterator[np.ndarray]:
-    """Yield tables ``[L, N]`` of row numbers: L batches of N rows, -1 is padding.
-
-    With state (``carried``), each of the N columns is an episode; those of similar length stand side by side.
-    """
-    total = len(first)
+    """Yield tables ``[L, N]`` of row numbers, -1 is padding. With state (``carried``), each column is an episode."""
+    total, size = len(first), min(BLOCK, len(first))
     if not carried:
-        out = np.full(-(-total // BLOCK) * min(BLOCK, total), -1, np.int64)
-        out[:total] = np.arange(total)
-        yield out.reshape(-1, min(BLOCK, total))
+        yield np.pad(np.arange(total), (0, -total % size), constant_values=-1).reshape(-1, size)
         return
     starts = np.flatnonzero(first)
     lengths = np.diff(np.append(starts, total))
@@ -377,9 +340,8 @@ def orders(first: np.ndarray, carried: bool) -> Iterator[np.ndarray]:
 def agreement_of(chosen: np.ndarray, taken: np.ndarray, spec: ActionSpec) -> dict[str, float]:
     """Compare the policy's actions in R rows, ``[R, n, A]``, with those that were taken there, ``[R, A]``.
 
-    Return ``same_action``, the share of actions whose classes are all those that were recorded, in [0, 1], unless there
-    are no discrete actions; and ``action_distance``, the root mean square difference of continuous actions in units of
-    half their range, unless there are none.
+    Return ``same_action``, the share whose classes are all those that were recorded, and ``action_distance``, the root
+    mean square difference of continuous actions in units of half their range.
     """
     discrete = np.zeros(spec.width, bool)
     for key, place in spec.slices().items():
@@ -400,26 +362,16 @@ class EstimateReport:
     """An estimate, and the file that holds it."""
 
     estimate: PolicyEstimate
-    """Estimated return of the policy, and returns of the recorded episodes."""
     files: dict[str, Path]
     """Written files by name: "estimate", or empty if it could not be written."""
 
 
 def estimate(
-    run: Path | str,
-    data: DatasetConfig | Path | str | None = None,
-    *,
-    updates: int = 20_000,
-    actions: Actions = "mode",
-    draws: int = 10,
-    discount: float | None = None,
-    checkpoint: Path | str | None = None,
-    algo: AlgorithmConfig | None = None,
-    device: str = "auto",
-    seed: int | None = None,
-    trust: bool = False,
-    watch: Watch | None = None,
-) -> EstimateReport:
+    run: Path | str, data: DatasetConfig | Path | str | None = None, *,
+    updates: int = 20_000, actions: Actions = "mode", draws: int = 10, discount: float | None = None,
+    checkpoint: Path | str | None = None, algo: AlgorithmConfig | None = None, device: str = "auto",
+    seed: int | None = None, trust: bool = False, watch: Watch | None = None,
+) -> EstimateReport:  # fmt: skip
     """Estimate the return of a run's agent by fitted Q evaluation (FQE), and write ``<run>/estimate.json``.
 
     Nothing is played and no environment is needed. World models see the recorded episodes in order.
@@ -454,9 +406,7 @@ def estimate(
     trained = saved_config(folder.path, NO_ENV, algo)
     own = trained.data if data is None else dataset_config(data, trained.data.storage)
     if not own.path:
-        raise RunError(
-            f"{folder.path} was not trained on recorded data. Pass the dataset to estimate from: --data PATH."
-        )
+        raise RunError(f"{folder.path} was not trained on recorded data. Pass those to estimate from: --data PATH.")
     config = trained.merge({"data": own, "env.clip_reward": "none"})
     checkpoints = Checkpoints(folder.checkpoints)
     path = checkpoints.select(checkpoint)
@@ -481,11 +431,11 @@ def estimate(
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed, clipped=recorded.clipped)
     draws = 1 if mode == "eval" else draws
     found = estimator.estimate(updates, mode=mode, draws=draws, env_steps=trained.explored(step), watch=watch)
-    content = {"step": step, **found.to_dict(), "checkpoint": path.name, "data": config.data.path}
+    content, files = {"step": step, **found.to_dict(), "checkpoint": path.name, "data": config.data.path}, {}
     try:
         with writing(folder.path):
             write_found(folder.estimate, content)
+            files["estimate"] = folder.estimate
     except RunError as error:
         logger.warning(str(error))
-        return EstimateReport(estimate=found, files={})
-    return EstimateReport(estimate=found, files={"estimate": folder.estimate})
+    return EstimateReport(estimate=found, files=files)

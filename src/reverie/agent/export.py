@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import logging
 import os
 import time
@@ -24,9 +24,10 @@ from reverie.agent.traced import Draws, PolicyFunction
 from reverie.core.accelerate import only
 from reverie.core.bounds import AtLeast
 from reverie.core.discover import version
-from reverie.core.errors import ConfigError, EnvError, RunError
+from reverie.core.errors import EnvError, RunError
 from reverie.core.files import write_json
 from reverie.core.randomness import derived_seeds, reproducible
+from reverie.log.artifacts import missing
 
 Format = Literal["onnx", "torch"]
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
@@ -64,15 +65,9 @@ class Exported:
 
 
 def export(
-    agent: Agent | Path | str,
-    out: Path | str | None = None,
-    *,
-    format: Format = "onnx",
-    actions: Actions = "mode",
-    batch: int = 1,
-    steps: int = 1000,
-    **loading: Any,
-) -> Exported:
+    agent: Agent | Path | str, out: Path | str | None = None, *,
+    format: Format = "onnx", actions: Actions = "mode", batch: int = 1, steps: int = 1000, **loading: Any,
+) -> Exported:  # fmt: skip
     """Write the policy of an agent as a file that runs without this library, and compare it with the agent.
 
     Its inputs are observations as learners see them; normalisation, stacks of frames, masks and the scaling of actions
@@ -96,7 +91,9 @@ def export(
     AtLeast(1).check("batch", batch)
     AtLeast(1).check("steps", steps)
     mode_of(actions)
-    opened = RUNTIMES[format]()
+    for package in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
+        if importlib.util.find_spec(package) is None:
+            raise missing(package, "export to ONNX")
     whole = agent if isinstance(agent, Agent) else load(agent, **loading)
     file = Path(out) if out is not None else whole.run / f"policy{SUFFIXES[format]}"
     plain = on_cpu(whole)
@@ -105,12 +102,12 @@ def export(
     try:
         with _quiet(), torch.no_grad(), only():
             function = _written(plain, actions, batch, part, format)
-        done = compared(plain, function, opened(part), actions, batch, steps)
+        done = compared(plain, function, opened(part, format), actions, batch, steps)
         found = Exported(file, file.with_suffix(".json"), **done)
         if found.differing > TIES * steps:
             raise RunError(
-                f"the exported policy acts differently from {whole!r} in {found.differing} of {steps} steps: expected "
-                f"differences of at most {CLOSE:g}. Nothing was written."
+                f"the exported policy acts differently from {whole!r} in {found.differing} of {steps} steps, by more "
+                f"than {CLOSE:g}. Nothing was written."
             )
         os.replace(part, file)
     finally:
@@ -148,16 +145,15 @@ def _written(agent: Agent, actions: Actions, batch: int, part: Path, format: For
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence what PyTorch's exporters say of packages that are not needed, and of their own parts."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("torch.onnx", "onnxscript"))}
+    for logger in levels:
         logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.setLevel(level)
 
 
@@ -167,37 +163,19 @@ Call = Callable[[Sequence[Tensor]], list[Tensor]]
 """Runs an exported policy: its inputs to its outputs."""
 
 
-def _onnx() -> Callable[[Path], Call]:
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        try:
-            runtime = importlib.import_module(package)
-        except ImportError as error:
-            raise ConfigError(
-                f"export to ONNX: the package {package} is not installed. Install it: pip install 'reverie-rl[export]'."
-            ) from error
-
-    def opened(file: Path) -> Call:
-        session = runtime.InferenceSession(file, providers=["CPUExecutionProvider"])
-        names = [one.name for one in session.get_inputs()]
-
-        def call(given: Sequence[Tensor]) -> list[Tensor]:
-            found = session.run(None, {name: x.numpy() for name, x in zip(names, given, strict=True)})
-            return [torch.from_numpy(np.asarray(x)) for x in found]
-
-        return call
-
-    return opened
-
-
-def _torch() -> Callable[[Path], Call]:
-    def opened(file: Path) -> Call:
+def opened(file: Path, format: Format) -> Call:
+    """Return what runs a file."""
+    if format == "torch":
         module = torch.export.load(file).module()
         return lambda given: list(module(*given))
+    session = importlib.import_module("onnxruntime").InferenceSession(file, providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_inputs()]
 
-    return opened
+    def call(given: Sequence[Tensor]) -> list[Tensor]:
+        found = session.run(None, {name: x.numpy() for name, x in zip(names, given, strict=True)})
+        return [torch.from_numpy(np.asarray(x)) for x in found]
 
-
-RUNTIMES: dict[str, Callable[[], Callable[[Path], Call]]] = {"onnx": _onnx, "torch": _torch}
+    return call
 
 
 # ---------------------------------------------------------------- comparing it with the agent
@@ -207,13 +185,12 @@ class Episodes:
     """What N environments show, one after the other, or random observations where there is no environment."""
 
     def __init__(self, agent: Agent, batch: int, seed: int) -> None:
-        self.agent = agent
+        self.agent, self.steps = agent, 0
         self.envs: list[gymnasium.Env[Any, Any]] = []
         self.first: np.ndarray = np.ones(batch, bool)
         self.reward: np.ndarray = np.zeros(batch, np.float32)
         self.obs: list[Any] = [None] * batch
         self.masks: list[Any] = [None] * batch
-        self.steps: int = 0
         try:
             for number in range(batch):
                 self.envs.append(agent.make_env(render=agent.config.env.pixels != "none"))
@@ -263,10 +240,7 @@ class Episodes:
 def compared(
     agent: Agent, function: PolicyFunction, call: Call, actions: Actions, batch: int, steps: int
 ) -> dict[str, Any]:
-    """Return in how many steps of episodes the file differs from the agent, by how much, and the times of both.
-
-    Both carry their own state. After a step that differs, the file goes on from the agent's.
-    """
+    """Return in how many steps the file differs from the agent, by how much, and the times of both."""
     seed, took, differing, error = derived_seeds(agent.config.seed)["test"], list[float](), 0, 0.0
     with reproducible(seed), contextlib.closing(Episodes(agent, batch, seed)) as seen:
         state = AgentState(agent.initial_state(batch), agent.observer.stacks(batch))
@@ -280,9 +254,10 @@ def compared(
             found = call([values[port.name] for port in function.read])
             took.append(time.perf_counter() - start)
             values |= dict(zip(function.kept, found[len(function.actions) :], strict=True))
-            taken = [agent.environment_action(row) for row in flat.numpy()]
+            taken = [agent.codec(row) for row in flat.numpy()]
             known = function.known(state.policy)
-            off = max([*function.off(found, taken), *(distance(values[name], x) for name, x in known.items())])
+            gaps = ((values[name].double() - x.double()).abs() for name, x in known.items() if x.numel())
+            off = max([*function.off(found, taken), *(float(gap.max()) for gap in gaps)])
             if off > CLOSE:
                 differing, values = differing + 1, values | known
             else:
@@ -297,33 +272,19 @@ def compared(
     return {"steps": steps, "differing": differing, "error": error, **times}
 
 
-def distance(one: Tensor, other: Tensor) -> float:
-    """Return the largest difference of two tensors."""
-    return float((one.double() - other.double()).abs().max()) if one.numel() else 0.0
-
-
 def described(
     agent: Agent, function: PolicyFunction, format: Format, actions: Actions, found: Exported
 ) -> dict[str, Any]:
     """Return the content of policy.json."""
-    return {
-        "file": found.file.name,
-        "format": format,
-        "algorithm": agent.config.algo.algorithm,
-        "env": agent.config.env.id,
-        "run": agent.run.name,
-        "checkpoint": agent.checkpoint.name,
-        "reverie": version(),
-        "torch": str(torch.__version__),
-        "actions": actions,
-        "use": SEMANTICS,
-        "inputs": [port.described() for port in function.read],
-        "outputs": [port.described() for port in function.outputs],
-        "compared": {
-            "steps": found.steps,
-            "differing": found.differing,
-            "largest_difference": found.error,
-            "microseconds": round(1e6 * found.seconds, 1),
-            "microseconds_of_the_agent": round(1e6 * found.agent_seconds, 1),
-        },
+    about = {"file": found.file.name, "format": format, "algorithm": agent.config.algo.algorithm}
+    about |= {"env": agent.config.env.id, "run": agent.run.name, "checkpoint": agent.checkpoint.name}
+    about |= {"reverie": version(), "torch": str(torch.__version__), "actions": actions, "use": SEMANTICS}
+    compared = {
+        "steps": found.steps,
+        "differing": found.differing,
+        "largest_difference": found.error,
+        "microseconds": round(1e6 * found.seconds, 1),
+        "microseconds_of_the_agent": round(1e6 * found.agent_seconds, 1),
     }
+    ports = {"inputs": function.read, "outputs": function.outputs}
+    return about | {k: [port.described() for port in x] for k, x in ports.items()} | {"compared": compared}

@@ -56,20 +56,13 @@ class Extracted:
     path: Path
     """The file or folder."""
     manifest: dict[str, Any]
-    """``run``, ``checkpoint``, ``data``, ``seed``, ``rows``, ``episodes``, and ``arrays``: the shape, dtype and unit of
-    each array by name."""
+    """``run``, ``checkpoint``, ``data``, ``seed``, ``rows``, ``episodes``, and ``arrays``: shape, dtype and unit."""
 
 
 def extract(
-    agent: Agent | Path | str,
-    *,
-    out: Path | str,
-    data: DatasetConfig | Path | str | None = None,
-    checkpoint: Path | str | None = None,
-    device: str = "auto",
-    seed: int | None = None,
-    overwrite: bool = False,
-) -> Extracted:
+    agent: Agent | Path | str, *, out: Path | str, data: DatasetConfig | Path | str | None = None,
+    checkpoint: Path | str | None = None, device: str = "auto", seed: int | None = None, overwrite: bool = False,
+) -> Extracted:  # fmt: skip
     """Filter recorded episodes through a world model, and write for each row what the model makes of it.
 
     The arrays, ``[rows, ...]`` each, are ``episode``, ``step``, ``is_first``, ``is_last``, ``is_terminal``, ``action``
@@ -84,8 +77,8 @@ def extract(
             rows; or ``.npz``, of which all arrays are held in memory.
         data: recorded data that fit the agent: a path, minari:NAME, or settings with further options of reading.
             None: the rows that the run has collected, or the data that it learned from alone.
-        checkpoint: of a run folder: see :func:`reverie.load`.
-        device: of a run folder: see :func:`reverie.load`.
+        checkpoint: of a run folder, as in :func:`reverie.load`.
+        device: of a run folder, likewise.
         seed: of the states, which are sampled. None: follows from the run's seed.
         overwrite: whether an earlier extraction at ``out`` is replaced, once the new one is complete.
 
@@ -102,10 +95,8 @@ def extract(
     with agent.recorded(data) as recorded, writing(path), reproducible(seeded(agent, seed)):
         path.parent.mkdir(parents=True, exist_ok=True)
         delete(target)
-        with (
-            staged_file(target) as staged,
-            shown(f"extracting {recorded.reader.path.name}", recorded.rows()) as counted,
-        ):
+        progress = shown(f"extracting {recorded.reader.path.name}", recorded.rows())
+        with staged_file(target) as staged, progress as counted:
             arrays: ZarrArrays | NpzArrays = (ZarrArrays if path.suffix == ".zarr" else NpzArrays)(staged)
             for piece in _extracted(agent, recorded, counted(recorded.parts())):
                 arrays.add(piece)
@@ -189,11 +180,10 @@ def pieces(parts: Iterable[Rows], size: int) -> Iterator[Rows]:
 
 def _contents(agent: Agent, arrays: ZarrArrays | NpzArrays) -> dict[str, Any]:
     """Return what the manifest says of the arrays."""
-    listed = {
-        name: {"shape": list(shape), "dtype": dtype, "unit": _unit(agent, name)}
-        for name, (shape, dtype) in arrays.sizes().items()
-    }
-    rows = next(iter(listed.values()))["shape"][0] if listed else 0
+    listed: dict[str, Any] = {}
+    for name, (shape, dtype) in arrays.sizes().items():
+        listed[name] = {"shape": list(shape), "dtype": dtype, "unit": _unit(agent, name)}
+    rows = listed["episode"]["shape"][0] if listed else 0
     return {"rows": rows, "episodes": arrays.episodes, "arrays": listed}
 
 

@@ -49,12 +49,9 @@ class ModelState:
         return found
 
     def replace(
-        self,
-        *,
-        deter: np.ndarray | float | None = None,
-        stoch: np.ndarray | float | None = None,
+        self, *, deter: np.ndarray | float | None = None, stoch: np.ndarray | float | None = None,
         classes: Mapping[int, Any] | np.ndarray | None = None,
-    ) -> ModelState:
+    ) -> ModelState:  # fmt: skip
         """Return these states with parts replaced; arrays may lack the first axis, for all B states alike.
 
         Args:
@@ -66,26 +63,9 @@ class ModelState:
         Raises:
             DataError: the latents have no classes.
         """
-        new = {"deter": self.deter, "stoch": self.stoch}
-        for name, values in {"deter": deter, "stoch": stoch}.items():
-            if values is not None:
-                new[name] = _like(new[name], values)
-        if classes is not None:
-            new["stoch"] = self._with_classes(new["stoch"], classes)
-        return ModelState(**new)
-
-    def _with_classes(self, stoch: np.ndarray, classes: Mapping[int, Any] | np.ndarray) -> np.ndarray:
-        count = stoch.shape[-1]
-        if count == 1:
-            raise DataError("the latents of this world model are numbers, without classes: replace stoch instead.")
-        index = stoch.argmax(-1)  # [B, S]
-        if isinstance(classes, Mapping):
-            for latent, value in classes.items():
-                index[:, latent] = value
-        else:
-            index[:] = classes
-        hot: np.ndarray = np.eye(count, dtype=np.float32)[index]
-        return hot
+        h = self.deter if deter is None else _like(self.deter, deter)
+        z = self.stoch if stoch is None else _like(self.stoch, stoch)
+        return ModelState(h, z if classes is None else _with_classes(z, classes))
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -217,9 +197,8 @@ def steer(
     with torch.enable_grad():
         for _ in range(steps):
             said = heads(latent._replace(deter=deter).feature, obs, probe)
-            (deter.grad,) = torch.autograd.grad(
-                torch.stack([v.loss(obs[k]).sum() for k, v in said.items()]).sum(), deter
-            )
+            loss = torch.stack([predicted.loss(obs[key]).sum() for key, predicted in said.items()]).sum()
+            (deter.grad,) = torch.autograd.grad(loss, deter)
             optim.step()
             deter.detach().clamp_(-1, 1)  # where the h of every cell is
     return ModelState(array(deter), state.stoch)
@@ -241,6 +220,18 @@ def _observed(agent: Agent, values: Mapping[str, Any], count: int) -> dict[str, 
         like = np.zeros((count, *part.shape), np.int64 if part.kind == "categorical" else np.float32)
         found[key] = torch.from_numpy(_like(like, value)).to(agent.algo.device)
     return found
+
+
+def _with_classes(stoch: np.ndarray, classes: Mapping[int, Any] | np.ndarray) -> np.ndarray:
+    """Return z ``[B, S, C]`` with other classes."""
+    count = stoch.shape[-1]
+    if count == 1:
+        raise DataError("the latents of this world model are numbers, without classes: replace stoch instead.")
+    index = stoch.argmax(-1)  # [B, S]
+    for latent, value in classes.items() if isinstance(classes, Mapping) else [(slice(None), classes)]:
+        index[:, latent] = value
+    hot: np.ndarray = np.eye(count, dtype=np.float32)[index]
+    return hot
 
 
 def _like(old: np.ndarray, new: Any) -> np.ndarray:

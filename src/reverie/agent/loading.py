@@ -41,14 +41,9 @@ SPACES_ALONE = (
 
 
 def load(
-    run: Path | str,
-    *,
-    env: EnvLike | None = None,
-    algo: AlgorithmConfig | None = None,
-    checkpoint: Path | str | None = None,
-    device: str = "auto",
-    trust: bool = False,
-) -> Agent:
+    run: Path | str, *, env: EnvLike | None = None, algo: AlgorithmConfig | None = None,
+    checkpoint: Path | str | None = None, device: str = "auto", trust: bool = False,
+) -> Agent:  # fmt: skip
     """Load the agent of a run.
 
     Args:
@@ -77,11 +72,7 @@ def load(
 
 
 def _loaded(
-    folder: RunFolder,
-    env: EnvLike | None,
-    algo: AlgorithmConfig | None,
-    checkpoint: Path | str | None,
-    device: str,
+    folder: RunFolder, env: EnvLike | None, algo: AlgorithmConfig | None, checkpoint: Path | str | None, device: str
 ) -> Agent:
     env = own_factory(folder.path, env, algo)
     config = saved_config(folder.path, env, algo)
@@ -113,7 +104,7 @@ def _loaded(
             compare_actions(recorded[1], flat.action_spec)
         learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
-        return Agent(config, learner, flat, factory, run=folder.path, checkpoint=path, step=step_of(path))
+        return Agent(config, learner, flat, factory, folder.path, path, step_of(path))
 
 
 def compare_actions(recorded: Space, action: ActionSpec) -> None:
@@ -168,10 +159,9 @@ def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | 
     saved = read_saved(run)
     for place, what in saved.custom.items():
         if (env if place == "env" else algo) is None:
-            argument = "env" if place == "env" else "algo"
             raise RunError(
                 f"{run} was trained with {place} = {what}, a Python object that cannot be read from its config.yaml. "
-                f"Pass it again: reverie.load(run, {argument}=...)."
+                f"Pass it again: reverie.load(run, {'env' if place == 'env' else 'algo'}=...)."
             )
     default: Any = algo if algo is not None else algorithm_config(saved.algorithm)()
     return ExperimentConfig(algo=default).merge(saved.experiment)
@@ -185,18 +175,12 @@ def reduced(agent: Agent) -> tuple[Any, ...]:
 
 
 def _unpickled(
-    config: ExperimentConfig,
-    factory: MakeEnv | None,
-    run: Path,
-    checkpoint: Path,
-    step: int,
-    device: str,
-    state: State,
+    config: ExperimentConfig, factory: MakeEnv | None, run: Path, checkpoint: Path, step: int, device: str, state: State
 ) -> Agent:
     with _example(config, factory) as flat:
         learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
         learner.load_state_dict(state)
-        return Agent(config, learner, flat, factory, run=run, checkpoint=checkpoint, step=step)
+        return Agent(config, learner, flat, factory, run, checkpoint, step)
 
 
 copyreg.pickle(Agent, reduced)

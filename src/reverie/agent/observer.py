@@ -24,7 +24,7 @@ class Observer:
     """Converts one raw observation as the training environments do.
 
     Agents trained on rendered images (``env.pixels``) get these as ``{"image": env.render()}``, with ``"observation"``
-    beside it if they see that too. If the environment renders lists of frames, the last frame of a list counts.
+    beside it if they see that too.
     """
 
     def __init__(self, flat: FlatEnv, config: EnvConfig) -> None:
@@ -44,15 +44,12 @@ class Observer:
             image = spaces.Box(0, 255, (1, 1, 3), np.uint8)  # only the rank matters
             both: dict[str, spaces.Space[Any]] = {"image": image}
             self.space = spaces.Dict(both | {"observation": self.space} if self._codec else both)
+        self.accepted: spaces.Space[Any] | None = None if self._drawn else self.space
+        """Space of the observations to be converted; None with rendered frames, whose size no space declares."""
         self._options = ImageOptions(spec, config.resize, config.grayscale)
         self.spec: ObsSpec = flat.obs_spec
         self.single: ObsSpec = self._options.spec
         """What :meth:`frame` returns: ``spec`` before frames are stacked."""
-
-    @property
-    def accepted(self) -> spaces.Space[Any] | None:
-        """Space of the observations to be converted; None with rendered frames, whose size no space declares."""
-        return None if self._drawn else self.space
 
     def given(self, env: gymnasium.Env[Any, Any], obs: Any) -> Any:
         """Return what the agent must be given for ``obs``, the latest observation of ``env``: a frame too if needed."""
@@ -65,10 +62,7 @@ class Observer:
         return None if self._masks is None else told(env, self._masks.source, info)
 
     def readable(self, obs: Any, mask: Any = None, last: bool = False) -> Any:
-        """Return an environment's observation as learners' environments show it.
-
-        ``mask``: what is told of legal actions beside it. ``last``: it ended an episode.
-        """
+        """Return what learners' environments show for ``obs``; ``mask`` is told beside it, ``last`` if it is an end."""
         for wrapper in self._wrappers:
             obs = wrapper.observation(obs)
         if self._masks is None:
@@ -106,10 +100,9 @@ class Observer:
         flat = self.frame(obs, mask, last)
         if stack is not None:
             flat = stack(flat, first)
-        wrong = [key for key, part in self.spec.items() if flat[key].shape != part.shape]
-        if wrong:
-            key = wrong[0]
-            raise DataError(f"observation '{key}' has shape {flat[key].shape}: expected {self.spec[key].shape}.")
+        for key, part in self.spec.items():
+            if flat[key].shape != part.shape:
+                raise DataError(f"observation '{key}' has shape {flat[key].shape}: expected {part.shape}.")
         return flat
 
     def frame(self, obs: Any, mask: Any = None, last: bool = False) -> FlatObs:
@@ -163,10 +156,7 @@ def _own_wrappers(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], spaces.Space
 
 
 def _count(space: spaces.Space[Any], obs: Any) -> int | None:
-    """Return how many observations of ``space`` a batch holds; None for a single observation.
-
-    The first part tells whose shape shows it; those of graphs and sequences do not.
-    """
+    """Return how many observations of ``space`` a batch holds, by its first part whose shape tells; None for one."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         keys: Any = space if isinstance(space, spaces.Dict) else range(len(space))
         if not isinstance(obs, Mapping if isinstance(space, spaces.Dict) else tuple | list):

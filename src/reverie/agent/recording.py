@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from copy import deepcopy
@@ -67,15 +68,12 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
     env = agent.make_env()
     try:
         if config.noise and not any(is_continuous(leaf) for _, leaf in leaves_of(env.action_space)):
-            raise ConfigError(
-                f"noise = {config.noise}: expected continuous actions, but the action space is {env.action_space}. "
-                "Use epsilon instead."
-            )
-        about: dict[str, Any] = {"algorithm_name": f"{type(agent.algo).__name__} ({agent.checkpoint.name})"}
-        about["description"] = (
-            f"{agent.checkpoint.name} of {agent.run.name}, actions: {config.actions}, epsilon {config.epsilon:g}, "
-            f"noise {config.noise:g}, seed {config.seed}"
-        )
+            raise ConfigError(f"noise = {config.noise}: no actions in {env.action_space} are continuous. Use epsilon.")
+        about = {
+            "algorithm_name": f"{type(agent.algo).__name__} ({agent.checkpoint.name})",
+            "description": f"{agent.checkpoint.name} of {agent.run.name}, actions: {config.actions}, "
+            f"epsilon {config.epsilon:g}, noise {config.noise:g}, seed {config.seed}",
+        }
         named, remark = named_env(agent, env)
         both = agent.observer.shown, env.action_space
         with reproducible(config.seed):
@@ -118,26 +116,19 @@ def first_seed(config: RecordConfig) -> int:
 
 def played(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> Iterator[dict[str, Any]]:
     """Yield episodes as the fields of Minari's ``EpisodeBuffer``."""
-    rng = np.random.default_rng(config.seed)
-    first = first_seed(config)
+    rng, first, left = np.random.default_rng(config.seed), first_seed(config), config.steps
     env.action_space.seed(first)
-    left = config.steps
-    number = 0
-    while (left is None and number < (config.episodes or 0)) or (left is not None and left > 0):
-        episode = play(agent, env, config, rng, first + number, left)
-        number += 1
-        left = None if left is None else left - len(episode["rewards"])
+    for seed in itertools.count(first) if config.episodes is None else range(first, first + config.episodes):
+        episode = play(agent, env, config, rng, seed, left)
         yield episode
+        if left is not None and (left := left - len(episode["rewards"])) <= 0:
+            return
 
 
 def play(
-    agent: Agent,
-    env: gymnasium.Env[Any, Any],
-    config: RecordConfig,
-    rng: np.random.Generator,
-    seed: int,
-    most: int | None,
-) -> dict[str, Any]:
+    agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, rng: np.random.Generator,
+    seed: int, most: int | None,
+) -> dict[str, Any]:  # fmt: skip
     """Play one episode of at most ``most`` steps. Values are copied, as an environment may reuse its arrays."""
     obs, info = checked_reset(env, seed)
     shown, mask = agent.observer.readable, agent.observer.told(env, info)

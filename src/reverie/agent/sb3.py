@@ -1,7 +1,6 @@
 """Agents of Stable-Baselines3 and sb3-contrib as runs, from their zip files, of which nothing is unpickled.
 
-Read are the JSON ``data``, where it holds plain values, and the weights, as tensors alone. The networks are ours with
-their weights: the same actions for the same observations.
+Read are the JSON ``data``, where it holds plain values, and the weights, as tensors alone.
 """
 
 from __future__ import annotations
@@ -103,9 +102,8 @@ class Theirs:
 
     def layers(self, prefix: str, *last: str) -> Layers:
         """Return the linear layers ``prefix.0``, ``prefix.2`` ..., then the ``last`` ones by name."""
-        found = sorted(
-            int(m[1]) for n in self.weights if (m := re.fullmatch(rf"{re.escape(prefix)}\.(\d+)\.weight", n))
-        )
+        places = (re.fullmatch(rf"{re.escape(prefix)}\.(\d+)\.weight", name) for name in self.weights)
+        found = sorted(int(place[1]) for place in places if place)
         names = [*(f"{prefix}.{number}" for number in found), *last]
         return [(self.weights[f"{name}.weight"].float(), self.weights[f"{name}.bias"].float()) for name in names]
 
@@ -202,8 +200,8 @@ def put(mlp: nn.Module, layers: Layers, copy: int = 0) -> None:
     theirs = [layers[0][0].shape[1], *(len(bias) for _, bias in layers)]
     if theirs != list(mlp.layout.widths):
         raise ConfigError(
-            f"its networks have the widths {theirs}, and those for this environment {list(mlp.layout.widths)}: it was "
-            "trained on other observations or actions, or its networks are no perceptrons. Pass its own environment."
+            f"its networks have the widths {theirs}, and those for this environment {list(mlp.layout.widths)}: pass "
+            "its own environment. Other networks than perceptrons cannot be read."
         )
     for (weight, bias), (w, b) in zip(mlp.layers(), layers, strict=True):
         weight[copy].copy_(w.T)
@@ -226,9 +224,8 @@ def _on_policy(theirs: Theirs, learner: Algorithm, obs: ObsSpec, action: ActionS
             for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
                 getattr(cell, kind).copy_(theirs.weights[f"{lstm}.{kind}_l{number}"])
     value = theirs.layers("mlp_extractor.value_net", "value_net")
-    if [len(b) for _, b in value] == list(
-        network.critic.body.layout.widths[1:]
-    ) and "critic.weight" not in theirs.weights:
+    same = [len(bias) for _, bias in value] == list(network.critic.body.layout.widths[1:])
+    if same and "critic.weight" not in theirs.weights:
         put(network.critic.body, value)
     else:
         logger.warning("its value network has other layers than its policy, which we lack: the value is learned anew")
@@ -240,20 +237,18 @@ def _q_values(theirs: Theirs, learner: Algorithm, obs: ObsSpec, action: ActionSp
         name = "q_net" if "q_net.q_net.0.weight" in theirs.weights else "quantile_net"
         layers = theirs.layers(f"{name}{place}.{name}")
         if name == "quantile_net":  # theirs have the quantiles outside, the actions inside
-            layers[-1] = tuple(_swapped(x, action.width) for x in layers[-1])  # type: ignore[assignment]
+            parts = (x.view(-1, action.width, *x.shape[1:]).transpose(0, 1) for x in layers[-1])
+            weight, bias = (part.flatten(0, 1) for part in parts)
+            layers[-1] = weight, bias
         put(network.body, layers)
-
-
-def _swapped(x: Tensor, actions: int) -> Tensor:
-    return x.view(-1, actions, *x.shape[1:]).transpose(0, 1).flatten(0, 1)
 
 
 def _actor_critic(theirs: Theirs, learner: Algorithm, obs: ObsSpec, action: ActionSpec) -> None:
     objective: Any = learner.objective
     if "actor.latent_pi.0.weight" in theirs.weights:
         heads = [theirs.layers("", f"actor.{name}")[0] for name in ("mu", "log_std")]
-        joint = tuple(torch.cat(parts) for parts in zip(*heads, strict=True))
-        put(objective.actor.body, [*theirs.layers("actor.latent_pi"), joint])  # type: ignore[list-item]
+        weight, bias = (torch.cat(parts) for parts in zip(*heads, strict=True))
+        put(objective.actor.body, [*theirs.layers("actor.latent_pi"), (weight, bias)])
         alpha = theirs.variables.get("log_ent_coef", theirs.variables.get("ent_coef_tensor", torch.ones(1)).log())
         objective.log_temperature.copy_(alpha.reshape(()))
     else:

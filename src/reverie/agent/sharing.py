@@ -1,31 +1,37 @@
-"""Agents passed on: to the Hugging Face Hub, to cloud storage or to a folder, with a page that tells what they are."""
+"""Agents passed on: to the Hugging Face Hub, cloud storage or a folder, with a page; or to a tracker's registry."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import imageio.v3 as imageio
+import torch
 import yaml
 from PIL import Image
 
-from reverie.agent.registry import described, write_model
+from reverie.core.discover import version
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import write_json
-from reverie.log.artifacts import AGENT, HUB, fetched, reached
-from reverie.run.checkpoint import Checkpoints
+from reverie.log.artifacts import AGENT, HUB, fetched, known_ids, reached
+from reverie.log.trackers import PROJECT, experiment_of
+from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.folder import RunFolder, Saved, found_at_end, is_of, read_saved, read_spec
 from reverie.run.manifest import step_of
 from reverie.store.places import open_objects
 
 TAG = "reverie"
 """Tag of this library's agents at the Hub."""
-CARD = "README.md"
 HOME = "https://pypi.org/project/reverie-rl"
 
 
@@ -64,7 +70,7 @@ def push(run: Path | str, to: str, *, checkpoint: Path | str | None = None, priv
         about = described(folder, saved, path)
         if is_of(folder.evaluation, step_of(path)):
             write_json(model / "eval.json", found_at_end(folder.evaluation) or {})
-        (model / CARD).write_text(card(model, folder, saved, about, to), encoding="utf-8")
+        (model / "README.md").write_text(card(model, folder, saved, about, to), encoding="utf-8")
         write_json(model / AGENT, about)
         if hub := HUB.fullmatch(to):
             with reached("huggingface_hub", to) as client:
@@ -119,11 +125,7 @@ def pull(place: str, to: Path | str | None = None) -> Path:
 
 
 def shared(place: str) -> list[SharedAgent]:
-    """Return the agents at ``hf://USER``, of everybody at ``hf://``, or in a folder or at a URL, or the one there.
-
-    Raises:
-        ReverieError: the place cannot be reached.
-    """
+    """Return the agents at ``hf://USER``, of everybody at ``hf://``, or in a folder or at a URL, or the one there."""
     if place.startswith("hf://"):
         name = place.removeprefix("hf://").rstrip("/")
         with reached("huggingface_hub", place) as client:
@@ -148,6 +150,28 @@ def _about_at_hub(client: Any, name: str) -> dict[str, str]:
     return about
 
 
+def described(folder: RunFolder, saved: Saved, checkpoint: Path) -> dict[str, str]:
+    """Return what is told about an agent besides its files."""
+    step, score = step_of(checkpoint), None
+    with contextlib.suppress(RunError):  # an agent from elsewhere was not trained here
+        life = read(checkpoint, ["run"])["run"]
+        score = life["best"] if life["best_step"] == step else None
+    if is_of(folder.evaluation, step):
+        score = (found_at_end(folder.evaluation) or {})["score"]["mean"]
+    about = {"algorithm": saved.algorithm, "env": saved.env, "step": str(step), "reverie": version()}
+    return about | {"torch": str(torch.__version__)} | ({} if score is None else {"score": f"{score:g}"})
+
+
+def write_model(to: Path, folder: RunFolder, checkpoint: Path) -> Path:
+    """Write the folder of a passed-on agent: settings, spaces, and a checkpoint that holds the learner alone."""
+    state = read(checkpoint, ["algo"])["algo"]
+    learner: Any = SimpleNamespace(state_dict=lambda: state)  # saved as it was read
+    Checkpoints(to / "checkpoints").save(step_of(checkpoint), {"algo": learner})
+    for file in (folder.config, folder.spec):
+        shutil.copy2(file, to)
+    return to
+
+
 # ---------------------------------------------------------------- the page
 
 
@@ -164,17 +188,13 @@ def card(model: Path, folder: RunFolder, saved: Saved, about: Mapping[str, str],
     if picture := _picture(model, folder):
         lines.append(f"![{picture.stem}]({picture.name})")
     if score := evaluation.get("score"):
-        head["model-index"] = [{"name": name, "results": [_result(env, score)]}]
+        metric = {"type": "mean_reward", "name": "mean return", "value": f"{score['mean']:.2f} +/- {score['std']:.2f}"}
+        task = {"task": {"type": "reinforcement-learning"}, "dataset": {"name": env, "type": env}}
+        head["model-index"] = [{"name": name, "results": [task | {"metrics": [metric]}]}]
         lines.append(_scored(score, evaluation))
     lines += [_spaces(read_spec(folder) or {}), _commands(algorithm, saved, to)]
     front = yaml.safe_dump(head, sort_keys=False, allow_unicode=True)
     return "\n\n".join([f"---\n{front}---", *lines]) + "\n"
-
-
-def _result(env: str, score: Mapping[str, float]) -> dict[str, Any]:
-    """Return a score as the Hub's page shows it."""
-    metric = {"type": "mean_reward", "name": "mean return", "value": f"{score['mean']:.2f} +/- {score['std']:.2f}"}
-    return {"task": {"type": "reinforcement-learning"}, "dataset": {"name": env, "type": env}, "metrics": [metric]}
 
 
 def _scored(score: Mapping[str, float], evaluation: Mapping[str, Any]) -> str:
@@ -193,8 +213,7 @@ def _picture(model: Path, folder: RunFolder) -> Path | None:
     videos = sorted(folder.videos.glob("*.mp4"), key=lambda file: file.stat().st_mtime)
     if not videos:
         return None
-    frames = imageio.imread(videos[-1])  # [T, H, W, 3]
-    picture = model / "frame.png"
+    frames, picture = imageio.imread(videos[-1]), model / "frame.png"  # [T, H, W, 3]
     Image.fromarray(frames[len(frames) // 2]).save(picture)
     return picture
 
@@ -215,3 +234,98 @@ def _commands(algorithm: str, saved: Saved, to: str) -> str:
         f'In Python: `agent = reverie.load("{to}")`. Weights are safetensors, settings YAML, spaces JSON: loading them '
         f"runs no code.{own}"
     )
+
+
+# ---------------------------------------------------------------- the registry of a tracker
+
+
+def register(
+    run: Path | str, name: str, *,
+    checkpoint: Path | str | None = None, alias: str | None = None, to: Literal["mlflow", "wandb"] = "mlflow",
+) -> str:  # fmt: skip
+    """Add the agent of a run to the model registry of MLflow, or to W&B as an artifact; return how to name it there.
+
+    What is registered is a folder from which :func:`reverie.load` reads the agent: its weights, its settings
+    (config.yaml), what it observes and does (spec.json), and for MLflow a file ``MLmodel`` with the signature.
+
+    Args:
+        run: the run folder.
+        name: the model's name. It is created, or gets another version.
+        checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the best if there is one, else the
+            newest.
+        alias: another name of this version, such as "best" for ``models:/NAME@best``. It is taken from the version that
+            has it.
+        to: the tracker.
+
+    Raises:
+        ReverieError: there is no such run or checkpoint, the tracker cannot be reached, or it refuses the name.
+    """
+    folder = RunFolder.at(run)
+    saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
+    path = checkpoints.select(checkpoint or checkpoints.best())
+    about, ident = described(folder, saved, path), known_ids(folder.path).get(to, "")
+    put = _to_mlflow if to == "mlflow" else _to_wandb
+    with tempfile.TemporaryDirectory() as place:
+        model = write_model(Path(place) / path.name, folder, path)
+        with reached(to, f"register {name}") as tracker:
+            return put(tracker, name, alias, model, ident, about, folder)
+
+
+def signature_of(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return MLflow's signature of a policy from the content of spec.json: N observations in, N actions out."""
+
+    def tensor(name: str, dtype: str, shape: list[int]) -> dict[str, Any]:
+        return {"name": name, "type": "tensor", "tensor-spec": {"dtype": dtype, "shape": [-1, *shape]}}
+
+    inputs = [tensor(name, part["dtype"], part["shape"]) for name, part in spec["observation"].items()]
+    outputs = []
+    for name, part in spec["action"].items():
+        kinds = part["classes"]
+        size = [] if len(kinds) == 1 else [len(kinds) or part["size"]]
+        outputs.append(tensor(name, "int64" if kinds else "float32", size))
+    return {"inputs": json.dumps(inputs), "outputs": json.dumps(outputs)}
+
+
+def _to_mlflow(
+    mlflow: Any, name: str, alias: str | None, model: Path, ident: str, about: dict[str, str], run: RunFolder
+) -> str:
+    client = mlflow.MlflowClient()
+    if not ident:
+        ident = client.create_run(experiment_of(client), run_name=str(run)).info.run_id
+        client.set_terminated(ident)
+    content = {
+        "artifact_path": f"models/{model.name}",
+        "flavors": {"reverie": about},
+        "mlflow_version": mlflow.__version__,
+        "model_uuid": uuid.uuid4().hex,
+        "run_id": ident,
+        "utc_time_created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f"),
+    }
+    if spec := read_spec(RunFolder(model)):
+        content["signature"] = signature_of(spec)
+    (model / "MLmodel").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    client.log_artifacts(ident, str(model), f"models/{model.name}")
+    if not any(one.name == name for one in client.search_registered_models(f"name='{name}'")):
+        client.create_registered_model(name)
+    source = f"{client.get_run(ident).info.artifact_uri}/models/{model.name}"
+    number = client.create_model_version(name, source, ident, tags=about, await_creation_for=0).version
+    if alias:
+        client.set_registered_model_alias(name, alias, number)
+    return f"models:/{name}/{number}"
+
+
+def _to_wandb(
+    wandb: Any, name: str, alias: str | None, model: Path, ident: str, about: dict[str, str], run: RunFolder
+) -> str:
+    settings = wandb.Settings(silent=True, console="off")
+    project = os.environ.get("WANDB_PROJECT", PROJECT)
+    with wandb.init(
+        id=ident or None, resume="allow", project=project, name=str(run), dir=str(run.path), settings=settings
+    ) as opened:
+        artifact = wandb.Artifact(name, type="model", metadata=about)
+        artifact.add_dir(str(model))
+        opened.log_artifact(artifact, aliases=["latest", *([alias] if alias else [])])
+        if opened.offline:
+            return f"{name}, offline; to upload it, use wandb sync {Path(opened.dir).parent}"
+        artifact.wait()
+        return f"wandb:{opened.entity}/{opened.project}/{artifact.name}"

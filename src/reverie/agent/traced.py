@@ -1,8 +1,4 @@
-"""A policy as a function of tensors, ``(observation, is_first, state, noise) -> (action, state)``, and as a graph.
-
-The policy itself is traced, by its plain definitions. Random numbers that it would draw become inputs, and so does its
-state.
-"""
+"""A policy as a function of tensors, ``(observation, is_first, state, noise) -> (action, state)``, and as a graph."""
 
 from __future__ import annotations
 
@@ -32,13 +28,9 @@ if TYPE_CHECKING:
 
 UNIFORM, NORMAL, INTEGERS, EXPONENTIAL = "uniform in [0, 1)", "standard normal", "integers in [0, high)", "exponential"
 KINDS: dict[Any, str] = {
-    torch.rand: UNIFORM,
-    torch.rand_like: UNIFORM,
-    torch.randn: NORMAL,
-    torch.randn_like: NORMAL,
-    torch.randint: INTEGERS,
-    Tensor.exponential_: EXPONENTIAL,
-}
+    torch.rand: UNIFORM, torch.rand_like: UNIFORM, torch.randn: NORMAL, torch.randn_like: NORMAL,
+    torch.randint: INTEGERS, Tensor.exponential_: EXPONENTIAL,
+}  # fmt: skip
 """Functions that draw random numbers."""
 
 
@@ -88,11 +80,8 @@ def normal_quantile(p: Tensor) -> Tensor:
     """Return the inverse of the standard normal's distribution function: Wichura 1988, algorithm AS 241, PPND16."""
     # The third branch of the algorithm, r > 5, is for p below 1e-10, which no caller has.
     x = p.double()
-    q = x - 0.5
-    middle = 0.180625 - q * q
-    r = (-torch.minimum(x, 1 - x).log()).sqrt() - 1.6
-    outer = q.sign() * _ratio(TAIL, r)
-    found = torch.where(q.abs() <= 0.425, q * _ratio(MIDDLE, middle), outer)
+    q, r = x - 0.5, (-torch.minimum(x, 1 - x).log()).sqrt() - 1.6
+    found = torch.where(q.abs() <= 0.425, q * _ratio(MIDDLE, 0.180625 - q * q), q.sign() * _ratio(TAIL, r))
     return found.to(p.dtype)
 
 
@@ -158,9 +147,8 @@ class PolicyFunction(nn.Module):
             Port(column("action", path), "action", self._decoded(blank, path, leaf), _range(leaf))
             for path, leaf in self.leaves
         ]
-        self.kept: list[str]
-        self.used: list[str]
-        self.kept, self.used = ([port.name for port in ports] for ports in (self.carried, self.inputs))
+        self.kept: list[str] = [port.name for port in self.carried]
+        self.used: list[str] = [port.name for port in self.inputs]
 
     @property
     def read(self) -> list[Port]:
@@ -192,8 +180,7 @@ class PolicyFunction(nn.Module):
         for (path, leaf), one in zip(self.leaves, found, strict=False):
             other = np.stack([np.asarray(follow(action, path), np.float64) for action in taken])
             half = bounds(leaf)[2] if isinstance(leaf, spaces.Box) and leaf.dtype.kind == "f" else 1.0
-            gap = np.abs(one.double().numpy() - other) / np.maximum(half, TINY)
-            out.append(float(gap.max()))
+            out.append(float((np.abs(one.double().numpy() - other) / np.maximum(half, TINY)).max()))
         return out
 
     def _act(self, values: dict[str, Tensor]) -> tuple[Tensor, Any]:
@@ -225,7 +212,8 @@ class PolicyFunction(nn.Module):
         values = {port.name: port.example for port in self.inputs} | dict(zip(self.used, given, strict=True))
         with Draws([values[port.name] for port in self.noise]):
             action, state = self._act(values)
-        after = [x for port, x in zip(self.carried, _tensors(state), strict=True) if port.name in self.kept]
+        leaves = (x for x in tree_leaves(state) if x is not None)
+        after = [x for port, x in zip(self.carried, leaves, strict=True) if port.name in self.kept]
         return tuple(self._decoded(action, *leaf) for leaf in self.leaves) + tuple(after)
 
     def graph(self) -> torch.export.ExportedProgram:
@@ -280,10 +268,6 @@ def _observed(agent: Agent, key: str, part: ObsPart, rows: int) -> Port:
 def _noise(number: int, drawn: Noise) -> Port:
     about = {"distribution": drawn.kind} | ({} if drawn.high is None else {"high": drawn.high})
     return Port(f"noise/{number}", "noise", torch.zeros(drawn.values.shape, dtype=drawn.values.dtype), about)
-
-
-def _tensors(state: Any) -> list[Tensor]:
-    return [x for x in tree_leaves(state) if x is not None]
 
 
 def _leaves(state: Any, root: str) -> list[tuple[str, Tensor]]:

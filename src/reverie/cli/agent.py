@@ -55,7 +55,7 @@ class EvalCommand(OfRun):
 def eval_command(args: list[str]) -> int:
     """Run ``reverie eval``."""
     said = parse(EvalCommand, args, "eval")
-    from reverie.agent.evaluation import evaluate_run
+    from reverie.agent.agent import evaluate_run
     from reverie.agent.loading import load
 
     agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)

@@ -181,7 +181,7 @@ def info_command(args: list[str]) -> int:
             print_sections(store_sections(reader.store))
     if (png := options.plot) is not None:
         from reverie.core.files import writing
-        from reverie.log.dataset_plot import dataset_plot
+        from reverie.log.plot import dataset_plot
 
         uses = {use.name: use.counts for use in summary.actions if use.counts.size}
         ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}

@@ -78,7 +78,7 @@ def list_command(args: list[str]) -> int:
 def register_command(args: list[str]) -> int:
     """Run ``reverie register``."""
     said = parse(RegisterCommand, args, "register")
-    from reverie.agent.registry import register
+    from reverie.agent.sharing import register
 
     place = register(said.run, said.name, checkpoint=said.checkpoint, alias=said.alias, to=said.to)
     print(f"registered {place}")

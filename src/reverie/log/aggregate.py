@@ -1,7 +1,7 @@
 """Aggregate several seeds of one experiment, with confidence intervals across seeds, and compare settings.
 
-The score of a seed is the mean return of the final evaluation of its run, whose episodes influenced nothing. Its
-curve holds the evaluations during training or, if there were none, a running mean over log entries of training scores.
+The score of a seed is the mean return of the final evaluation of its run. Its curve holds the evaluations during
+training or, if there were none, a running mean over log entries of training scores.
 """
 
 from __future__ import annotations
@@ -94,14 +94,10 @@ class Aggregate:
 class Measured(NamedTuple):
     """How the runs of all seeds are measured: a setting that they share."""
 
-    unit: str
-    """Unit of their length: "env steps" or "updates"."""
-    evaluates: bool
-    """Whether there are evaluations during training."""
-    period: float | None
-    """Steps between two evaluations; None if they are due at times."""
-    early: bool
-    """Whether a score may end a run early."""
+    unit: str  # of their length: "env steps" or "updates"
+    evaluates: bool  # whether there are evaluations during training
+    period: float | None  # steps between two evaluations; None if they are due at times
+    early: bool  # whether a score may end a run early
 
 
 class OfSeed(NamedTuple):
@@ -152,8 +148,7 @@ def intervals_of(values: Sequence[float | None]) -> dict[str, IntervalEstimate]:
 def curve_of(measured: list[Series], how: Measured) -> Curve:
     """Return the learning curves of several seeds, from the scores of each."""
     same = how.evaluates and how.period is not None
-    # A seed ended by stop_score keeps its last score. Where evaluations are not due at fixed steps, the last entries of
-    # the logs are close to each other.
+    # A seed ended by stop_score keeps its last score; where steps are not fixed, the last ones are close to each other.
     steps = common_steps(measured, same=same, held=how.early or not same)
     scores = np.stack([np.interp(steps, *series) if len(steps) else steps for series in measured])
     measures = {
@@ -170,20 +165,15 @@ def training_scores(rows: Sequence[Mapping[str, Any]]) -> Series:
 
 
 def evaluation_scores(rows: Sequence[Mapping[str, Any]], period: float | None) -> Series:
-    """Return the scores of the evaluations during training.
+    """Return the scores of the evaluations during training, at the multiples of ``period`` at which they were due.
 
-    An evaluation that is due every ``period`` steps takes place after the first turn of the loop that passes the
-    multiple of ``period``; turns differ between seeds, so it is recorded at that multiple. ``period`` None: steps as
-    they are.
+    They took place after the turn of the loop that passed it, which differs between seeds. None: steps as they are.
     """
     steps, scores = series_of(evaluations_in(rows)[0], "eval/score")
     if period is None:
         return steps, scores
-    points: dict[float, float] = {}
-    for step, score in zip(steps // period * period, scores, strict=True):
-        points.setdefault(float(step), float(score))
-    points.pop(0.0, None)  # none is due at step 0: it was due at a shorter period
-    return np.array(list(points), float), np.array(list(points.values()), float)
+    due, first = np.unique(steps // period * period, return_index=True)
+    return due[due > 0], scores[first[due > 0]]  # none is due at step 0: it was due at a shorter period
 
 
 def common_steps(measured: Sequence[Series], *, same: bool, held: bool) -> np.ndarray:
@@ -286,17 +276,13 @@ def read_contender(path: Path) -> Contender:
 
 def curve_in(content: Mapping[str, Any] | None) -> Interval:
     """Return the learning curve in the content of ``aggregate.json``; empty arrays if it has none."""
-    middle = {"value": [], "low": [], "high": []} if content is None else content["iqm"]
-    steps = np.array([] if content is None else content["steps"], float)
-    value, low, high = (np.array(middle[name], float) for name in ("value", "low", "high"))
-    return steps, value, low, high
+    found = content or {"steps": [], "iqm": {"value": [], "low": [], "high": []}}
+    value, low, high = (np.array(found["iqm"][name], float) for name in ("value", "low", "high"))
+    return np.array(found["steps"], float), value, low, high
 
 
 def comparison(contenders: Sequence[Contender]) -> str:
-    """Format, for each environment, the scores of every contender and the probability of improvement of each pair.
-
-    Estimated returns form groups of their own: they compare with each other, from the same data, but with no score.
-    """
+    """Format for each environment, or data, all scores or estimates and each pair's probability of improvement."""
     parts = []
     for measured in dict.fromkeys(contender.measured for contender in contenders):
         group = [contender for contender in contenders if contender.measured == measured]

@@ -41,19 +41,10 @@ class Uploads:
     """Sends the files of one run to a tracker, checkpoints only when all rows that they need are there."""
 
     def __init__(
-        self,
-        run: Path,
-        upload: Upload,
-        export: Export,
-        put: Callable[[Path, str], None],
-        drop: Callable[[str], None],
+        self, run: Path, upload: Upload, export: Export, put: Callable[[Path, str], None], drop: Callable[[str], None]
     ) -> None:
         """``put(file, folder)`` sends one file; ``drop(folder)`` deletes a folder there, if the tracker can."""
-        self.run = run
-        self.upload = upload
-        self.export = export
-        self.put = put
-        self.drop = drop
+        self.run, self.upload, self.export, self.put, self.drop = run, upload, export, put, drop
         self.there: set[str] = set()  # names of the checkpoints at the tracker
         self._whole: set[str] = set()  # of those the ones that this process has sent
         self._seen: dict[Path, tuple[int, int]] = {}  # files as they were sent: time of the last change, and size
@@ -133,12 +124,8 @@ class Uploads:
 def local(place: Path | str) -> Path | str:
     """Return ``place``; if it is of a tracker, the folder below ``runs/`` into which it is downloaded, once.
 
-    ============================  ========================================================================
-    ``runs:/ID``                  a run at MLflow, to be resumed or evaluated here
-    ``models:/NAME/3``            an agent of MLflow's registry; also ``models:/NAME@alias``, ``/latest``
-    ``wandb:ENTITY/PROJECT/A:v3``  an artifact of W&B: a run, or an agent that was registered
-    ``hf://USER/NAME``            an agent at the Hugging Face Hub; also a branch, tag or commit, ``@main``
-    ============================  ========================================================================
+    ``runs:/ID`` or ``models:/NAME/3`` (``@alias``, ``/latest``) of MLflow, ``wandb:ENTITY/PROJECT/ARTIFACT:v3`` of W&B,
+    ``hf://USER/NAME`` (``@REVISION``) of the Hugging Face Hub.
 
     Raises:
         ReverieError: it is not there, it is no run of this library, or the tracker cannot be reached.
@@ -147,10 +134,7 @@ def local(place: Path | str) -> Path | str:
 
 
 def fetched(place: Path | str, to: Path | None = None) -> Path | str:
-    """Do :func:`local`, also of an agent in storage, such as ``s3://BUCKET/NAME``.
-
-    ``to``: the folder to download to, which must not exist.
-    """
+    """Do :func:`local`, also of an agent in storage, such as ``s3://BUCKET/NAME``. ``to``: a new folder."""
     if str(place).startswith("hf://"):
         return _of_hub(str(place), to)
     if isinstance(place, str) and "://" in place:
@@ -163,11 +147,11 @@ def fetched(place: Path | str, to: Path | None = None) -> Path | str:
         return get(tracker, found["rest"], to)
 
 
-_EXTRAS = {"huggingface_hub": "hub"}
+_EXTRAS = {"huggingface_hub": "hub", "onnx": "export", "onnxscript": "export", "onnxruntime": "export"}
 
 
 def missing(name: str, what: str) -> ConfigError:
-    """Return the error of a tracker whose package is not installed."""
+    """Return the error of a package that is not installed; ``what``: what needs it."""
     extra = _EXTRAS.get(name, name)
     return ConfigError(f"{what}: the package {name} is not installed. Install it: pip install 'reverie-rl[{extra}]'.")
 
@@ -187,10 +171,8 @@ def reached(name: str, what: str) -> Iterator[Any]:
         where = {"mlflow": "MLflow", "wandb": "Weights & Biases", "huggingface_hub": "the Hugging Face Hub"}[name]
         set_it = ""
         if name == "mlflow":
-            where, set_it = (
-                f"MLflow at {tracker.get_tracking_uri()}",
-                " Set MLFLOW_TRACKING_URI to the server that has it.",
-            )
+            where = f"MLflow at {tracker.get_tracking_uri()}"
+            set_it = " Set MLFLOW_TRACKING_URI to the server that has it."
         elif name == "huggingface_hub":
             set_it = " Its name is USER/NAME; `hf auth login`, or HF_TOKEN, gives access to what is private."
         said = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])  # then advice follows
@@ -209,7 +191,8 @@ def _run(mlflow: Any, ident: str, to: Path | None) -> Path:
     folder = to or Path("runs") / f"mlflow-{ident}"
     steps = [Path(file.path).name for file in client.list_artifacts(ident, "checkpoints")]
     newest = max((name for name in steps if name.startswith("step-")), default="")
-    if folder.is_dir() and not (folder / "checkpoints" / newest).is_dir() and _newest_in(folder) < newest:
+    held = max((path.name for path in folder.glob("checkpoints/step-*")), default="")
+    if folder.is_dir() and not (folder / "checkpoints" / newest).is_dir() and held < newest:
         raise RunError(f"{folder} is older than runs:/{ident}, which has {newest}. Move it away to download that one.")
 
     def fill(to: Path) -> None:
@@ -217,10 +200,6 @@ def _run(mlflow: Any, ident: str, to: Path | None) -> Path:
         write_json(to / "tracked.json", {"mlflow": ident})
 
     return _downloaded(folder, fill)
-
-
-def _newest_in(folder: Path) -> str:
-    return max((path.name for path in folder.glob("checkpoints/step-*")), default="")
 
 
 def _model(mlflow: Any, rest: str, to: Path | None) -> Path:
@@ -265,9 +244,8 @@ def _of_storage(url: str, to: Path | None) -> Path:
         return objects.folder
     try:
         about = objects.get(AGENT)
-        names = [
-            name for name in objects.sizes() if any(fnmatchcase(name, part) for part in PARTS) and ".." not in name
-        ]
+        plain = (name for name in objects.sizes() if ".." not in name)
+        names = [name for name in plain if any(fnmatchcase(name, part) for part in PARTS)]
         name = url.rstrip("/").rpartition("/")[2]
         folder = to or Path("runs") / f"{name}-{hashlib.sha256(about).hexdigest()[:7]}"
 

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -20,6 +20,9 @@ from rich.text import Text
 from reverie.core.logger import survive_broken_pipe, tell
 from reverie.log.metrics import Values, row_of, scalars
 
+if TYPE_CHECKING:
+    from reverie.core.clock import Clock
+
 HEADER_EVERY = 25
 LINE_EVERY, LANE_EVERY = 60.0, 30.0
 """Seconds between two lines where the output is no terminal: of a run, evaluations apart; of each of several runs."""
@@ -31,30 +34,13 @@ RARE = {"iqm": "eval/score_iqm", "low95": "eval/score_iqm_low", "high95": "eval/
 estimate from recorded data, named so that nobody takes it for an evaluation."""
 
 
-class Progress(Protocol):
-    """The parts of the run's clock that the display reads."""
-
-    @property
-    def position(self) -> int:
-        """Steps so far, or updates where nothing is collected."""
-
-    @property
-    def updates(self) -> int:
-        """Gradient updates so far."""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds so far."""
-
-
 class Pace:
     """Measures steps per second and the time left, over about the last minute of this process.
 
-    The time before the first step is not counted: it went into environments, a checkpoint or compilation. Nor are the
-    steps before the first update, which were faster than those that follow.
+    The time before the first step is not counted, nor are the steps before the first update, which were faster.
     """
 
-    def __init__(self, clock: Progress, length: int, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock | Lane, length: int, now: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._total, self._now = clock, length, now
         self._marks: list[tuple[float, int]] = [(now(), clock.position)]
         self._phase = (False, clock.updates > 0)  # whether steps, and updates, were made
@@ -89,7 +75,7 @@ class Pace:
 
 
 def console_sink(
-    clock: Progress, length: int, title: str, stream: TextIO | None = None, unit: str = "steps"
+    clock: Clock, length: int, title: str, stream: TextIO | None = None, unit: str = "steps"
 ) -> PlainSink | LiveSink:
     """Return the display for ``stream`` (default: standard output). ``unit``: what is counted, steps or updates."""
     stream = sys.stdout if stream is None else stream
@@ -99,7 +85,7 @@ def console_sink(
 class _Display:
     """Keeps what both displays of a run show."""
 
-    def __init__(self, clock: Progress, length: int, title: str, stream: TextIO, unit: str = "steps") -> None:
+    def __init__(self, clock: Clock, length: int, title: str, stream: TextIO, unit: str = "steps") -> None:
         self._clock, self._total, self._title, self._stream, self._unit = clock, length, title, stream, unit
         self._pace = Pace(clock, length)
         self._latest: dict[str, float] = {}
@@ -109,23 +95,17 @@ class _Display:
         return {name: short(self._latest[key]) for name, key in RARE.items() if key in self._latest}
 
     def _losses(self) -> dict[str, str]:
-        """Return the cells of ``loss/<term>`` with the short names of the terms, sorted by name.
-
-        A term that shares its name with a quantity in ``train/``, such as a temperature, is called ``<term> loss``.
-        """
+        """Return the cells of losses by term, sorted; called ``<term> loss`` where ``train/<term>`` exists."""
         terms = sorted(name for name in self._latest if name.startswith("loss/"))
         names = {term: term.removeprefix("loss/").removeprefix("reconstruction/") for term in terms}
         return {x + " loss" * (f"train/{x}" in self._latest): short(self._latest[term]) for term, x in names.items()}
 
 
 class PlainSink(_Display):
-    """Prints aligned lines of at most 100 columns: of each evaluation, and else of one entry a minute.
-
-    The header is repeated every 25 lines and when the columns change. Losses that do not fit are left out.
-    """
+    """Prints aligned lines of at most 100 columns: of each evaluation, and else of one entry a minute."""
 
     def __init__(
-        self, clock: Progress, length: int, title: str, stream: TextIO, unit: str = "steps",
+        self, clock: Clock, length: int, title: str, stream: TextIO, unit: str = "steps",
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         super().__init__(clock, length, title, stream, unit)
@@ -174,7 +154,7 @@ class PlainSink(_Display):
 class LiveSink(_Display):
     """Shows a panel, redrawn four times a second: progress, rate, time left, scores and losses."""
 
-    def __init__(self, clock: Progress, length: int, title: str, stream: TextIO, unit: str = "steps") -> None:
+    def __init__(self, clock: Clock, length: int, title: str, stream: TextIO, unit: str = "steps") -> None:
         super().__init__(clock, length, title, stream, unit)
         self._closed = False
         self._live = Live(self, console=Console(file=stream), refresh_per_second=4)
@@ -242,8 +222,7 @@ class Tail:
     """Reads the lines that were appended to a ``metrics.jsonl`` since the last time."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.offset: int = 0
+        self.path, self.offset = path, 0
 
     def read(self) -> list[dict[str, Any]]:
         """Return the new complete lines; damaged ones are skipped."""
@@ -265,9 +244,7 @@ class Lane:
 
     def __init__(self, name: str, metrics: Path, total: int, unit: str = "steps") -> None:
         """``total`` is the length of the run in steps; ``unit`` is their name in the display."""
-        self.name = name
-        self.total = total
-        self.unit = unit
+        self.name, self.total, self.unit = name, total, unit
         self.state: LaneState = "waiting"
         self.note: str = ""  # a few words on its state; empty if ``state`` says enough
         self.tail: Tail = Tail(metrics)
@@ -287,11 +264,6 @@ class Lane:
     def updates(self) -> int:
         """Updates of the last entry."""
         return int(self.values.get("counters/updates", 0))
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that the run has taken, as of the last entry."""
-        return float(self.values.get("time/seconds", 0.0))
 
     def begin(self) -> None:
         """Note that the process was started: from its first entry on the pace is measured."""
@@ -322,9 +294,7 @@ class Board:
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         """``lanes``: none shows nothing. ``stream``: default standard output; only a terminal shows the ``title``."""
-        self.lanes = lanes
-        self.title = title
-        self.now = now
+        self.lanes, self.title, self.now = lanes, title, now
         self.stream: TextIO = sys.stdout if stream is None else stream
         self.since: float = now()
         self.last: float = self.since
@@ -342,12 +312,9 @@ class Board:
             self.last = self.now()
             for lane in (lane for lane in self.lanes if lane.state == "running"):
                 lane.read()
-                cells = lane.cells()
-                self._print(
-                    lane,
-                    f"{cells['share']:>4}  {cells['steps']} {lane.unit}  return {cells['return']}  "
-                    f"eval {cells['eval']}  {cells['rate']} {lane.unit}/s  {cells['left']} left",
-                )
+                part, steps, score, evaluated, rate, left = lane.cells().values()
+                scores = f"return {score}  eval {evaluated}"
+                self._print(lane, f"{part:>4}  {steps} {lane.unit}  {scores}  {rate} {lane.unit}/s  {left} left")
 
     def changed(self, lane: Lane) -> None:
         """Show the new state of ``lane``."""

@@ -12,11 +12,10 @@ from reverie.core.types import State
 
 
 class Meter:
-    """Running means of named scalars.
+    """Running means of named scalars, each over the updates that reported it.
 
     Values on the CPU are read at once; others are summed on their device, so that ``add`` never waits for it. Sums are
-    float64: the mean of 10^6 values would be 1 % wrong in float32. Updates need not all report the same names; the mean
-    of a name is over the updates that reported it.
+    float64: the mean of 10^6 values would be 1 % wrong in float32.
     """
 
     def __init__(self) -> None:

@@ -29,16 +29,12 @@ def scalars(values: Values) -> dict[str, float]:
 class JsonlSink:
     """Appends one JSON object per entry, ``{"step": ..., "<name>": ...}``, and writes each line at once.
 
-    Numbers that are not finite become ``null``, which every JSON reader accepts. An incomplete line of an earlier
-    process is cut off before the first new one is written. What a full disk does not take stays in memory, and the next
-    write begins with it.
+    Numbers that are not finite become ``null``. An incomplete line of an earlier process is cut off. What a full disk
+    does not take stays in memory, and the next write begins with it.
     """
 
     def __init__(self, path: Path, since: int | None = None, again: Values | None = None) -> None:
-        """``since``: the step at which the run is resumed; lines of later steps are moved to another file.
-
-        ``again``: values that mark entries of that step itself which will be made again; they are moved as well.
-        """
+        """``since``: the step at which the run is resumed; for it and ``again`` see :func:`set_aside`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut_unfinished_line(path)
         if since is not None:
@@ -106,10 +102,9 @@ def evaluations_in(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str,
 
 
 def set_aside(path: Path, since: int, again: Values | None = None) -> None:
-    """Move the lines of steps after ``since`` to the end of a second file: ``metrics-aside.jsonl``.
+    """Move the lines of steps after ``since``, and those of ``since`` with the values ``again``, to another file.
 
-    With ``again``, those of the step ``since`` that hold these values are moved too. A run that is resumed from a
-    checkpoint makes all of them again. A crash may leave lines in both files, but never in none.
+    It is ``metrics-aside.jsonl``. A crash may leave lines in both files, but never in none.
     """
     if not path.exists():
         return

@@ -1,4 +1,4 @@
-"""Figures of runs: learning curves, and predictions of world models beside the truth. Drawn without a display."""
+"""Figures of runs and of recorded data, drawn without a display."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from reverie.core.errors import plural
 from reverie.core.files import write_atomic
-from reverie.core.statistics import Interval, running_mean
+from reverie.core.statistics import Interval, binned, running_mean
 from reverie.log.metrics import FINAL, evaluations_in, read_metrics, series_of
 
 if TYPE_CHECKING:
     from reverie.log.aggregate import Aggregate, Contender
 
+
 BLUE, ORANGE, GREY, GREEN, DARK = "#3b6fb6", "#d9772b", "#8a8f98", "#2ea043", "#3d434b"
 SCORES = ("episode/score", "eval/score", "eval/score_iqm", "eval/score_iqm_low", "eval/score_iqm_high", FINAL)
 """Metrics that a learning curve shows."""
-MAX_TRACES = 12
+MAX_TRACES = MAX_DIMENSIONS = 12
+"""Most numbers of a dream, and dimensions of an action, that are shown."""
 RETURNS = {"evaluation": "mean return of an evaluation", "training": "return of training episodes, running mean"}
 """Axis labels for the scores of several seeds."""
 
@@ -33,8 +35,7 @@ RETURNS = {"evaluation": "mean return of an evaluation", "training": "return of 
 def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env steps") -> Path | None:
     """Draw the scores in ``metrics.jsonl`` over steps of ``unit``; return ``png``, or None if there is no score yet.
 
-    Evaluations are drawn as interquartile means with 95 % intervals. One at the end of training, which is on other
-    episodes, gets a mark of its own.
+    Evaluations are drawn as interquartile means with 95 % intervals; one at the end has a mark of its own.
     """
     rows = read_metrics(metrics, SCORES)
     train, (on_the_way, final) = series_of(rows, "episode/score"), map(_interval, evaluations_in(rows))
@@ -56,10 +57,7 @@ def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env s
 
 
 def seeds_curve(png: Path, found: Aggregate, title: str = "") -> Path | None:
-    """Draw the learning curves of several seeds in thin lines, and their interquartile mean with its 95 % interval.
-
-    The evaluations at the end have a mark of their own. None if there is nothing to draw.
-    """
+    """Draw the curves of several seeds, and their interquartile mean with its 95 % interval; None without any score."""
     curve, middle, final = found.curve, found.curve.interval(), found.final()
     if not len(middle[0]) and not len(final[0]):
         return None
@@ -78,10 +76,7 @@ def seeds_curve(png: Path, found: Aggregate, title: str = "") -> Path | None:
 
 
 def compared_curves(png: Path, contenders: Sequence[Contender]) -> Path | None:
-    """Draw the interquartile means of the seeds of several settings with their intervals, one panel per environment.
-
-    None if there is nothing to draw.
-    """
+    """Draw the interquartile means of several settings with intervals, a panel per environment; None without any."""
     drawn = [one for one in contenders if len(one.curve[0])]
     if not drawn:
         return None
@@ -97,13 +92,10 @@ def compared_curves(png: Path, contenders: Sequence[Contender]) -> Path | None:
     return save_figure(figure, png)
 
 
-def tuned_figure(
-    png: Path,
-    logs: Mapping[str, bool],
-    finished: Sequence[tuple[float, Mapping[str, Any]]],
-    pruned: Sequence[tuple[float, Mapping[str, Any]]],
-    title: str = "",
-) -> Path | None:
+Trials = Sequence[tuple[float, Mapping[str, Any]]]
+
+
+def tuned_figure(png: Path, logs: Mapping[str, bool], finished: Trials, pruned: Trials, title: str = "") -> Path | None:
     """Draw the scores of the trials of a search over each setting, one panel per setting; None if there is no score.
 
     ``logs``: the settings, and whether their axis is logarithmic. A trial is ``(score, settings)``.
@@ -152,18 +144,12 @@ def alone(series: Sequence[np.ndarray]) -> str:
 
 
 def dream_traces(
-    png: Path,
-    truth: np.ndarray,
-    prediction: np.ndarray,
-    context: int,
-    names: Sequence[str],
-    title: str = "",
-    trained_horizon: int | None = None,
-) -> Path:
+    png: Path, truth: np.ndarray, prediction: np.ndarray, context: int, names: Sequence[str],
+    title: str = "", trained_horizon: int | None = None,
+) -> Path:  # fmt: skip
     """Draw the truth and the prediction of each of D numbers, ``[T, D]`` in the same units; return ``png``.
 
-    The ``context`` rows that the model observed are shaded. Only the first twelve of the D ``names`` are drawn. The end
-    of ``trained_horizon``, the steps that training imagines, is marked if more are shown.
+    The ``context`` rows that the model observed are shaded. The end of ``trained_horizon`` is marked.
     """
     shown, steps = min(truth.shape[1], MAX_TRACES), np.arange(truth.shape[0])
     columns = 1 if shown == 1 else 2 if shown <= 8 else 3
@@ -178,23 +164,14 @@ def dream_traces(
         axes.set_xlim(-0.5, len(steps) - 0.5)
         _widen(axes)
         axes.tick_params(labelbottom=i >= shown - columns)
-    handles, labels = grid[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2 if columns == 1 else 4, frameon=False)
-    return save_figure(figure, png)
+    return _with_legend(figure, grid[0], 2 if columns == 1 else 4, png)
 
 
 def dream_errors(
-    png: Path,
-    errors: Mapping[str, np.ndarray],
-    baseline: Mapping[str, np.ndarray],
-    title: str,
-    units: Mapping[str, str],
-    trained_horizon: int | None = None,
-) -> Path:
-    """Draw the error of each prediction over imagined steps ``[H]``, beside that of a baseline; return ``png``.
-
-    ``baseline``: the errors of repeating the last row. For ``trained_horizon`` see :func:`dream_traces`.
-    """
+    png: Path, errors: Mapping[str, np.ndarray], baseline: Mapping[str, np.ndarray], title: str,
+    units: Mapping[str, str], trained_horizon: int | None = None,
+) -> Path:  # fmt: skip
+    """Draw the error of each prediction over imagined steps ``[H]``, and of a baseline that repeats the last row."""
     columns = min(2, len(errors))
     figure, grid = panels(len(errors), columns, (5.2, 2.4), (0.3, 1.1), title)
     for i, (axes, (name, error)) in enumerate(zip(grid, errors.items(), strict=True)):
@@ -209,8 +186,12 @@ def dream_errors(
         top = max(1e-3, axes.get_ylim()[1])
         axes.set_ylim(-0.06 * top, top)  # keeps a line at 0 apart from the frame
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    handles, labels = grid[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=1 + columns, frameon=False)
+    return _with_legend(figure, grid[0], 1 + columns, png)
+
+
+def _with_legend(figure: Figure, axes: Axes, columns: int, png: Path) -> Path:
+    """Write a figure with the legend of ``axes`` below all panels."""
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False)
     return save_figure(figure, png)
 
 
@@ -284,3 +265,50 @@ def save_figure(figure: Figure, png: Path) -> Path:
     FigureCanvasAgg(figure).print_figure(content, format="png", dpi=130)
     write_atomic(png, content.getvalue())
     return png
+
+
+def dataset_plot(
+    png: Path, scores: Sequence[float], lengths: Sequence[int], actions: Mapping[str, np.ndarray],
+    ranges: Mapping[str, tuple[float, float]], title: str,
+) -> Path:  # fmt: skip
+    """Draw the return ``scores`` and the ``lengths`` of all episodes and the use of actions; return ``png``.
+
+    ``actions``: counts of classes or bins, ``[dimensions, bins]``; ``ranges``: bounds of those with one dimension.
+    """
+    figure = Figure(figsize=(9.0, 3.2 + 2.2 * len(actions)), layout="constrained")
+    grid = figure.add_gridspec(1 + len(actions), 2)
+    for place, values, name, color in ((0, scores, "return", BLUE), (1, lengths, "steps", GREY)):
+        axes = styled(figure.add_subplot(grid[0, place]), f"{name} of an episode", "episodes")
+        counts, edges = binned(values, min(40, max(5, len(values) // 5)))
+        if len(counts) == 1:  # one bar, wide enough to be seen
+            half = max(1.0, abs(edges[0]))
+            axes.bar(edges[0], counts[0], width=half / 10, color=color)
+            axes.set_xlim(edges[0] - half, edges[0] + half)
+        else:
+            axes.bar(edges[:-1], counts, width=np.diff(edges), align="edge", color=color)
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    for row, (name, counts) in enumerate(actions.items(), start=1):
+        _use(figure.add_subplot(grid[row, :]), name, counts, ranges.get(name))
+    figure.suptitle(title, x=0.02, ha="left", fontweight="bold", parse_math=False)
+    return save_figure(figure, png)
+
+
+def _use(axes: Axes, name: str, counts: np.ndarray, bounds: tuple[float, float] | None) -> None:
+    """Draw bars for an action with one dimension, otherwise a heat map with a row for each dimension."""
+    if len(counts) == 1:
+        styled(axes, name, "times taken")
+        parts = counts.shape[1]
+        if bounds is None:
+            axes.bar(np.arange(parts), counts[0], color=ORANGE)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        else:
+            edges = np.linspace(*bounds, parts + 1)
+            axes.bar(edges[:-1], counts[0], width=np.diff(edges), align="edge", color=ORANGE, edgecolor="white")
+        return
+    shares = counts[:MAX_DIMENSIONS] / np.maximum(1, counts[:MAX_DIMENSIONS].sum(axis=1, keepdims=True))
+    image = axes.imshow(shares, aspect="auto", cmap="Blues", vmin=0)
+    axes.figure.colorbar(image, ax=axes, label="share of a dimension's actions")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.set_xlabel(f"{name}: part of the range from the low to the high bound, or class")
+    axes.set_ylabel("dimension")

@@ -31,11 +31,7 @@ FPS = 15
 
 
 class TensorBoardSink:
-    """Writes TensorBoard event files: scalars under their names, videos as animated images.
-
-    Raises:
-        ImportError: the package ``tensorboard`` is not installed.
-    """
+    """Writes TensorBoard event files: scalars under their names, videos as animated images."""
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
         """``purge_step``: the step at which the run is resumed; earlier events from there on are hidden."""
@@ -79,10 +75,7 @@ class VideoSink:
         self._folder, self._keep = folder, keep
 
     def write(self, values: Values, step: int) -> None:
-        """Write the videos among ``values`` and delete those of each name that were written longest ago.
-
-        These need not be of the earliest steps, as a run may have been resumed from an earlier step.
-        """
+        """Write the videos among ``values`` and delete those of each name that were written longest ago."""
         for name, value in values.items():
             if isinstance(value, np.ndarray) and is_video(value):
                 path = write_video(video_path(self._folder, name, step), value, FPS)
@@ -104,9 +97,7 @@ class Guarded:
 
     def __init__(self, sink: Sink, what: str = "", errors: type[Exception] = OSError) -> None:
         """``what``: the sink in messages, if not its class. ``errors``: those that do not end the run."""
-        self.sink = sink
-        self.errors = errors
-        self.failed: bool = False
+        self.sink, self.errors, self.failed = sink, errors, False
         self.name: str = what or f"the sink {type(sink).__name__}"
 
     def write(self, values: Values, step: int) -> None:
@@ -117,9 +108,7 @@ class Guarded:
                 self.sink.write(own, step)
         except self.errors as error:
             if not self.failed:
-                logger.warning(
-                    f"{self.name} cannot write: {_placed(error)}. The run continues, and later entries go to it"
-                )
+                logger.warning(f"{self.name} cannot write: {_placed(error)}. The run continues; later entries go to it")
             self.failed = True
         else:
             self.failed = False

@@ -47,8 +47,7 @@ def experiment_of(client: Any) -> str:
 class WandbSink:
     """Logs to Weights & Biases: scalars under their names over ``env_step``, and videos.
 
-    A process of W&B sends them, now or later (WANDB_MODE=offline), so that nothing here waits for the network. If that
-    process dies, training goes on without it.
+    A process of W&B sends them, now or later (WANDB_MODE=offline). If it dies, training goes on without it.
 
     Raises:
         RunError: the run cannot be started, for example without a login.
@@ -63,15 +62,11 @@ class WandbSink:
         self._lost = False
         try:
             self._run: Any = wandb.init(
-                id=self.ident,
-                resume="allow",
+                id=self.ident, resume="allow", name=str(run.path), dir=str(run.path), config=dict(run.settings),
                 project=os.environ.get("WANDB_PROJECT", PROJECT),
-                name=str(run.path),
                 group=os.environ.get("WANDB_RUN_GROUP", run.title),
-                config=dict(run.settings),
-                dir=str(run.path),
                 settings=wandb.Settings(silent=True, console="off"),
-            )
+            )  # fmt: skip
         except Exception as error:  # of many kinds, some of them private
             raise RunError(
                 f"Weights & Biases: {error} Log in with 'wandb login', or set WANDB_MODE=offline to upload it later."
@@ -129,9 +124,8 @@ class WandbSink:
 class MlflowSink:
     """Logs to MLflow, to the server or database of MLFLOW_TRACKING_URI.
 
-    A thread sends the entries, so that nothing waits for the server. What could not be sent is sent with the next
-    entry; what MLflow refuses because of what it contains is dropped, and reported. The end of a run waits at most
-    ``PATIENCE`` seconds, or longer while files are being sent.
+    A thread sends the entries. What could not be sent is sent with the next entry; what MLflow refuses because of what
+    it contains is dropped, and reported.
 
     Raises:
         RunError: MLflow cannot be reached there, or does not accept the run.
@@ -139,10 +133,8 @@ class MlflowSink:
 
     BATCH = 1000
     """Most metrics per request, which is MLflow's limit."""
-    PATIENCE = 20.0
-    """Seconds that the end of a run waits for unsent entries."""
-    FILES_PATIENCE = 600.0
-    """Seconds that it waits for files."""
+    PATIENCE, FILES_PATIENCE = 20.0, 600.0
+    """Seconds that the end of a run waits for unsent entries, and for files."""
 
     def __init__(self, run: Outputs, ident: str | None) -> None:
         """``ident``: id of the MLflow run to resume; None starts a new one."""
@@ -214,10 +206,9 @@ class MlflowSink:
                     self._client.log_artifact(self.ident, str(self._films[0]), "videos")
                 del self._films[0]
             self._files.sync()
+            self._last = None
         except Exception as error:  # a server that is down does not end the run
             self._last = error
-        else:
-            self._last = None
 
     def _put(self, file: Path, folder: str) -> None:
         self._sending = True

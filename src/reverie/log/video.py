@@ -8,7 +8,7 @@ import errno
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import imageio_ffmpeg  # type: ignore[import-untyped]  # it has no types
@@ -33,11 +33,12 @@ def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
     Small images are enlarged and odd sides padded, as 4:2:0 colour needs even ones. What would be over in less than
     ``SHORTEST`` seconds is shown slower, but not below two frames per second. The file appears once it is complete.
     """
-    height, width = pad_even(upscale(frames[:1])).shape[1:3]
+    peak, (height, width) = int(frames.max()), pad_even(upscale(frames[:1])).shape[1:3]
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
-        encode(pictures(frames), (width, height), staged, min(fps, max(2, len(frames) // SHORTEST)))
+        shown = (pad_even(upscale(to_rgb(frame, peak)))[0] for frame in frames[:, None])  # one at a time
+        encode(shown, (width, height), staged, min(fps, max(2, len(frames) // SHORTEST)))
         os.replace(staged, path)
     finally:
         staged.unlink(missing_ok=True)
@@ -62,19 +63,11 @@ def encode(frames: Iterable[np.ndarray], size: tuple[int, int], path: Path, fps:
         raise OSError(errno.EIO, f"ffmpeg: {first or f'exit code {ffmpeg.returncode}'}")
 
 
-def pictures(frames: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield uint8 ``frames`` ``[T, H, W, C]`` as ``write_video`` shows them, ``[H', W', 3]`` each, to save memory."""
-    peak = int(frames.max())
-    for frame in frames[:, None]:
-        yield pad_even(upscale(to_rgb(frame, peak)))[0]
-
-
 def to_rgb(frames: np.ndarray, peak: int | None = None) -> np.ndarray:
     """Return ``frames`` ``[..., H, W, C]``, uint8 or floats in 0..255, as RGB ``[..., H, W, 3]`` uint8.
 
-    One channel is grey and three are RGB. Any other number is a stack of masks: each gets its own colour, and colours
-    are mixed where several are set. If the largest value ``peak`` (default: of ``frames``) is below 32, values are
-    symbols (MiniGrid's object numbers, MinAtar's 0 and 1), and are stretched to the full range.
+    One channel is grey and three are RGB; others are masks, whose colours are mixed where several are set. If the
+    largest value ``peak`` is below 32, values are symbols, as of MiniGrid and MinAtar, and are stretched.
     """
     peak = int(frames.max(initial=0)) if peak is None else peak
     factor, channels = 255 / peak if 0 < peak < 32 else 1.0, frames.shape[-1]
@@ -141,11 +134,10 @@ def caption(text: str, width: int) -> np.ndarray:
 
 
 def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, beside: bool = False) -> np.ndarray:
-    """Return truth, dream and difference of B sequences, one above the other, ``[T, H', W', 3]`` uint8.
+    """Return truth, dream and difference of B sequences, one above the other or ``beside``, ``[T, H', W', 3]`` uint8.
 
     ``truth``: uint8 ``[B, T, H, W, C]``; ``prediction``: the same in the same units, uint8 or float. The ``context``
-    rows that the model observed have a green border, imagined rows a red one. ``beside``: put the three side by side
-    instead.
+    rows that the model observed have a green border, imagined rows a red one.
     """
     peak, steps = int(truth.max(initial=0)), truth.shape[1]
     side = max(96, min(256, 768 // truth.shape[0]))

@@ -19,10 +19,8 @@ from torch import Tensor
 from reverie.core.errors import DataError
 from reverie.core.files import file_stem
 from reverie.log.video import IMAGINED, OBSERVED, PAPER, border, caption, upscale, write_video
-from reverie.look.pictures import pixels
 from reverie.look.session import Session
-
-TEMPLATE = Path(__file__).with_name("static") / "shared.html"
+from reverie.look.source import pixels
 
 
 def exported(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
@@ -41,11 +39,7 @@ def exported(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
 
 
 def frames(session: Session) -> np.ndarray:
-    """Return ``[T, H, W, 3]`` uint8: what happened beside the dream, green where the model saw and red else.
-
-    Raises:
-        DataError: there is nothing to draw.
-    """
+    """Return ``[T, H, W, 3]`` uint8: what happened beside the dream, green where the model saw and red else."""
     rows = [session.picture(number) for number in range(len(session))]
     first = next((png for both in rows for png in both if png is not None), None)
     if first is None:
@@ -97,7 +91,7 @@ def page(session: Session, name: str) -> str:
         both = session.picture(told["t"])
         rows.append(told | {"png": [None if png is None else base64.b64encode(png).decode() for png in both]})
     data = json.dumps(plain({"name": name, "about": session.about(), "rows": rows})).replace("<", "\\u003c")
-    template = TEMPLATE.read_text(encoding="utf-8")
+    template = (Path(__file__).with_name("static") / "shared.html").read_text(encoding="utf-8")
     return template.replace("{{title}}", html.escape(name)).replace("{{data}}", data)
 
 

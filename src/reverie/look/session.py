@@ -6,24 +6,22 @@ import contextlib
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from reverie.agent.agent import Agent, mode_of
-from reverie.agent.dreaming import one_hot, unit_of
+from reverie.agent.dreaming import error_of, one_hot, unit_of
 from reverie.agent.imagining import ModelState, array
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.protocols import Policy
 from reverie.core.randomness import RngState, derived_seeds, left_as_found, seed_everything
 from reverie.core.types import Step
-from reverie.look.mind import Mind, Said, with_classes
-from reverie.look.pictures import Pictures
-from reverie.look.source import Live, Recording
-from reverie.look.values import Values
+from reverie.look.mind import Mind, Said, Values, with_classes
+from reverie.look.source import Live, Pictures, Recording
 from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent
 from reverie.run.collect import executed, initial_state
@@ -68,13 +66,8 @@ class Future:
     """Predicted return: see ``Mind.predicted_return``."""
 
 
-class Edit(NamedTuple):
-    """What an edit replaced."""
-
-    at: int
-    row: Dreamt
-    context: int
-    held: dict[int, int]
+Edit = tuple[int, Dreamt, int, dict[int, int]]
+"""What an edit replaced: the number of a row, the row; ``context`` and ``held`` of the line."""
 
 
 @dataclass
@@ -115,15 +108,9 @@ class Session:
     """
 
     def __init__(self, agent: Agent, *, seed: int | None = None, source: Live | Recording | None = None) -> None:
-        """Begin an episode.
+        """Begin an episode. EnvError if the environment cannot be made.
 
-        Args:
-            agent: with or without a world model.
-            seed: of the episode. None: the first one of the run's final evaluation.
-            source: where rows come from. None: the agent's environment.
-
-        Raises:
-            EnvError: the environment cannot be made.
+        ``seed`` None: the first one of the run's final evaluation. ``source`` None: the agent's environment.
         """
         self.source: Live | Recording = Live(agent) if source is None else source
         self.mode = "mode"
@@ -163,13 +150,9 @@ class Session:
         return 0
 
     def step(self, at: int | None = None, action: Sequence[float] | None = None) -> int:
-        """Let the environment take a step from row ``at``; later rows are forgotten. None: from the newest row.
+        """Let the environment take a step from row ``at``; None: from the newest one. Later rows are forgotten.
 
         ``action`` ``[A]``: None takes what the dream did there, or what the policy proposes; a recording takes its own.
-
-        Raises:
-            DataError: the episode is over at this row, or the recording has another action.
-            EnvError: the environment failed, or does not come to this row again.
         """
         line = self.line
         at = len(line.real) - 1 if at is None else self._row(at, line.real)
@@ -182,7 +165,9 @@ class Session:
             chosen = self._flat(action)
         if recorded is not None and not torch.equal(chosen, recorded):
             raise DataError("the recording has another action here: only the dream can take yours (go on dreaming).")
-        self._cut(at, chosen)
+        self._forget_real(at)
+        if at < len(line.actions) and not torch.equal(line.actions[at], chosen):
+            del line.actions[at:], line.dream[at + 1 :]
         with self.luck():
             self._catch_up(at)
             step = self.source.step(at, executed(chosen, line.real[at].step))
@@ -192,14 +177,10 @@ class Session:
 
     def _happen(self, step: Step) -> None:
         """Add a row; the policy acts on it, and the model sees or imagines it."""
-        line = self.line
-        if line.real:
-            state = self.policy.override(line.real[-1].state, line.actions[len(line.real) - 1])
-        else:
-            state = self._beginning()
-        picture = self.pictures.real(self.source.env, step.obs)
-        line.real.append(self._met(step, state, picture))
-        if self.mind is not None and len(line.dream) < len(line.real):
+        line, real = self.line, self.line.real
+        state = self.policy.override(real[-1].state, line.actions[len(real) - 1]) if real else self._beginning()
+        real.append(self._met(step, state, self.pictures.real(self.source.env, step.obs)))
+        if self.mind is not None and len(line.dream) < len(real):
             self._extend()
 
     def _met(self, step: Step, state: Any, picture: bytes | None) -> Happened:
@@ -226,25 +207,21 @@ class Session:
         step = self.source.reset(self.seed)
         for number in range(at):
             step = self.source.step(number, executed(self.line.actions[number], step))
-        self._moved = False
-        same = all(torch.equal(value, step.obs[key]) for key, value in self.line.real[at].step.obs.items())
-        if not same:
-            self._moved = True
+        if not all(torch.equal(value, step.obs[key]) for key, value in self.line.real[at].step.obs.items()):
             raise EnvError(
                 "the environment does not come to this row again: the same seed and actions lead elsewhere. "
                 "Go on dreaming from here, or start another episode."
             )
-
-    def _cut(self, at: int, action: Tensor) -> None:
-        """Forget what happened after row ``at``, and the dream too unless it took the same action there."""
-        line = self.line
-        self._forget_real(at)
-        if at < len(line.actions) and not torch.equal(line.actions[at], action):
-            del line.actions[at:], line.dream[at + 1 :]
+        self._moved = False
 
     def _forget_real(self, at: int) -> None:
         self._moved |= len(self.line.real) > at + 1
         del self.line.real[at + 1 :]
+
+    def _forget(self, at: int) -> None:
+        """Forget all after row ``at``."""
+        self._forget_real(at)
+        del self.line.dream[at + 1 :], self.line.actions[at:]
 
     # ------------------------------------------------------------------ the dream
 
@@ -252,15 +229,11 @@ class Session:
         """Go on dreaming from row ``at``; later rows, real ones too, are forgotten.
 
         ``action`` ``[A]`` of the first step; None: the policy acts in the dream.
-
-        Raises:
-            DataError: a number is out of range.
         """
         mind, line = self._mind(), self.line
         at, steps = self._row(at, line.dream), self._count(steps, 1, LONGEST)
         first = None if action is None else self._flat(action)
-        self._forget_real(at)
-        del line.dream[at + 1 :], line.actions[at:]
+        self._forget(at)
 
         def choose(number: int, latent: Latent) -> Tensor:
             return mind.act(latent, self.mode) if number or first is None else first.to(latent.deter.device)
@@ -285,26 +258,24 @@ class Session:
         while len(line.dream) < min(length, line.context, len(line.real)):
             self._extend()
         if rest := length - len(line.dream):
-            mind, start = self._mind(), len(line.dream) - 1
-            device = line.dream[-1].latent.deter.device
-            with self.dreaming():
-                latents, _ = mind.imagine(
-                    line.dream[-1].latent, rest, lambda n, _: line.actions[start + n].to(device), line.held
-                )
-                line.dream += self._dreamt(latents)
+            self._imagine(rest)
         return first
 
     def _extend(self) -> None:
         """Add a row to the dream: as the model sees it, or imagined under the action that was taken."""
-        line, mind, row = self.line, self._mind(), len(self.line.dream)
+        line, row = self.line, len(self.line.dream)
         if row < line.context and row < len(line.real) and not line.edits:
             known = line.real[row]
             line.dream.append(Dreamt(known.state.latent, "seen", known.seen or {}))
             return
-        before = line.dream[-1].latent
-        action = line.actions[row - 1].to(before.deter.device)
+        self._imagine(1)
+
+    def _imagine(self, steps: int) -> None:
+        """Add imagined rows under the actions that were taken."""
+        line, mind, before = self.line, self._mind(), self.line.dream[-1].latent
+        taken = [action.to(before.deter.device) for action in line.actions[len(line.dream) - 1 :]]
         with self.dreaming():
-            latents, _ = mind.imagine(before, 1, lambda *_: action, line.held)
+            latents, _ = mind.imagine(before, steps, lambda number, _: taken[number], line.held)
             line.dream += self._dreamt(latents)
 
     def _dreamt(self, latents: list[Latent]) -> list[Dreamt]:
@@ -316,7 +287,7 @@ class Session:
     def branch(self, at: int, by: str = "sample", steps: int = 15) -> list[Future]:
         """Imagine futures from row ``at``: ``FUTURES`` samples, or ("action") one for each first action.
 
-        Actions are drawn from the policy. Nothing changes until :meth:`pick`.
+        Other actions are drawn from the policy. Nothing changes until :meth:`pick`.
         """
         mind, line = self._mind(), self.line
         at, steps = self._row(at, line.dream), self._count(steps, 1, 200)
@@ -347,8 +318,7 @@ class Session:
         """Go on with a future of the last branch."""
         at, chosen = self.branched, self.futures[self._count(number, 0, len(self.futures) - 1)]
         self._row(at, self.line.dream)
-        self._forget_real(at)
-        del self.line.dream[at + 1 :], self.line.actions[at:]
+        self._forget(at)
         self.line.actions += chosen.actions
         self.line.dream += chosen.rows
         return at + 1
@@ -363,10 +333,7 @@ class Session:
     # ------------------------------------------------------------------ edits
 
     def edit(self, at: int, latent: int, value: float, keep: bool = False) -> int:
-        """Set a latent of row ``at`` to a class, or to a number if it is Gaussian; the rows after it are dreamed anew.
-
-        ``keep``: the class stays so in the rows after it too.
-        """
+        """Set a latent of row ``at`` to a class or a number, ``keep``: for good; the rows after it are dreamed anew."""
         self._mind()
         line = self.line
         at = self._row(at, line.dream)
@@ -374,7 +341,7 @@ class Session:
         latents, classes = old.latent.stoch.shape[1:]
         latent = self._count(latent, 0, latents - 1)
         value = self._count(value, 0, classes - 1) if classes > 1 else float(value)
-        line.edits.append(Edit(at, old, line.context, dict(line.held)))
+        line.edits.append((at, old, line.context, dict(line.held)))
         if classes > 1:
             changed = with_classes(old.latent, {latent: int(value)})
             line.held |= {latent: int(value)} if keep else {}
@@ -402,7 +369,7 @@ class Session:
         with torch.no_grad():
             named = mind.world.rssm.named(mind.world.rssm.prior(latent.deter))
         found: dict[str, Any] = {"at": at, "held": {str(k): v for k, v in self.line.held.items()}}
-        found["edits"] = [edit.at for edit in self.line.edits]
+        found["edits"] = [row for row, *_ in self.line.edits]
         if "logits" in named:
             found |= {"classes": latent.stoch[0].argmax(-1).tolist(), "prior": array(named["logits"][0].exp())}
         else:
@@ -413,8 +380,7 @@ class Session:
     def _probed(self, at: int) -> dict[str, dict[str, Any]]:
         """Return what probes read from row ``at`` by key, and the ``truth`` if it happened.
 
-        ``read`` is numbers, or of classes the likeliest; then ``chance`` is its probability. What a probe is given
-        beside the state is what happened, or else numbers that are dreamt; without them its key has no value.
+        ``read`` is numbers, or of classes the likeliest; then ``chance`` is its probability.
         """
         probe, row, happened = getattr(self.agent.algo, "probe", None), self.line.dream[at], dict[str, np.ndarray]()
         if not isinstance(probe, Probe):
@@ -443,10 +409,7 @@ class Session:
         return 0
 
     def judged(self, agent: Agent) -> dict[str, float]:
-        """Return the mean errors that the dream of another checkpoint's agent would have in this episode, by name.
-
-        Of the rows that happened and that it would imagine, if any. Nothing changes.
-        """
+        """Return the mean errors by name that another checkpoint's dream of this episode would have."""
         twin, line = copy.copy(self), self.line
         twin.line = replace(line, real=[*line.real], dream=line.dream[: len(line.real)])
         twin._live_again(agent, line.context)
@@ -472,20 +435,12 @@ class Session:
     def about(self) -> dict[str, Any]:
         """Return what does not change from row to row."""
         agent, spec = self.agent, self.agent.action_spec
-        continuous = [
-            {"name": key, "low": part.low, "high": part.high, "size": part.size}
-            for key, part in sorted(spec.parts.items())
-            if part.kind == "continuous"
-        ]
-        found: dict[str, Any] = {
-            "algorithm": agent.config.algo.algorithm,
-            "env": self.source.name,
-            "checkpoint": agent.checkpoint.name,
-            "step": agent.step,
-            "seed": self.seed,
-            "fps": agent.frames_per_second,
+        numbers = [(key, part) for key, part in sorted(spec.parts.items()) if part.kind == "continuous"]
+        found: dict[str, Any] = {"algorithm": agent.config.algo.algorithm, "checkpoint": agent.checkpoint.name}
+        found |= {"step": agent.step, "env": self.source.name, "seed": self.seed, "fps": agent.frames_per_second}
+        found |= {
             "choices": [{"name": key, "start": cut.start, "stop": cut.stop} for key, cut in spec.choices()],
-            "continuous": continuous,
+            "continuous": [{"name": k, "low": x.low, "high": x.high, "size": x.size} for k, x in numbers],
             "width": spec.width,
             "names": self.source.action_names,
             "recorded": isinstance(self.source, Recording),
@@ -509,11 +464,13 @@ class Session:
         line = self.line
         real = line.real[number] if number < len(line.real) else None
         dreamt = line.dream[number] if number < len(line.dream) else None
-        found: dict[str, Any] = {"t": number, "real": None if real is None else real.facts}
-        found["action"] = line.actions[number] if number < len(line.actions) else None
-        found["dream"] = None if dreamt is None else self._facts(dreamt)
-        found["error"] = None if real is None or dreamt is None else self._errors(real, dreamt.said)
-        return found
+        return {
+            "t": number,
+            "real": None if real is None else real.facts,
+            "action": line.actions[number] if number < len(line.actions) else None,
+            "dream": None if dreamt is None else self._facts(dreamt),
+            "error": None if real is None or dreamt is None else self._errors(real, dreamt.said),
+        }
 
     def _facts(self, row: Dreamt) -> dict[str, Any]:
         said = row.said
@@ -529,15 +486,10 @@ class Session:
         """Return the error of each observation in its own units (``dreaming.unit_of``), and of reward and cont."""
         found: dict[str, float] = {}
         for key, part in self.agent.obs_spec.items():
-            if (name := dreamt_name(key)) not in said or part.kind == "mask":
-                continue
-            truth = real.step.obs[key].numpy()[None]  # [1, 1, ...]
-            if part.kind == "categorical":
-                exact = one_hot(truth, part)[0, 0]
-                found[name] = float(np.abs(said[name].reshape(exact.shape) - exact).sum() / 2 / len(part.classes))
-            else:
-                wrong = np.subtract(said[name].reshape(-1), truth.reshape(-1), dtype=np.float64)
-                found[name] = float(np.sqrt(np.square(wrong).mean()))
+            if (name := dreamt_name(key)) in said and part.kind != "mask":
+                truth = real.step.obs[key].numpy()[None]  # [1, 1, ...]
+                exact = one_hot(truth, part) if part.kind == "categorical" else truth
+                found[name] = float(error_of(said[name].reshape(1, 1, -1), exact.reshape(1, 1, -1), part)[0])
         found["reward"] = abs(float(said["reward"]) - real.facts["reward"])
         return found | {"cont": abs(float(said["cont"]) - (1.0 - real.facts["terminal"]))}
 

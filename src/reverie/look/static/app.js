@@ -162,10 +162,8 @@ class Page {
 
   errors(row) {
     const units = this.about.units;
-    const said = Object.entries(row.error ?? {}).map(([key, value]) => {
-      const part = el("span", { title: units[key] ?? "absolute difference" }, `${key} `, el("b", {}, short(value)));
-      return part;
-    });
+    const said = Object.entries(row.error ?? {}).map(([key, value]) =>
+      el("span", { title: units[key] ?? "absolute difference" }, `${key} `, el("b", {}, short(value))));
     $("#errors").replaceChildren(...(said.length ? ["Error of the dream: ", ...said.flatMap((one, i) => (i ? [" · ", one] : [one]))] : ["\u00a0"]));
   }
 
