@@ -360,7 +360,8 @@ class Comparison:
 def compare_outputs(rec: Recording, agent: DreamerV3, batch: Batch, result: Comparison) -> Tensor:
     """Compare the forward pass; returns the total loss, with gradient. Leaves the return scale as it was."""
     scale = {k: v.clone() for k, v in agent.return_scale.state_dict().items()}
-    losses = agent.losses(*rec.start(agent, batch), draw_z=argmax, draw_a=mode)
+    agent.world.draw_z, agent.world.draw_a = argmax, mode
+    losses = agent.losses(*rec.start(agent, batch))
     total = agent.total(losses.terms)
     agent.return_scale.load_state_dict(scale)
     values = {"loss": total, **loss_values(losses)}
@@ -444,8 +445,9 @@ def compare_gradients(rec: Recording, agent: DreamerV3, total: Tensor, result: C
 
 def compare_updates(rec: Recording, agent: DreamerV3, batch: Batch, result: Comparison) -> None:
     """Three updates on the same batch: the metrics of each, then all that was updated."""
+    agent.world.draw_z, agent.world.draw_a = argmax, mode
     for step in (1, 2, 3):
-        losses, metrics = agent.learn(*rec.start(agent, batch), draw_z=argmax, draw_a=mode)
+        losses, metrics = agent.learn(*rec.start(agent, batch))
         for name, theirs in rec.under(f"step{step}/metric/").items():
             ours = metric(name, metrics, agent, step)
             if ours is not None:

@@ -569,7 +569,8 @@ class RecordingPyDreamer(Recording):
             return result
 
         agent.losses, agent.behaviour.losses = world, dream  # type: ignore[method-assign,assignment]
-        _, metrics, post = agent.learn(rows, context, *self.random(number))
+        self.draw(number)
+        _, metrics, post = agent.learn(rows, context)
         del agent.losses, agent.behaviour.losses
         norms = {k: metrics.get(f"opt/grad_norm/{k}") for k in NAMES}
         if self.probe == "none":

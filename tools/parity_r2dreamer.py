@@ -108,6 +108,7 @@ class Recording:
             ConfigError: a parameter of either has no counterpart.
         """
         agent = self.config(frozen).build(self.obs_spec, self.action_spec)
+        agent.world.draw_z, agent.world.draw_a = argmax, mode
         state, table = agent.state_dict()["model"], self.names(agent)
         missing = sorted(set(state) - {*table.values(), "return_scale.low", "return_scale.high"})
         if missing := [name for name in missing if not name.endswith(".count")]:
@@ -255,7 +256,7 @@ class Recording:
         context, rows = self.rows(agent, 0)
         agent.slow_critic.update()
         agent.representation.move()
-        losses = agent.losses(context, rows, argmax, mode)
+        losses = agent.losses(context, rows)
         found = self.described(agent, losses, rows, context)
         agent.zero_grad()
         agent.total(losses.terms).backward()
@@ -293,7 +294,7 @@ class Recording:
         agent = self.load()
         for number in range(3):
             context, rows = self.rows(agent, number)
-            losses, metrics = agent.learn(context, rows, argmax, mode)
+            losses, metrics = agent.learn(context, rows)
             offset, scale = agent.return_scale()
             found = {f"loss/{k}": metrics.get(f"loss/{LOSSES.get(k, k)}", missing) for k in (*LOSSES, *losses.terms)}
             found |= {f"loss/{k}": metrics.get(f"loss/reconstruction/{k}", missing) for k in self.obs_spec}
@@ -418,7 +419,7 @@ class Recording:
         """The scores of DreamerPro; theirs has prototypes first."""
         views = net.views(rows)
         start = Context(context.latent.map(lambda x: torch.cat([x, x])), torch.cat([context.action, context.action]))
-        seen = agent.world.observe(views, start, argmax)
+        seen = agent.world.observe(views, start)
         embed, feature = net.of_embed(seen.embed), net.of_feature(seen.latent.feature)
         slow = net.slow_of_embed(net.slow_encoder(dict(views.obs), agent.world.dtype))
         unit = torch.nn.functional.normalize

@@ -191,6 +191,11 @@ class Recording:
         """What is drawn in batch ``number``: the likeliest."""
         return self.likeliest, mode
 
+    def draw(self, number: int) -> None:
+        """Let the world model draw what is drawn in batch ``number``."""
+        world = self.agent.world
+        world.draw_z, world.draw_a = self.random(number)
+
     def likeliest(self, x: Tensor) -> Tensor:
         """In place of a sample of a latent: the likeliest class, or the mean."""
         return torch.zeros_like(x) if self.agent.cfg.rssm.latent.classes == 1 else x.argmax(-1)
@@ -549,11 +554,12 @@ class RecordingV2(Recording):
 
     def outputs(self, rows: Batch, context: Context) -> tuple[Tensors, Tensors]:
         """The forward pass under the authors' names, and the loss of each optimiser."""
-        agent, (choose, pick) = self.agent, self.random(1)
-        post = agent.world.observe(rows, context, choose)
+        agent = self.agent
+        self.draw(1)
+        post = agent.world.observe(rows, context)
         terms, _ = agent.world_losses(rows, post)
         start, terminal = starts(post.latent), rows.is_terminal.flatten()
-        losses = agent.behaviour.losses(agent.world, start, terminal, choose, pick)
+        losses = agent.behaviour.losses(agent.world, start, terminal)
         with torch.no_grad():
             values = self.world_values(rows, post) | self.open_loop(post.latent.map(lambda x: x[:, -1]))
             values["loss/discount"] = values.pop("loss/cont")
@@ -579,8 +585,9 @@ class RecordingV2(Recording):
 
     def update(self, rows: Batch, context: Context, number: int) -> tuple[Tensors, Any]:
         """Take an update; return metrics under the authors' names, and the posterior."""
-        agent, (choose, pick) = self.agent, self.random(number)
-        _, m, post = agent.learn(rows, context, choose, pick)
+        agent = self.agent
+        self.draw(number)
+        _, m, post = agent.learn(rows, context)
         named = self.behaviour_metrics(agent.behaviour, m) | {
             "discount_loss": m["loss/cont"], "reward_loss": m["loss/reward"], "model_kl": m["train/kl"],
             "post_ent": m["train/posterior_entropy"], "prior_ent": m["train/prior_entropy"], "kl_loss": m["loss/kl"],
@@ -683,13 +690,13 @@ class RecordingP2E(RecordingV2):
 
     def outputs(self, rows: Batch, context: Context) -> tuple[Tensors, Tensors]:
         """The forward pass under the authors' names, and the loss of each optimiser."""
-        agent, (choose, pick), (values, losses) = self.agent, self.random(1), super().outputs(rows, context)
-        post = agent.world.observe(rows, context, choose)
+        agent, (values, losses) = self.agent, super().outputs(rows, context)
+        self.draw(1)
+        post = agent.world.observe(rows, context)
         before, offset = actions_before(rows, context), agent.cfg.ensemble.offset
         losses["ensemble"] = agent.ensemble.loss(post, before)
-        explored = agent.explorer.losses(
-            agent.world, starts(post.latent), rows.is_terminal.flatten(), choose, pick, agent.intrinsic_reward
-        )
+        start, terminal = starts(post.latent), rows.is_terminal.flatten()
+        explored = agent.explorer.losses(agent.world, start, terminal, agent.intrinsic_reward)
         losses |= {"explore_actor": explored.actor.mean(), "explore_critic": explored.critic.mean()}
         with torch.no_grad():
             dream, kept = explored.dream, rows.shape[1] - offset
@@ -847,10 +854,11 @@ class RecordingV1(Recording):
 
     def outputs(self, rows: Batch, context: Context) -> tuple[Tensors, Tensors]:
         """The forward pass under the authors' names, and the loss of each optimiser."""
-        agent, (choose, pick) = self.agent, self.random(1)
-        post = agent.world.observe(rows, context, choose)
+        agent = self.agent
+        self.draw(1)
+        post = agent.world.observe(rows, context)
         terms, _ = agent.world_losses(rows, post)
-        dreamt = agent.dream_losses(starts(post.latent, -1 if agent.cfg.learn_cont else None), choose, pick)
+        dreamt = agent.imagined_losses(agent.world, agent.starts(post))
         losses = {"model": agent.total(terms), "actor": dreamt.actor.mean(), "critic": dreamt.critic.mean()}
         noise = self.under("noise/")
         with torch.no_grad():
@@ -869,7 +877,8 @@ class RecordingV1(Recording):
 
     def update(self, rows: Batch, context: Context, number: int) -> tuple[Tensors, Any]:
         """Take an update; return metrics under the authors' names. Nothing is carried on."""
-        _, m = self.agent.learn(rows, context, *self.random(number))
+        self.draw(number)
+        _, m = self.agent.learn(rows, context)
         out = {}
         for name in self.agent.optims:
             theirs = self.optim_names.get(name, name)

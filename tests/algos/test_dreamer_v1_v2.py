@@ -173,11 +173,11 @@ def test_a_reward_is_learned_as_the_nearest_of_the_supported():
 def test_a_carried_state_makes_two_batches_one():
     """Its windows go on, and begin anew at first rows; the latents are those of one long window."""
     agent = build_earlier("pydreamer", batch_length=12)
-    long, choose = batch(agent, seed=2), lambda p: p.argmax(-1)
-    whole = agent.world.observe(long, None, choose, 2).latent.deter
+    long, agent.world.draw_z = batch(agent, seed=2), lambda p: p.argmax(-1)
+    whole = agent.world.observe(long, None, 2).latent.deter
     found = []
     for part in (long.rows(0, 6), long.rows(6)):
-        post = agent.world.observe(part, agent.carried(), choose, 2)
+        post = agent.world.observe(part, agent.carried(), 2)
         agent.carry_on(part, post)
         found.append(post.latent.deter)
     assert (long.is_first[:, 6:].any(), long.is_first[:2, 6].any()) == (True, False)

@@ -12,7 +12,6 @@ import torch
 from dreamer import ACTIONS, OBS, batch, build, build_earlier, build_p2e, build_r2
 from torch import Tensor
 
-from reverie.algos.imagination import sample_action
 from reverie.core.specs import MASK, ActionSpec, ObsPart
 from reverie.nn.distributions import Categoricals
 from reverie.nn.heads import HeadConfig, MaskHead
@@ -76,7 +75,7 @@ def test_dreams_have_their_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     agent.world.mask.forbidden.fill_(True)
     rows = batch(agent, "mixed")
     rows = replace(rows, obs=rows.obs | {MASK: torch.ones(*rows.shape, 6, dtype=torch.bool)})
-    dream = agent.imagine(agent.actor, agent.world.observe(rows).latent, None, sample_action)
+    dream = agent.imagine(agent.actor, agent.world.observe(rows).latent)
     assert not dream.legal[..., :5].all()
     assert ((dream.action > 0)[..., :5] <= dream.legal[..., :5]).all()
 

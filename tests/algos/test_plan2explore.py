@@ -86,7 +86,7 @@ def test_on_v3_disagreement_rewards_the_action_before():
     rows, given = batch(agent), []
     post = agent.world.observe(rows)
     agent.ensemble.register_forward_hook(lambda module, inputs, out: given.append(inputs[1]))
-    agent.exploring_loss(rows, post, None, lambda policy: policy.sample())
+    agent.exploring_loss(rows, post)
     assert any(x.shape == (3, rows.shape[1] - 1, 4) and torch.equal(x, rows.action[:, :-1]) for x in given)
 
 

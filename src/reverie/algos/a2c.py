@@ -60,7 +60,6 @@ class A2C(OnPolicy):
     cfg: A2CConfig
 
     def build_optim(self) -> Optim:
-        """Return RMSProp, with one norm of all gradients."""
         c = self.cfg
         settings = GlobalRMSpropConfig(form=c.rms_form, lr=c.lr, decay=c.rms_decay, eps=c.rms_eps, clip=c.clip_gradient)
         return settings.build(self.parameters())

@@ -33,7 +33,6 @@ from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, ValueEstimator
 from reverie.objectives.td import Losses, after, td_targets
 
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 Optimiser = Adam | Optim | torch.optim.Optimizer
 
 
@@ -42,7 +41,7 @@ def building(seed: int) -> Iterator[None]:
     """Make a learner within, with float32 weights drawn from ``seed``, whatever PyTorch's default dtype and mode are.
 
     PyTorch's CPU generator is restored afterwards; those of GPUs are left alone, as weights are drawn on the CPU.
-    Tensors made in inference mode do not count writes, by which copies of weights in other layouts are kept up to date.
+    Tensors of inference mode would not count writes, by which copies of weights in other layouts stay up to date.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
@@ -56,11 +55,7 @@ def building(seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmConfig(Config):
-    """Settings that every algorithm has.
-
-    Raises:
-        ConfigError: a setting is out of range. All subclasses check their settings when they are made.
-    """
+    """Settings that every algorithm has."""
 
     learner: ClassVar[type[Any]]
     """Class of the learner, made as ``learner(obs_spec, action_spec, config, device)``. It is defined after its
@@ -91,24 +86,17 @@ class AlgorithmConfig(Config):
     @property
     def dtype(self) -> torch.dtype:
         """``precision`` as PyTorch's."""
-        return PRECISIONS[self.precision]
+        return getattr(torch, self.precision)
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
         """Raise ConfigError unless the settings fit those of the run.
 
-        Args:
-            random_steps: env steps taken by random actions first.
-            learning_starts: windows that are collected before the first update.
-            frame_stack: frames that the environments stack themselves.
+        ``random_steps`` env steps come first, and ``learning_starts`` windows before the first update; environments
+        themselves stack ``frame_stack`` frames.
         """
 
     def check_data(self, *, recorded: bool, collected: bool) -> None:
-        """Raise ConfigError if a source of rows that the algorithm needs is missing.
-
-        Args:
-            recorded: whether the run has recorded data.
-            collected: whether the run collects rows in an environment.
-        """
+        """Raise ConfigError if the run lacks rows that are needed, ``recorded`` or ``collected`` in an environment."""
 
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> Algorithm:
         """Return a learner for these observations and actions, its weights drawn from ``seed`` and nothing else.
@@ -181,7 +169,6 @@ class ModelFreeConfig(AlgorithmConfig):
             )
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
-        """See :class:`AlgorithmConfig`. ``normalise = fixed(n)`` needs its n rows before the policy acts or learns."""
         wanted = 0 if self.normalise is None else self.normalise.limit or 0
         if wanted > min(random_steps, learning_starts):
             raise ConfigError(
@@ -196,17 +183,13 @@ class ModelFreeConfig(AlgorithmConfig):
             )
 
     def for_obs(self, obs_spec: ObsSpec) -> Self:
-        """See :class:`AlgorithmConfig`. Without ``normalise`` if it is a default and no observation is a vector."""
+        """Return these settings, without ``normalise`` if it is a default and no observation is a vector."""
         vectors = any(part.kind == "vector" for part in obs_spec.values())
         asked = type(self).__dataclass_fields__["normalise"].default is None  # then it is no default of the algorithm
         return self if vectors or asked or self.normalise is None else replace(self, normalise=None)
 
     def preprocessor(self, obs_spec: ObsSpec) -> Preprocessor:
-        """Return the preprocessor of rows that these settings describe.
-
-        Raises:
-            ConfigError: there is nothing to normalise or to stack.
-        """
+        """Return the preprocessor of rows that these settings describe."""
         names = ("normalise", "frames", "frame_keys", "reward_scale", "discount", "bound_values")
         return Preprocessor(obs_spec, **{name: getattr(self, name) for name in names if hasattr(self, name)})
 
@@ -250,7 +233,6 @@ class TDConfig(ValueConfig):
         check_sequences(getattr(self.networks, "memory", None), self.batch_length, alone=2)
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
-        """See :class:`ModelFreeConfig`. An estimator of several steps needs windows of more than one transition."""
         super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)
         if self.batch_length == 2 and self.value_estimator.whole_window:
             raise ConfigError(
@@ -307,7 +289,7 @@ class Algorithm(nn.Module):
     """A learner as a module: its state is its parameters, buffers and optimisers, and what :meth:`extra_state` adds.
 
     A subclass implements :meth:`train_step`. It must change all state in place, as a captured update goes on using the
-    same memory; ``load_state_dict`` copies for the same reason.
+    same memory.
 
     Modules that behave differently while they learn, such as dropout and batch norm, are in eval mode, and in train
     mode only within :meth:`run_step`: acting, evaluations, dreams and reports neither drop nor change statistics.
@@ -321,7 +303,6 @@ class Algorithm(nn.Module):
     """Whether updates are captured on CPUs too; it pays where Python takes as long as the arithmetic."""
 
     def __init__(self, graph: bool = True) -> None:
-        """``graph``: whether updates are captured."""
         super().__init__()
         self.graph = graph
         self.since: object = object()  # see nn/optim.py: Learner
@@ -366,8 +347,7 @@ class Algorithm(nn.Module):
     def run_step(self, step: TrainStep, batch: Batch) -> Update:
         """Run ``step``, a method of this learner such as ``train_step``, on a batch on any device.
 
-        Each such method may be captured separately, for each shape of batch (``kernels/capture.py``). Within, modules
-        are in train mode: see :meth:`enter_eval_mode`.
+        Each such method may be captured separately, for each shape of batch. Within, modules are in train mode.
 
         Raises:
             ConfigError: after the first update, a parameter is in no optimiser.
@@ -376,12 +356,15 @@ class Algorithm(nn.Module):
         batch.check(getattr(self, "window", None))
         if self._two_moded is None:
             self.enter_eval_mode()
-        if self._checked:
-            return self._in_train_mode(step, batch)
-        before = {name: p._version for name, p in self.named_parameters()}
-        found = self._in_train_mode(step, batch)
-        check_trained(self, before)
-        self._checked = True
+        before = None if self._checked else {name: p._version for name, p in self.named_parameters()}
+        self._switch(training=True)
+        try:
+            found = run(self, step, batch)
+        finally:
+            self._switch(training=False)
+        if before is not None:
+            check_trained(self, before)
+            self._checked = True
         return found
 
     def prepared(self, batch: Batch) -> Batch:
@@ -402,9 +385,8 @@ class Algorithm(nn.Module):
     def enter_eval_mode(self) -> None:
         """Put the modules that learn in train mode, and differ in it, into eval mode until :meth:`run_step`.
 
-        Those that ``__init__`` has put into eval mode stay there. Done once, as looking at all modules takes longer
-        than a small update: call it again after replacing a module or an optimiser, and after ``train()``. Updates are
-        then captured anew.
+        Those that ``__init__`` has put into eval mode stay there. Done once, as it takes longer than a small update:
+        call it again after replacing a module or an optimiser, and after ``train()``. Updates are then captured anew.
         """
         self.since = object()
         found = [module for module in self.modules() if module.training and has_two_modes(module)]
@@ -417,13 +399,6 @@ class Algorithm(nn.Module):
     def _switch(self, *, training: bool) -> None:
         for module in self._two_moded or ():
             vars(module)["training"] = training  # module.train() would take 1 us for each module below it too
-
-    def _in_train_mode(self, step: TrainStep, batch: Batch) -> Update:
-        self._switch(training=True)
-        try:
-            return run(self, step, batch)
-        finally:
-            self._switch(training=False)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step on a batch on the learner's device, with the same operations for every batch.
@@ -442,9 +417,6 @@ class Algorithm(nn.Module):
 
         Names of values that are no column of the rows, such as latents, begin with ``INSIDE``. Those of observations
         are their keys (:func:`dreamt_name`).
-
-        Raises:
-            NotImplementedError: the algorithm has no world model.
         """
         raise NotImplementedError(f"{type(self).__name__} has no world model, which dreaming needs.")
 
@@ -495,13 +467,9 @@ def has_two_modes(module: nn.Module) -> bool:
 
 
 def check_trained(learner: Algorithm, before: Mapping[str, int]) -> None:
-    """Check after a learner's first update that each parameter is in an optimiser, frozen, or was written to.
+    """Raise ConfigError unless, after the first update, each parameter is in an optimiser, frozen, or was written to.
 
-    ``before``: how often each was written to before. A learner without any optimiser that is known here may train in a
-    way of its own.
-
-    Raises:
-        ConfigError: a parameter is none of that, and would never be trained.
+    ``before``: how often each was written to before. A learner without any known optimiser trains in a way of its own.
     """
     held: set[int] = set()
     for optim in learner.optimisers().values():
@@ -528,11 +496,13 @@ class ModelFree(Algorithm):
     to ``self.objective``. Its ``train_step`` gets preprocessed batches, and its ``_policy`` preprocessed observations.
     """
 
+    cfg: Any
     objective: Any
     tapes = True
 
     def __init__(self, obs_spec: ObsSpec, cfg: ModelFreeConfig, device: torch.device) -> None:
         super().__init__(cfg.graph)
+        self.cfg = cfg
         self.device = device
         self.preprocess: Preprocessor = cfg.preprocessor(obs_spec)
         self.burn_in: int = getattr(cfg.networks, "burn_in", 0)
@@ -543,12 +513,12 @@ class ModelFree(Algorithm):
 
     @property
     def policy(self) -> Policy[Any]:
-        """See :class:`Algorithm`: the policy behind the preprocessor."""
+        """The policy behind the preprocessor."""
         return self.preprocess.policy(super().policy, self.device)
 
     def prepared(self, batch: Batch) -> Batch:
-        """See :class:`Algorithm`: the preprocessed batch, with the states of memories if there are any."""
-        ready: Batch = self.preprocess(batch)
+        """Return the preprocessed batch, with the states of memories if there are any."""
+        ready = self.preprocess(batch)
         return ready if self.memories is None else self.memories.prepared(ready, self.burn_in)
 
     def remembering(self, policy: Policy[Any]) -> Policy[Any]:
@@ -567,7 +537,6 @@ class ModelFree(Algorithm):
 
     @property
     def running_statistics(self) -> RunningStatistics | None:
-        """The preprocessor, if it keeps statistics of rows; else None."""
         return self.preprocess.running_statistics
 
     def minimise(self, loss: Loss, *inputs: Any) -> Losses:

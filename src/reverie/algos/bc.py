@@ -54,11 +54,9 @@ class Deterministic(Clone):
     """A deterministic policy, trained by the squared error: it learns the mean of the actions taken."""
 
     def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
-        """Return a network from ``[..., *shape]`` to actions ``[..., A]``."""
         return DeterministicActor(obs_spec, action_spec.width, cfg, dtype)
 
     def policy(self, actor: nn.Module, width: int, device: torch.device) -> Policy[Any]:
-        """Return the policy over ``actor``, without exploration noise."""
         return NoisyPolicy(actor, Gaussian(sigma=0.0), width, device)
 
 
@@ -67,7 +65,6 @@ class Stochastic(Clone):
     """A normal distribution, trained by its log-likelihood. Evaluations use its mean; exploration samples."""
 
     def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
-        """Return a network from ``[..., *shape]`` to normal distributions."""
         return GaussianActor(obs_spec, action_spec.width, cfg, dtype)
 
 
@@ -78,7 +75,6 @@ class Categorical(Clone):
     kind: ClassVar[str] = "categorical"
 
     def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
-        """Return a network from ``[..., *shape]`` to class probabilities."""
         return ChoicesActor(obs_spec, all_classes(action_spec), cfg, dtype)
 
 
@@ -89,7 +85,6 @@ class Mixed(Clone):
     kind: ClassVar[str] = "mixed"
 
     def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
-        """Return a network from ``[..., *shape]`` to distributions over numbers and choices."""
         return MixedActor(obs_spec, action_spec, cfg, dtype)
 
 
@@ -106,7 +101,6 @@ class BCConfig(RecordedConfig, ModelFreeConfig):
     """Learning rate of Adam."""
 
     def check_data(self, *, recorded: bool, collected: bool) -> None:
-        """See :class:`~reverie.algos.base.AlgorithmConfig`: recorded data are needed."""
         if not recorded:
             raise ConfigError(
                 "bc learns from recorded data, but no dataset was given. Pass --data PATH; `reverie data record` "
@@ -114,11 +108,7 @@ class BCConfig(RecordedConfig, ModelFreeConfig):
             )
 
     def fitting(self, spec: ActionSpec) -> Clone:
-        """Return ``clone``, or its default for these actions.
-
-        Raises:
-            ConfigError: the actions are of the kind that ``clone`` is not for.
-        """
+        """Return ``clone``, or its default for these actions."""
         kinds = {part.kind for part in spec.parts.values()}
         kind = "mixed" if len(kinds) > 1 else min(kinds)
         if self.clone is None:
@@ -167,7 +157,6 @@ class BC(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
         self.window: Window = replace(self.window, gives_priorities=False)
         clone = cfg.fitting(action_spec)
         actor = clone.actor(self.preprocess.spec, action_spec, cfg.networks, cfg.dtype)
@@ -177,7 +166,6 @@ class BC(ModelFree):
         self._policy = clone.policy(actor, action_spec.width, device)
 
     def train_step(self, batch: Batch) -> Update:
-        """Take one gradient step of the actor."""
         return self.minimise(self.objective.forward, batch).update()
 
 

@@ -88,15 +88,12 @@ class ActionVAE(nn.Module):
         mean, raw = code.float().chunk(2, -1)  # [..., L]
         log_std = raw.clamp(*LATENT_LOG_STD)
         latent = mean + exp(log_std) * torch.randn_like(mean)
-        return Coded(self._decoded(features, latent), mean, log_std)
+        return Coded(self.decoder(features, latent.to(features.dtype)).float(), mean, log_std)
 
     def decode(self, obs: Obs, latent: Tensor) -> Tensor:
         """Return the actions ``[..., n, A]`` of n latents ``[..., n, L]`` for each observation ``[..., *shape]``."""
-        return self._decoded(self.inputs(obs), latent)
-
-    def _decoded(self, features: Tensor, latent: Tensor) -> Tensor:
-        y: Tensor = self.decoder(features, latent.to(features.dtype))
-        return y.float()
+        features = self.inputs(obs)
+        return self.decoder(features, latent.to(features.dtype)).float()
 
 
 class Perturbation(nn.Module):
@@ -111,16 +108,11 @@ class Perturbation(nn.Module):
         self.phi = phi
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
-        """Return the perturbed actions ``[..., A]``, clipped to [-1, 1], given observations ``[..., *shape]``."""
-        return self._moved(self.inputs(obs), action)
+        """Return the actions ``[..., A]``, or n for each observation ``[..., n, A]``, perturbed within [-1, 1]."""
+        features = self.inputs(obs)  # [..., F]
+        return (action + self.phi * self.body(features, action.to(features.dtype)).float()).clamp(-1, 1)
 
-    def values_of(self, obs: Obs, action: Tensor) -> Tensor:
-        """Return the perturbed actions of n actions ``[..., n, A]`` for each observation."""
-        return self._moved(self.inputs(obs), action)
-
-    def _moved(self, features: Tensor, action: Tensor) -> Tensor:
-        y: Tensor = self.body(features, action.to(features.dtype))
-        return (action + self.phi * y.float()).clamp(-1, 1)
+    values_of = forward
 
 
 class Decided(NamedTuple):
@@ -136,37 +128,28 @@ class BestOfSeveral(Unaffected[Decided]):
     that evaluations are reproducible and do not change the default generator.
     """
 
-    def __init__(
-        self, best: Callable[[Obs, Tensor], Tensor], samples: int, latent: int, clip: float, device: torch.device
-    ) -> None:
-        """``best(obs, latent)`` returns the best action ``[N, A]`` of n = ``samples`` latents ``[N, n, L]``.
-
-        Latents are standard normal, clipped to ``[-clip, clip]``; ``latent`` is L.
-        """
+    def __init__(self, best: Callable[[Obs, Tensor], Tensor], samples: int, latent: int, device: torch.device) -> None:
+        """``best(obs, latent)`` returns the best action ``[N, A]`` of n = ``samples`` latents ``[N, n, L]``."""
         self.best = best
         self.samples = samples
         self.latent = latent
-        self.clip = clip
         self.device = device
 
     def initial(self, num_envs: int) -> Decided:
-        """Return the state before the first decision."""
         return Decided(torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
     def act(self, step: Step, state: Decided, mode: Mode) -> tuple[Tensor, Decided]:
-        """Return ``(action [N, A] on the CPU, state)``."""
         generator = None
         if mode == "eval" and not traced(state.steps):
             generator = torch.Generator().manual_seed(int(state.steps))
             state = Decided(state.steps + 1)
-        latent = torch.randn(len(step), self.samples, self.latent, generator=generator).clamp(-self.clip, self.clip)
+        latent = torch.randn(len(step), self.samples, self.latent, generator=generator).clamp(-LATENT, LATENT)
         obs = step.obs_on(self.device)
         return self.best(obs, latent.to(self.device, non_blocking=True)).cpu(), state
 
     def memoryless(self, mode: Mode) -> bool:
-        """Return True: the state only counts decisions, which seed the latents of evaluations."""
-        return True
+        return True  # the state only counts decisions, which seed the latents of evaluations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,8 +238,7 @@ class BCQObjective(TDObjective):
         action = values_of(self.target_perturb.model, obs, drawn)
         values = values_of(self.target_critic.model, obs, action)  # [2, ..., n]
         share = self.cfg.lmbda
-        value = share * values.amin(0) + (1 - share) * values.amax(0)  # [..., n]
-        return value.amax(-1)
+        return (share * values.amin(0) + (1 - share) * values.amax(0)).amax(-1)
 
     @torch.no_grad()
     def best_action(self, obs: Obs, latent: Tensor) -> Tensor:
@@ -279,7 +261,6 @@ class BCQ(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCQConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
         seen, width = self.preprocess.spec, action_spec.width
         vae = ActionVAE(seen, width, cfg.latent or 2 * width, cfg.vae, cfg.dtype)
         perturb = Perturbation(seen, width, cfg.phi, cfg.networks, cfg.dtype)
@@ -288,7 +269,7 @@ class BCQ(ModelFree):
         self.to(device)
         for name, network in {"vae": vae, "critic": critic, "actor": perturb}.items():
             self.optims[name] = Adam(network.parameters(), cfg.lr)
-        self._policy = BestOfSeveral(self.objective.best_action, cfg.act_samples, vae.latent, LATENT, device)
+        self._policy = BestOfSeveral(self.objective.best_action, cfg.act_samples, vae.latent, device)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the VAE, of the critics, of the perturbation network and of the targets: Algorithm 1."""

@@ -171,7 +171,6 @@ class CQLObjective(SACObjective):
     log_multiplier: nn.Parameter | None
 
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: CQLConfig, target_entropy: float) -> None:
-        """See :class:`~reverie.algos.sac.SACObjective`."""
         super().__init__(actor, critic, cfg, target_entropy)
         learned = cfg.conservatism if isinstance(cfg.conservatism, Lagrange) else None
         self.log_multiplier = nn.Parameter(torch.tensor(math.log(learned.initial))) if learned else None
@@ -300,7 +299,6 @@ class ReturnsToGo:
         self.begun: list[int] = []  # number of the row at which each stream's episode began
 
     def added(self, storage: RowStorage, step: Step) -> None:
-        """See ``RowAnnotator``."""
         now, self.begun = storage.count - 1, self.begun or [storage.oldest] * storage.streams
         for stream, (first, terminal) in enumerate(zip(step.is_first.tolist(), step.is_terminal.tolist(), strict=True)):
             if first:
@@ -309,7 +307,6 @@ class ReturnsToGo:
                 self._write(storage, stream, self.begun[stream])
 
     def filled(self, storage: RowStorage) -> None:
-        """See ``RowAnnotator``."""
         self.begun = [self._write(storage, stream, storage.oldest) for stream in range(storage.streams)]
 
     def _write(self, storage: RowStorage, stream: int, start: int) -> int:
@@ -328,16 +325,13 @@ class Unreturned(SampledPolicy):
     """A stochastic policy that stores -inf (unknown) as the return-to-go of each row."""
 
     def initial(self, num_envs: int) -> Any:
-        """Return the values to store, -inf ``[N]``."""
         return torch.full((num_envs,), -math.inf)
 
     def act(self, step: Step, state: Any, mode: types.Mode) -> tuple[Tensor, Any]:
-        """Return ``(action [N, A] on the CPU, state)``."""
         action, _ = super().act(step, None, mode)
         return action, state
 
     def extras(self, state: Any) -> dict[str, Tensor]:
-        """Return the column's values, one for each environment."""
         return {RETURN: state}
 
 

@@ -46,7 +46,6 @@ class Exp(Filter):
     """Upper bound of the weight."""
 
     def __call__(self, advantage: Tensor) -> Tensor:
-        """See :class:`Filter`."""
         return exp(advantage / self.beta).clamp(max=self.clip)
 
 
@@ -55,7 +54,6 @@ class Binary(Filter):
     """1 if the advantage is above 0, else 0: equation 3."""
 
     def __call__(self, advantage: Tensor) -> Tensor:
-        """See :class:`Filter`."""
         return (advantage > 0).to(advantage.dtype)
 
 
@@ -64,7 +62,6 @@ class All(Filter):
     """1 for all actions: behaviour cloning. The critic then evaluates the cloned policy."""
 
     def __call__(self, advantage: Tensor) -> Tensor:
-        """See :class:`Filter`."""
         return torch.ones_like(advantage)
 
 
@@ -82,7 +79,6 @@ class Mean(Baseline):
     """Mean of the values: table 1."""
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Return the mean ``[...]`` of values ``[..., m]``."""
         return values.mean(-1)
 
 
@@ -91,7 +87,6 @@ class Max(Baseline):
     """Maximum of the values: table 1."""
 
     def __call__(self, values: Tensor) -> Tensor:
-        """Return the maximum ``[...]`` of values ``[..., m]``."""
         return values.amax(-1)
 
 
@@ -148,8 +143,7 @@ class CRRObjective(TDObjective):
     """The losses of CRR over any distribution of actions and any number of critics.
 
     ``actor(obs)`` is a distribution with ``sample() -> (action [..., A], log pi [...])`` and ``log_prob(action)``;
-    ``critic(obs, action)`` gives the values ``[K, ...]`` of K critics. For other kinds of actions, override
-    :meth:`critic_loss`, :meth:`advantage` and :meth:`next_value`.
+    ``critic(obs, action)`` gives the values ``[K, ...]`` of K critics.
     """
 
     def __init__(
@@ -164,7 +158,7 @@ class CRRObjective(TDObjective):
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2], y = r + gamma (1 - terminal) Q'(s', a'), a' ~ pi'(s'): Algorithm 1."""
-        values = self.taken_value(before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
+        values = self.critic(before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
         return squared_error(values, self.targets(batch), batch)
 
     def actor_loss(self, batch: Batch) -> Losses:
@@ -177,22 +171,12 @@ class CRRObjective(TDObjective):
         metrics = {"train/advantage": mean_over(advantage, mask), "train/weight": mean_over(weight, mask)}
         return Losses.of(metrics, actor=-mean_over(weight * policy.log_prob(action), mask))
 
-    def taken_value(self, obs: Obs, action: Tensor) -> Tensor:
-        """Q_i of given actions ``[..., A]``, ``[K, ...]``."""
-        values: Tensor = self.critic(obs, action)
-        return values
-
     @torch.no_grad()
     def advantage(self, obs: Obs, action: Tensor, policy: Any) -> Tensor:
-        """Advantage A ``[...]`` of actions ``[..., A]`` over the policy's: table 1."""
-        return self.taken_value(obs, action).amin(0) - self.policy_value(obs, policy)
-
-    @torch.no_grad()
-    def policy_value(self, obs: Obs, policy: Any) -> Tensor:
-        """Baseline over min_i Q_i of m actions sampled from the policy, ``[...]``: table 1."""
-        actions, _ = draws(policy, self.cfg.samples)  # [..., m, A]
-        value: Tensor = self.cfg.baseline(values_of(self.critic, obs, actions).amin(0))
-        return value
+        """A ``[...]`` of actions ``[..., A]`` over a baseline of m actions sampled from the policy: table 1."""
+        value = self.critic(obs, action).amin(0)
+        drawn, _ = draws(policy, self.cfg.samples)  # [..., m, A]
+        return value - self.cfg.baseline(values_of(self.critic, obs, drawn).amin(0))
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
@@ -210,7 +194,6 @@ class CRR(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
         self.objective: CRRObjective = self.build_objective(self.preprocess.spec, action_spec)
         self.to(device)
         actor, critic = self.objective.actor, self.objective.critic

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from reverie.algos.base import ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs
+from reverie.core.types import Batch, Obs, Stats
 from reverie.nn.actor_critic import DeterministicActor, QEnsemble
 from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.optim import Adam, frozen
@@ -72,22 +72,23 @@ class DDPGObjective(TDObjective):
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
         """Q'(s, mu'(s)), ``[...]``: Algorithm 1."""
-        value: Tensor = self.target_critic(obs, self.target_actor(obs))
-        return value
+        return self.target_critic(obs, self.target_actor(obs))
 
 
 class DDPG(ModelFree):
     """The learner of DDPG: actor and critic, their update and the policy that explores."""
 
-    stats = ActorCriticStats
+    losses: type[Any] = DDPGObjective
+    stats: type[Stats] = ActorCriticStats
+    critics: ClassVar[int | None] = None
+    """K, if critics give the values ``[K, ...]``; None: one critic gives ``[...]``."""
 
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DDPGConfig, device: torch.device) -> None:
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
         seen, width = self.preprocess.spec, action_spec.width
         actor = DeterministicActor(seen, width, cfg.networks, cfg.dtype)
-        critic = QEnsemble(seen, width, cfg.networks, dtype=cfg.dtype)
-        self.objective: DDPGObjective = DDPGObjective(actor, critic, cfg)
+        critic = QEnsemble(seen, width, cfg.networks, copies=self.critics, dtype=cfg.dtype)
+        self.objective = self.losses(actor, critic, cfg)
         self.to(device)
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)

@@ -18,7 +18,7 @@ from reverie.algos.base import BoundedConfig, ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import DiscreteQEnsemble, all_classes
+from reverie.nn.actor_critic import DiscreteQEnsemble, all_classes, first_value
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.functional import ILLEGAL
 from reverie.nn.optim import Adam
@@ -72,12 +72,9 @@ class DiscreteBCQObjective(TDObjective):
     cfg: DiscreteBCQConfig
 
     def __init__(
-        self,
-        network: nn.Module,
-        cfg: DiscreteBCQConfig,
-        within: Callable[[Tensor], Tensor] | None = None,
+        self, network: nn.Module, cfg: DiscreteBCQConfig, within: Callable[[Tensor], Tensor] | None = None,
         classes: tuple[int, ...] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
         super().__init__(cfg, within)
         self.classes = classes
@@ -118,13 +115,6 @@ class DiscreteBCQObjective(TDObjective):
         return best_value(target, self.values(obs), self.classes)
 
 
-def first_value(network: nn.Module, obs: Obs) -> Tensor:
-    """Return the values ``[..., A]`` of a network that also has logits, without computing these if it can."""
-    ask = getattr(network, "first", None)
-    values: Tensor = network(obs)[0] if ask is None else ask(obs)
-    return values
-
-
 class DiscreteBCQ(ModelFree):
     """The learner of discrete BCQ: values and a clone, their update, and the policy, greedy among likely actions."""
 
@@ -134,7 +124,6 @@ class DiscreteBCQ(ModelFree):
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DiscreteBCQConfig, device: torch.device
     ) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
         classes = all_classes(action_spec)
         network = DiscreteQEnsemble(self.preprocess.spec, action_spec.width, cfg.networks, 2, cfg.dtype)
         self.objective: DiscreteBCQObjective = DiscreteBCQObjective(network, cfg, self.within_range, classes)

@@ -61,13 +61,9 @@ class DiscreteCRRObjective(CRRObjective):
     cfg: DiscreteCRRConfig
 
     def __init__(
-        self,
-        actor: nn.Module,
-        critic: nn.Module,
-        cfg: Any,
-        within: Callable[[Tensor], Tensor] | None = None,
+        self, actor: nn.Module, critic: nn.Module, cfg: Any, within: Callable[[Tensor], Tensor] | None = None,
         classes: tuple[int, ...] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
         super().__init__(actor, critic, cfg, within)
         self.classes = classes
@@ -88,8 +84,7 @@ class DiscreteCRRObjective(CRRObjective):
         """A = Q(s, a) - sum_b pi(b | s) Q(s, b), ``[...]``, of actions ``[..., A]``: table 1, "mean"."""
         values: Tensor = self.critic(obs)  # [K, ..., A]
         least = values.amin(0)  # [..., A]
-        own: Tensor = policy.mean(least)  # [...]
-        return (least * action).sum(-1) - own
+        return (least * action).sum(-1) - policy.mean(least)
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
@@ -106,7 +101,6 @@ class DiscreteCRR(CRR):
     stats: type[Stats] = DiscreteCRRStats
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DiscreteCRRObjective:
-        """Build the networks for these specs and the losses over them."""
         c, classes = self.cfg, all_classes(action_spec)
         actor = ChoicesActor(obs_spec, classes, c.networks, c.dtype)
         critic = DiscreteQEnsemble(obs_spec, action_spec.width, c.networks, c.critics, c.dtype)

@@ -40,7 +40,6 @@ class DiscreteSACObjective(SACObjective):
     """
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
-        """Q_1 and Q_2 of the actions that were taken, ``[2, ...]``."""
         values: Tensor = self.critic(obs)  # [2, ..., A]
         return (values * action).sum(-1)
 
@@ -59,7 +58,6 @@ class DiscreteSAC(SAC):
     losses: type[DiscreteSACObjective] = DiscreteSACObjective
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
-        """Build the networks for these specs and the losses over them."""
         c, classes = self.cfg, all_classes(action_spec)
         actor = ChoicesActor(obs_spec, classes, c.networks, c.dtype)
         critic = DiscreteQEnsemble(obs_spec, action_spec.width, c.networks, copies=2, dtype=c.dtype)

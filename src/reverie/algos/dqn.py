@@ -81,8 +81,7 @@ class DQNObjective(TDObjective):
 
     def values(self, obs: Obs) -> Tensor:
         """Q of all actions, ``[..., A]``."""
-        values: Tensor = self.network(obs)
-        return values
+        return self.network(obs)
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:
@@ -105,7 +104,6 @@ class DQN(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DQNConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
         classes = all_classes(action_spec)
         self.objective: DQNObjective = self.losses(self.build_network(self.preprocess.spec, classes), cfg, classes)
         self.to(device)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.algos.imagination import ActionDraw, Dream, imagine_through_time, reparameterised_action
+from reverie.algos.imagination import Dream, imagine_through_time
 from reverie.algos.world_model import (
     Context,
     DecoderField,
@@ -33,7 +33,7 @@ from reverie.nn.decoder import DenseDecoderConfig
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.heads import Actor, DenseActorConfig, DenseHeadConfig, NumberHead, TanhNormal
 from reverie.nn.optim import GlobalAdamConfig, Optim, gradient_steps
-from reverie.nn.rssm import DenseRSSMConfig, Gaussian, Latent, LatentDraw
+from reverie.nn.rssm import DenseRSSMConfig, Gaussian, Latent
 from reverie.objectives.kl import Free, KLLoss
 from reverie.objectives.returns import lambda_return_of_states
 
@@ -91,19 +91,13 @@ class ActorCritic:
         """Create the networks, for features of ``width`` numbers."""
         self.actor, self.critic = Actor(width, action_spec, self.cfg.actor), NumberHead(width, self.cfg.critic)
 
-    def imagined_losses(
-        self,
-        world: WorldModel,
-        start: Latent,
-        draw_z: LatentDraw | None,
-        draw_a: ActionDraw,
-        reward: Reward = predicted_reward,
-    ) -> DreamLosses:
+    def imagined_losses(self, world: WorldModel, start: Latent, reward: Reward = predicted_reward) -> DreamLosses:
         """Equations 7 and 8, from latents ``[M, ...]``. They do not count: the H states after them do.
 
         The value of a state includes its own reward. The policy's entropy has no weight, as in the authors' code.
         """
-        dream = imagine_through_time(world.rssm, self.actor, start, self.cfg.horizon, draw_z, draw_a, legal=world.legal)
+        steps, draws = self.cfg.horizon, (world.draw_z, world.draw_a)
+        dream = imagine_through_time(world.rssm, self.actor, start, steps, *draws, legal=world.legal)
         feature = dream.feature[1:]  # [H, M, F]
         rewards, discount = reward(world, dream)[1:], world.cont(feature).prob()  # [H, M]
         judged = self.critic(feature)  # [H, M]
@@ -134,29 +128,22 @@ class DreamerV1(ActorCritic, DenseDreamer):
         self._policy = LatentPolicy(self, cfg.noise)
 
     def train_step(self, batch: Batch) -> Update:
-        """Take one gradient step of each optimiser on a batch ``[B, T]``."""
         terms, metrics = self.learn(batch)
         return Update(metrics=metrics, priority=self.window_priority(terms))
 
-    def learn(
-        self,
-        rows: Batch,
-        context: Context | None = None,
-        draw_z: LatentDraw | None = None,
-        draw_a: ActionDraw = reparameterised_action,
-    ) -> tuple[dict[str, Tensor], Metrics]:
-        """Take one gradient step of each optimiser on rows ``[B, T]``."""
-        post = self.world.observe(rows, context, draw_z)
+    def learn(self, rows: Batch, context: Context | None = None) -> tuple[dict[str, Tensor], Metrics]:
+        """Take one gradient step of each optimiser on rows ``[B, T]``; return the model's losses and metrics."""
+        post = self.world.observe(rows, context)
         terms, metrics = self.world_losses(rows, post)
-        losses, more = self.behaviour_losses(rows, context, post, draw_z, draw_a)
+        losses, more = self.behaviour_losses(rows, context, post)
         shared = [name for name in losses if name.endswith("actor")]  # by the critic's, which comes after it
         return terms, metrics | more | gradient_steps({"model": self.total(terms), **losses}, self.optims, shared)
 
     def behaviour_losses(
-        self, rows: Batch, context: Context | None, post: Posterior, draw_z: LatentDraw | None, draw_a: ActionDraw
+        self, rows: Batch, context: Context | None, post: Posterior
     ) -> tuple[dict[str, Tensor], Metrics]:
         """Return what each optimiser but the model's minimises, ``[]`` each, and metrics."""
-        dreamt = self.dream_losses(self.starts(post), draw_z, draw_a)
+        dreamt = self.imagined_losses(self.world, self.starts(post))
         return {"actor": dreamt.actor.mean(), "critic": dreamt.critic.mean()}, dreamt.metrics()
 
     def starts(self, post: Posterior) -> Latent:
@@ -165,10 +152,6 @@ class DreamerV1(ActorCritic, DenseDreamer):
         The paper imagines from all rows.
         """
         return starts(post.latent, -1 if self.cfg.learn_cont else None)
-
-    def dream_losses(self, start: Latent, draw_z: LatentDraw | None, draw_a: ActionDraw) -> DreamLosses:
-        """Return the losses of the policy and its critic, from latents ``[M, ...]``."""
-        return self.imagined_losses(self.world, start, draw_z, draw_a)
 
 
 DreamerV1Config.learner = DreamerV1

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.imagination import ActionDraw, Dream, imagine, imagine_through_time
+from reverie.algos.imagination import Dream, imagine, imagine_through_time
 from reverie.algos.world_model import (
     Context,
     DenseDreamer,
@@ -36,7 +36,7 @@ from reverie.nn.heads import Actor, DenseHeadConfig, JointDistribution, NumberHe
 from reverie.nn.normalise import MagnitudeScale
 from reverie.nn.optim import GlobalAdamConfig, Optim, gradient_steps, let_change
 from reverie.nn.probe import Probe, ProbeConfig
-from reverie.nn.rssm import Latent, LatentDraw
+from reverie.nn.rssm import Latent
 from reverie.nn.target import LateTarget
 from reverie.objectives.kl import importance_bound
 from reverie.objectives.policy import ActorGradient, Dynamics, Reinforce
@@ -123,7 +123,6 @@ class DreamerV2Config(DenseDreamerConfig):
 
     @property
     def learned_discount(self) -> float:
-        """The discount that the learned continuation includes."""
         return self.discount if self.returns.own_reward else 1.0
 
 
@@ -168,8 +167,7 @@ class AuxCritic(nn.Module):
         with torch.no_grad():
             value = self.slow.model(feature).mean()  # [T, B]
             found = NextReward()(reward.T, (~is_terminal.T).to(value.dtype), value, c.discount, c.lam)
-        loss: Tensor = found.weight[:-1] * self.critic(feature[:-1]).loss(found.target)
-        return loss
+        return found.weight[:-1] * self.critic(feature[:-1]).loss(found.target)
 
 
 class BehaviourLosses(NamedTuple):
@@ -198,9 +196,8 @@ class Behaviour(nn.Module):
         self.reward_norm: MagnitudeScale = cfg.reward_norm.build()
         let_change(self, "entropy_scale", cfg.entropy)
         discrete = any(part.kind == "categorical" for part in action_spec.parts.values())
-        self.gradient: ActorGradient | Reinforce | Dynamics = cfg.actor_gradient or (
-            Reinforce() if discrete else Dynamics()
-        )
+        usual = Reinforce() if discrete else Dynamics()
+        self.gradient: ActorGradient = cfg.actor_gradient or usual
 
     def make_optims(self) -> None:
         """Create the optimisers: call it when the networks are on their device."""
@@ -209,41 +206,26 @@ class Behaviour(nn.Module):
             "critic": self.cfg.critic_optim.build(self.critic.parameters()),
         }
 
-    def learn(
-        self,
-        world: WorldModel,
-        start: Latent,
-        terminal: Tensor,
-        draw_z: LatentDraw | None,
-        draw_a: ActionDraw | None,
-        reward: Reward = predicted_reward,
-    ) -> Metrics:
+    def learn(self, world: WorldModel, start: Latent, terminal: Tensor, reward: Reward = predicted_reward) -> Metrics:
         """Train on what ``world`` imagines from latents ``[M, ...]``, of which ``terminal`` ``[M]`` say their ends."""
         if self.slow_critic is not None and self.cfg.slow_moves == "before":
             self.slow_critic.update()
-        losses = self.losses(world, start, terminal, draw_z, draw_a, reward)
-        metrics = losses.metrics | gradient_steps(
-            {"actor": losses.actor.mean(), "critic": losses.critic.mean()}, self.optims
-        )
+        losses = self.losses(world, start, terminal, reward)
+        means = {"actor": losses.actor.mean(), "critic": losses.critic.mean()}
+        metrics = losses.metrics | gradient_steps(means, self.optims)
         if self.slow_critic is not None and self.cfg.slow_moves == "after":
             self.slow_critic.update()
         return metrics
 
     def losses(
-        self,
-        world: WorldModel,
-        start: Latent,
-        terminal: Tensor,
-        draw_z: LatentDraw | None = None,
-        draw_a: ActionDraw | None = None,
-        reward: Reward = predicted_reward,
+        self, world: WorldModel, start: Latent, terminal: Tensor, reward: Reward = predicted_reward
     ) -> BehaviourLosses:
         """Imagine, and compute the losses of actor and critic. Updates the reward norm.
 
         Reward, discount and value at t belong to state t; ``cfg.returns`` says what follows from them.
         """
         through = self.gradient.through_time
-        dream = self.imagine(world, start, draw_z, draw_a)
+        dream = self.imagine(world, start)
         with torch.set_grad_enabled(through):
             raw = reward(world, dream)  # [H+1, M]
             self.reward_norm.update(raw)
@@ -266,20 +248,18 @@ class Behaviour(nn.Module):
         means |= {"discount": discount, "weight": weight, "advantage": found.advantage}
         return BehaviourLosses(actor, critic, metrics, dream, means)
 
-    def imagine(self, world: WorldModel, start: Latent, draw_z: LatentDraw | None, draw_a: ActionDraw | None) -> Dream:
+    def imagine(self, world: WorldModel, start: Latent) -> Dream:
         """Imagine from latents ``[M, ...]``, with the gradient that the actor needs."""
-        given: dict[str, Any] = {} if draw_a is None else {"draw_a": draw_a}
+        given = (world.rssm, self.actor, start, self.cfg.horizon, world.draw_z, world.draw_a)
         if not self.gradient.through_time:
-            return imagine(world.rssm, self.actor, start, self.cfg.horizon, draw_z, legal=world.legal, **given)
-        given["through_policy"] = self.gradient.through_policy
-        return imagine_through_time(world.rssm, self.actor, start, self.cfg.horizon, draw_z, legal=world.legal, **given)
+            return imagine(*given, world.legal)
+        return imagine_through_time(*given, self.gradient.through_policy, world.legal)
 
     def policy(self, dream: Dream, count: int) -> JointDistribution:
         """Return the policy at the first ``count`` states, read without gradient."""
         legal = None if dream.legal is None else dream.legal[:count]
         if self.gradient.through_policy:
-            read: JointDistribution = self.actor(dream.feature[:count].detach(), legal)
-            return read
+            return self.actor(dream.feature[:count].detach(), legal)
         return self.actor.heads(dream.hidden[:count], legal)
 
     def discounts(self, world: WorldModel, feature: Tensor, terminal: Tensor) -> Tensor:
@@ -293,8 +273,7 @@ class Behaviour(nn.Module):
     def slow(self, feature: Tensor) -> Tensor:
         """Return values ``[...]`` by the slow critic, with their gradient with respect to ``feature``."""
         critic = self.critic if self.slow_critic is None else self.slow_critic.model
-        value: Tensor = critic(feature).mean()
-        return value
+        return critic(feature).mean()
 
 
 CARRIED = ("carried_deter", "carried_stoch", "carried_action")
@@ -335,16 +314,13 @@ class DreamerV2(DenseDreamer):
 
     @property
     def actor(self) -> Actor:  # type: ignore[override]  # others have it as an attribute
-        """The policy's head."""
         return self.behaviour.actor
 
     @property
     def critic(self) -> NumberHead:  # type: ignore[override]
-        """The value head."""
         return self.behaviour.critic
 
     def train_step(self, batch: Batch) -> Update:
-        """Take one gradient step of each optimiser on a batch ``[B, T]``."""
         terms, metrics, post = self.learn(batch, self.carried())
         self.carry_on(batch, post)
         return Update(metrics=metrics, priority=self.window_priority(terms))
@@ -365,7 +341,6 @@ class DreamerV2(DenseDreamer):
                 self.get_buffer(name).copy_(x)
 
     def extra_state(self) -> dict[str, Any]:
-        """Return the carried state."""
         return {"carried": {name: self.get_buffer(name) for name in CARRIED}} if self.cfg.carry else {}
 
     def load_extra_state(self, state: State) -> None:
@@ -374,25 +349,19 @@ class DreamerV2(DenseDreamer):
             if (own := self.get_buffer(name)).shape == x.shape:
                 own.copy_(x)
 
-    def learn(
-        self,
-        rows: Batch,
-        context: Context | None = None,
-        draw_z: LatentDraw | None = None,
-        draw_a: ActionDraw | None = None,
-    ) -> tuple[dict[str, Tensor], Metrics, Posterior]:
+    def learn(self, rows: Batch, context: Context | None = None) -> tuple[dict[str, Tensor], Metrics, Posterior]:
         """Take one gradient step of each optimiser on rows ``[B, T]``; return losses, metrics and the posterior.
 
         The behaviour imagines from latents that were computed before the update of the world model. With several
         samples, ``context`` and what is returned have as many of each row.
         """
-        post = self.world.observe(rows, context, draw_z, self.samples)
+        post = self.world.observe(rows, context, self.samples)
         rows = repeated(rows, self.samples)
         terms, metrics = self.world_losses(rows, post)
         losses, more = self.losses(rows, post, terms)
 
         def dream() -> Metrics:
-            return self.behaviour.learn(self.world, starts(post.latent), rows.is_terminal.flatten(), draw_z, draw_a)
+            return self.behaviour.learn(self.world, starts(post.latent), rows.is_terminal.flatten())
 
         metrics |= more | (dream() if self.cfg.dream_in == "same" else {})
         metrics |= gradient_steps(losses, self.optims)

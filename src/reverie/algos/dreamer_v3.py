@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import AlgorithmConfig
-from reverie.algos.imagination import ActionDraw, Dream, imagine, sample_action
+from reverie.algos.imagination import Dream, imagine
 from reverie.algos.world_model import (
     Context,
     Dreamer,
@@ -23,6 +23,7 @@ from reverie.algos.world_model import (
     Posterior,
     WorldModel,
     mask_head,
+    predicted_reward,
     scales_of,
 )
 from reverie.core.bounds import Above, AtLeast, Rate, Within
@@ -36,7 +37,7 @@ from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalise import PercentileScale
 from reverie.nn.optim import Optim, OptimConfig, let_change
-from reverie.nn.rssm import Latent, LatentDraw, RSSMConfig
+from reverie.nn.rssm import Latent, RSSMConfig
 from reverie.nn.target import Target
 from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.policy import reinforce
@@ -140,8 +141,7 @@ class DreamerV3Config(AlgorithmConfig):
 
     def build_decoder(self, seen: ObsSpec) -> nn.Module:
         """Return the decoder of these observations."""
-        decoder: nn.Module = self.decoder.build(seen, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
-        return decoder
+        return self.decoder.build(seen, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
 
     @property
     def learned_discount(self) -> float:
@@ -166,35 +166,26 @@ SIZES: dict[str, dict[str, int]] = {
 }
 """Widths by name: one for two CPU cores, the authors' 1m to 400m, and RLlib's XS to XL with its published widths."""
 
+PARTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("deter", "hidden", "classes", "stoch"), ("rssm",)), "bins": ("reward", "critic"),
+    "units": ("encoder", "decoder", "reward", "cont", "actor", "critic"), "depth": ("encoder", "decoder"),
+    "layers": ("encoder", "decoder", "actor", "critic"),
+}  # fmt: skip
+"""The parts that have each width."""
+
 
 def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
-    """``base`` with the widths of a named size.
-
-    Raises:
-        ConfigError: there is no such size.
-    """
+    """``base`` with the widths of a named size."""
     names = {n.lower(): n for n in SIZES}
     if name.lower() not in names:
         raise ConfigError(f"size = {name!r}: expected one of {', '.join(SIZES)}.{did_you_mean(name, SIZES)}")
     usual = DreamerV3Config()  # base may be of nano, which also changes these two
-    s = {"stoch": usual.rssm.stoch, "bins": usual.reward.bins} | SIZES[names[name.lower()]]
-    units, depth = s["units"], s["depth"]
-    changes: dict[str, Any] = {f"rssm.{k}": s[k] for k in ("deter", "hidden", "classes", "stoch")}
-    for part in ("encoder", "decoder"):
-        changes |= {f"{part}.depth": depth, f"{part}.units": units}
-    for part in ("encoder", "decoder", "actor", "critic"):
-        changes |= {f"{part}.layers": s["layers"]} if "layers" in s else {}
-    for part in ("reward", "cont", "actor", "critic"):
-        changes[f"{part}.units"] = units
-    for part in ("reward", "critic"):
-        changes[f"{part}.bins"] = s["bins"]
+    widths = {"stoch": usual.rssm.stoch, "bins": usual.reward.bins} | SIZES[names[name.lower()]]
     base = base or usual
-    own = {
-        part
-        for part, kind in (("encoder", EncoderConfig), ("decoder", DecoderConfig))
-        if not isinstance(getattr(base, part), kind)
-    }
-    return base.merge({k: v for k, v in changes.items() if k.split(".")[0] not in own})  # a user's own part has its own
+    ours = {"encoder": EncoderConfig, "decoder": DecoderConfig}
+    own = {part for part, kind in ours.items() if not isinstance(getattr(base, part), kind)}  # these have their own
+    changes = {f"{part}.{k}": v for k, v in widths.items() for part in PARTS[k] if part not in own}
+    return base.merge(changes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,16 +245,6 @@ class WorldModelLosses(NamedTuple):
     dream: Dream
 
 
-def return_metrics(scaled: Tensor) -> Metrics:
-    """Return metrics of scaled imagined returns ``[H, M]``: 0 is their low percentile, 1 at most the high one."""
-    return {
-        "train/return": scaled.mean(),
-        "train/return_min": scaled.min(),
-        "train/return_max": scaled.max(),
-        "train/return_rate": (scaled.abs() >= 1).float().mean(),
-    }
-
-
 class ActorCritic:
     """An actor with its critic, slow critic and scale of returns, and their losses: the learner is one itself."""
 
@@ -286,12 +267,8 @@ class ActorCritic:
     def imagined_losses(self, dream: Dream, reward: Tensor, cont: Tensor) -> tuple[dict[str, Tensor], Tensor, Metrics]:
         """Actor and critic losses ``[H, M]`` (equations 6 and 5) and the imagined returns ``[H, M]``.
 
-        Updates the scale of returns.
-
-        Args:
-            dream: what the actor did.
-            reward: ``[H + 1, M]``, the reward that came with each row; the first is not used.
-            cont: ``[H + 1, M]``, the probability to continue, discount included.
+        Updates the scale of returns. Each row ``[H + 1, M]`` has the ``reward`` that came with it, of which the first
+        is not used, and the probability to continue ``cont``, discount included.
         """
         value = self.critic(dream.feature[:-1])  # [H, M]
         with torch.no_grad():
@@ -303,38 +280,30 @@ class ActorCritic:
             self.return_scale.update(returns)
             offset, scale = self.return_scale()
             advantage = (returns - baseline[:-1]) / scale  # [H, M]
+            scaled = (returns - offset) / scale  # [H, M]: 0 is the low percentile, 1 at most the high one
         policy = self.actor.heads(dream.hidden, dream.legal if dream.legal is None else dream.legal[:-1])
-        actor = reinforce(
-            log_prob=policy.log_prob(dream.action[:-1]),
-            advantage=advantage,
-            entropy=policy.entropy(),
-            weight=weight,
-            entropy_scale=self.entropy_scale,
-        )  # [H, M]
+        log_prob, entropy, eta = policy.log_prob(dream.action[:-1]), policy.entropy(), self.entropy_scale
+        actor = reinforce(log_prob=log_prob, advantage=advantage, entropy=entropy, weight=weight, entropy_scale=eta)
         critic = weight * self.value_loss(value, returns, slow[:-1])  # [H, M]
         means = {"advantage": advantage, "reward": reward, "cont": cont, "value": baseline, "slow_value": slow}
         means |= {"target": returns, "weight": cont.cumprod(0), "advantage_magnitude": advantage.abs()}
+        means |= {"return": scaled, "return_rate": (scaled.abs() >= 1).float()}
         means |= {f"entropy/{k}": v.detach() for k, v in policy.entropies().items()}
-        metrics = {f"train/{k}": v.mean() for k, v in means.items()} | return_metrics((returns - offset) / scale)
-        metrics |= {"train/return_scale": scale, "train/advantage_std": advantage.std(correction=0)}
+        metrics = {f"train/{k}": v.mean() for k, v in means.items()}
+        metrics |= {"train/return_min": scaled.min(), "train/return_max": scaled.max(), "train/return_scale": scale}
+        metrics["train/advantage_std"] = advantage.std(correction=0)
         return {"actor": actor, "critic": critic}, returns, metrics
 
     def imagined_returns(self, reward: Tensor, cont: Tensor, value: Tensor) -> Tensor:
         """R^lambda ``[H, M]`` of imagined rows ``[H + 1, M]``: equation 5. ``cont`` includes the discount."""
+        last, lam = torch.zeros_like(cont).T, self.cfg.lam
         return lambda_return(
-            reward=reward.T,
-            terminal=1 - cont.T,
-            last=torch.zeros_like(cont).T,
-            bootstrap=value.T,
-            discount=1.0,
-            lam=self.cfg.lam,
+            reward=reward.T, terminal=1 - cont.T, last=last, bootstrap=value.T, discount=1.0, lam=lam
         ).T
 
     def slow(self, feature: Tensor) -> TwoHot:
         """The slow critic's prediction, without gradient."""
-        out = self.slow_critic(feature)
-        assert isinstance(out, TwoHot)
-        return out
+        return self.slow_critic(feature)
 
     def value_loss(self, value: TwoHot, returns: Tensor, slow: Tensor) -> Tensor:
         """-ln p(R) - c ln p(v_slow), ``[...]``: equation 5 with the slow critic as regulariser."""
@@ -358,9 +327,8 @@ class DreamerV3(ActorCritic, Dreamer):
         self.world: WorldModel = cfg.world(obs_spec, action_spec)
         self.make_heads(self.world.rssm.feature_width, action_spec)
         self.to(device)
-        self.optim: Optim = cfg.optim.build(
-            [*self.world.parameters(), *self.actor.parameters(), *self.critic.parameters()]
-        )
+        parts = (self.world, self.actor, self.critic)
+        self.optim: Optim = cfg.optim.build([p for part in parts for p in part.parameters()])
         self._policy = LatentPolicy(self)
         self.extra_spec: dict[str, ExtraPart] = self._extra_spec()
 
@@ -373,10 +341,8 @@ class DreamerV3(ActorCritic, Dreamer):
         # float16 keeps more of numbers in [-1, 1] than bfloat16, but ends at 65,504.
         real = "float16" if c.precision != "float32" and self.world.rssm.bounded else "float32"
         number = "uint8" if c.rssm.classes <= 255 else "int16"
-        return {
-            "deter": ExtraPart(shape=(c.rssm.deter,), dtype=real),
-            "classes": ExtraPart(shape=(c.rssm.stoch,), dtype=number),
-        }
+        classes = ExtraPart(shape=(c.rssm.stoch,), dtype=number)
+        return {"deter": ExtraPart(shape=(c.rssm.deter,), dtype=real), "classes": classes}
 
     def pack(self, latent: Latent) -> dict[str, Tensor]:
         """Return latents ``[..., D]``, ``[..., S, C]`` as columns: h itself, z as class indices ``[..., S]``.
@@ -384,13 +350,10 @@ class DreamerV3(ActorCritic, Dreamer):
         Classes count from 1. So columns of zeros, which rows have until they are first trained on, stand for the
         initial latent, whose z is all zeros.
         """
-        types = {k: getattr(torch, part.dtype) for k, part in self.extra_spec.items()}
-        if not types:
+        if not self.extra_spec:
             return {}
-        return {
-            "deter": latent.deter.detach().to(types["deter"]),
-            "classes": (latent.stoch.detach().argmax(-1) + 1).to(types["classes"]),
-        }
+        columns = {"deter": latent.deter.detach(), "classes": latent.stoch.detach().argmax(-1) + 1}
+        return {k: x.to(getattr(torch, self.extra_spec[k].dtype)) for k, x in columns.items()}
 
     def split_context(self, batch: Batch) -> tuple[Context, Batch]:
         """Split a batch into the stored latent and action of the last context row, and the rows to train on."""
@@ -410,25 +373,18 @@ class DreamerV3(ActorCritic, Dreamer):
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step on a batch ``[B, K + T]`` with K context rows."""
         losses, metrics = self.learn(*self.split_context(batch))
-        return Update(
-            metrics=metrics, priority=self.window_priority(losses.terms), extras=self.pack(losses.post.latent)
-        )
+        priority, extras = self.window_priority(losses.terms), self.pack(losses.post.latent)
+        return Update(metrics=metrics, priority=priority, extras=extras)
 
-    def learn(
-        self, context: Context, rows: Batch, draw_z: LatentDraw | None = None, draw_a: ActionDraw = sample_action
-    ) -> tuple[WorldModelLosses, Metrics]:
+    def learn(self, context: Context, rows: Batch) -> tuple[WorldModelLosses, Metrics]:
         """Take one gradient step on rows ``[B, T]``, then move the slow critic towards the critic."""
-        losses = self.losses(context, rows, draw_z, draw_a)
+        losses = self.losses(context, rows)
         metrics = losses.metrics | self.optim.step(self.total(losses.terms))
         self.slow_critic.update()
         return losses, metrics
 
     def total(self, terms: dict[str, Tensor]) -> Tensor:
-        """The weighted sum of the terms' means.
-
-        Raises:
-            ConfigError: a term has no scale.
-        """
+        """The weighted sum of the terms' means."""
         scales = scales_of(terms, self.cfg.scales)
         return torch.stack([scales[k] * v.mean() for k, v in terms.items()]).sum()
 
@@ -438,18 +394,16 @@ class DreamerV3(ActorCritic, Dreamer):
         world = [scales[k] * v.detach() for k, v in terms.items() if k not in learned]  # [B, T] each
         return torch.stack(world).sum(0).mean(1).clamp(min=0)  # [B]
 
-    def losses(
-        self, context: Context, rows: Batch, draw_z: LatentDraw | None = None, draw_a: ActionDraw = sample_action
-    ) -> WorldModelLosses:
+    def losses(self, context: Context, rows: Batch) -> WorldModelLosses:
         """Compute every loss term of rows ``[B, T]`` that start from ``context``. Updates the scale of returns.
 
         Raises:
             ConfigError: two terms have the same name, of which one would be lost.
         """
         last = self.cfg.imagine_last or rows.shape[1]
-        post = self.world.observe(rows, context, draw_z)
+        post = self.world.observe(rows, context)
         terms, metrics = self.world_losses(rows, post)
-        dream = self.imagine(self.actor, post.latent, draw_z, draw_a)
+        dream = self.imagine(self.actor, post.latent)
         actor_critic, returns, more = self.dream_losses(dream)
         shape = (rows.shape[0], last)
         bootstrap = returns[0].view(shape)
@@ -461,21 +415,18 @@ class DreamerV3(ActorCritic, Dreamer):
         metrics |= more | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
         return WorldModelLosses(terms, metrics, post, dream)
 
-    def imagine(self, actor: Actor, latent: Latent, draw_z: LatentDraw | None, draw_a: ActionDraw) -> Dream:
+    def imagine(self, actor: Actor, latent: Latent) -> Dream:
         """Follow ``actor`` from the last rows of latents ``[B, T, ...]``: all of them, or ``imagine_last``."""
-        start = latent.map(lambda x: x.detach()[:, -self.cfg.imagine_last :].flatten(0, 1))  # [M, ...]
-        return imagine(self.world.rssm, actor, start, self.cfg.horizon, draw_z, draw_a, self.world.legal)
+        start, w = latent.map(lambda x: x.detach()[:, -self.cfg.imagine_last :].flatten(0, 1)), self.world  # [M, ...]
+        return imagine(w.rssm, actor, start, self.cfg.horizon, w.draw_z, w.draw_a, w.legal)
 
     def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
         """Equation 3: reconstruction, reward, continuation, dynamics and representation, ``[B, T]`` each."""
         prior = self.world.rssm.prior(post.latent.deter)  # [B, T, S, C]
         log_post, log_prior = log_of(post.stats), log_of(prior)
         dynamics, representation = self.divergences(post, log_post, log_prior)
-        terms = {
-            "dynamics": dynamics,
-            "representation": representation,
-            **self.world.prediction_losses(rows, post.latent),
-        }
+        terms = {"dynamics": dynamics, "representation": representation}
+        terms |= self.world.prediction_losses(rows, post.latent)
         entropy = {"prior": -(prior * log_prior), "posterior": -(post.stats * log_post)}
         metrics = {f"train/{k}_entropy": v.detach().sum((-2, -1)).mean() for k, v in entropy.items()}
         return terms, metrics | self.world.mask_metrics(rows, post.latent)
@@ -492,34 +443,21 @@ class DreamerV3(ActorCritic, Dreamer):
 
     def imagined_reward(self, dream: Dream) -> Tensor:
         """The predicted reward of each imagined row, ``[H + 1, M]``."""
-        reward: Tensor = self.world.reward(dream.feature).mean()
-        return reward
+        return predicted_reward(self.world, dream)
 
     def replay_critic_loss(self, rows: Batch, feature: Tensor, bootstrap: Tensor) -> Tensor:
-        """The critic's loss on replayed rows: real rewards, bootstrapped at every row with its imagined return.
+        """The critic's loss ``[B, T - 1]`` on rows ``[B, T]``: real rewards, and at every row its imagined return.
 
-        Its gradient reaches the world model through ``feature``. The last row of an episode has no loss, as no action
-        follows it.
-
-        Args:
-            rows: ``[B, T]``.
-            feature: ``[B, T, F]`` with gradient.
-            bootstrap: ``[B, T]``.
-
-        Returns:
-            ``[B, T - 1]``.
+        ``bootstrap`` ``[B, T]`` holds these returns. The gradient reaches the world model through ``feature``
+        ``[B, T, F]``. The last row of an episode has no loss, as no action follows it.
         """
         value = self.critic(feature)  # [B, T]
         with torch.no_grad():
             slow = self.slow(feature).mean()[:, :-1]  # [B, T-1]
             returns = lambda_return(
-                reward=rows.reward,
-                terminal=rows.is_terminal,
-                last=rows.is_last,
-                bootstrap=bootstrap,
-                discount=self.cfg.discount,
-                lam=self.cfg.lam,
-            )  # [B, T-1]
+                reward=rows.reward, terminal=rows.is_terminal, last=rows.is_last, bootstrap=bootstrap,
+                discount=self.cfg.discount, lam=self.cfg.lam,
+            )  # [B, T-1]  # fmt: skip
         return (~rows.is_last).float()[:, :-1] * self.value_loss(value[:, :-1], returns, slow)
 
 

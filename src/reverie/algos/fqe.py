@@ -119,8 +119,7 @@ class UnitCritic(nn.Module):
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
         """Return values ``[...]`` of observations ``[..., *shape]`` and actions ``[..., A]``."""
-        value: Tensor = self.shift + self.scale * self.inner(obs, action)
-        return value
+        return self.shift + self.scale * self.inner(obs, action)
 
     def values_of(self, obs: Obs, action: Tensor) -> Tensor:
         """Return values ``[..., n]`` of n actions ``[..., n, A]`` for each observation, which is encoded once."""
@@ -137,7 +136,6 @@ class FQE(ModelFree):
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: FQEConfig, device: torch.device, units: Units
     ) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
         inner = QEnsemble(self.preprocess.spec, action_spec.width, cfg.networks, dtype=cfg.dtype)
         self.objective = FQEObjective(UnitCritic(inner, units), cfg, units)
         self.to(device)
@@ -145,7 +143,6 @@ class FQE(ModelFree):
         self.scale: float = units.scale
 
     def train_step(self, batch: Batch) -> Update:
-        """Take one step of the critic and of its target."""
         losses = self.minimise(self.objective, batch, batch.extras[CHOSEN])
         self.objective.update_targets()
         return losses.update()

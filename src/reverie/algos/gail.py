@@ -49,7 +49,6 @@ class Difference(Reward):
     """The reward ln D - ln(1 - D) = f, of either sign: AIRL's (Fu et al. 2018, arXiv:1710.11248)."""
 
     def __call__(self, f: Tensor) -> Tensor:
-        """Return f ``[...]`` itself."""
         return f
 
 
@@ -58,7 +57,6 @@ class Positive(Reward):
     """The reward -ln(1 - D), above 0: that of GAIL's code."""
 
     def __call__(self, f: Tensor) -> Tensor:
-        """Return rewards ``[...]`` of logits f ``[...]``."""
         return F.softplus(f)
 
 
@@ -67,7 +65,6 @@ class Negative(Reward):
     """The reward ln D, below 0: that of GAIL's algorithm 1."""
 
     def __call__(self, f: Tensor) -> Tensor:
-        """Return rewards ``[...]`` of logits f ``[...]``."""
         return F.logsigmoid(f)
 
 
@@ -97,7 +94,6 @@ class GAILConfig(RecordedConfig, SACConfig):
             )
 
     def check_data(self, *, recorded: bool, collected: bool) -> None:
-        """See :class:`~reverie.algos.base.AlgorithmConfig`: recorded data and an environment are both needed."""
         if not (recorded and collected):
             has = "only recorded data were given" if recorded else "no dataset was given"
             raise ConfigError(
@@ -193,16 +189,11 @@ class DiscriminatorObjective(nn.Module):
         with torch.enable_grad():
             judged = self.discriminator.judge(between)
             (slope,) = torch.autograd.grad(judged.sum(), between, create_graph=True)
-        return mean_over((norm(slope) - 1).square(), seen[i] & collected[j])
+        length = (slope.square().sum(-1) + torch.finfo(slope.dtype).tiny).sqrt()  # has a finite gradient where it is 0
+        return mean_over((length - 1).square(), seen[i] & collected[j])
 
     def _encoded(self, batch: Batch) -> Tensor:
-        x: Tensor = self.discriminator.encode(before(batch.obs), batch.action[:, :-1])
-        return x
-
-
-def norm(x: Tensor) -> Tensor:
-    """Return the length of vectors ``[..., I]``; its gradient is finite where the length is 0."""
-    return (x.square().sum(-1) + torch.finfo(x.dtype).tiny).sqrt()
+        return self.discriminator.encode(before(batch.obs), batch.action[:, :-1])
 
 
 class GAIL(SAC):
@@ -222,7 +213,6 @@ class GAIL(SAC):
         self.optims["discriminator"] = Adam(network.parameters(), cfg.discriminator_lr)
 
     def expect_recorded(self, windows: int) -> None:
-        """Expect the first ``windows`` windows of each batch to be the expert's."""
         self.recorded = windows
 
     def train_step(self, batch: Batch) -> Update:
@@ -251,11 +241,7 @@ class MixedGAIL(GAIL, MixedSAC):
 
 def split(batch: Batch, windows: int) -> tuple[Batch, Batch]:
     """Split a batch into its first ``windows`` windows and the rest."""
-
-    def part(rows: slice) -> Batch:
-        return batch.map(lambda x: x[rows])
-
-    return part(slice(0, windows)), part(slice(windows, None))
+    return batch.map(lambda x: x[:windows]), batch.map(lambda x: x[windows:])
 
 
 GAILConfig.learner, GAILConfig.learners = GAIL, (GAIL, DiscreteGAIL, MixedGAIL)

@@ -28,59 +28,37 @@ class Dream(NamedTuple):
     legal: Tensor | None = None  # [H+1, M, A] bool, the predicted masks of legal actions; None: all are
 
 
-def sample_action(policy: JointDistribution) -> Tensor:
-    """Sample an action: the default of :func:`imagine`."""
-    return policy.sample()
-
-
-def reparameterised_action(policy: JointDistribution) -> Tensor:
-    """Sample an action with gradient: the default of :func:`imagine_through_time`."""
-    return policy.rsample()
-
-
 @accelerated
 @torch.no_grad()
 def imagine(
-    rssm: StateSpaceModel,
-    actor: Actor,
-    start: Latent,
-    horizon: int,
-    draw_z: LatentDraw | None = None,
-    draw_a: ActionDraw = sample_action,
-    legal: Legal | None = None,
-) -> Dream:
+    rssm: StateSpaceModel, actor: Actor, start: Latent, horizon: int, draw_z: LatentDraw | None = None,
+    draw_a: ActionDraw | None = None, legal: Legal | None = None,
+) -> Dream:  # fmt: skip
     """Follow the actor for ``horizon`` steps from latents ``[M, ...]``, among actions that are predicted to be legal.
 
     No gradient goes through time, which likelihood-ratio losses of the actor do not need. But the actor's last hidden
-    layer of each step is kept with its gradient.
+    layer of each step is kept with its gradient. ``draw_z`` and ``draw_a`` draw latents and actions; None: samples.
     """
     hidden, actions, cell = [], [], rssm.cell(start.deter.dtype)
-    features = start.deter.new_empty(horizon + 1, len(start.deter), rssm.feature_width)  # [H+1, M, F]
+    features, allowed = start.deter.new_empty(horizon + 1, len(start.deter), rssm.feature_width), list[Tensor]()
     start.write_feature(features[0])
-    allowed: list[Tensor] = []
     for step, now in enumerate(features):
         with torch.enable_grad():
             hidden.append(actor.mlp(now))  # [M, units]
         allowed += [] if legal is None else [legal(now)]  # [M, A]
-        actions.append(draw_a(actor.heads(hidden[-1], *allowed[-1:])))  # [M, A]
+        policy = actor.heads(hidden[-1], *allowed[-1:])
+        actions.append(policy.sample() if draw_a is None else draw_a(policy))  # [M, A]
         if step < horizon:
             rssm.dream_step(now, actions[-1], features[step + 1], cell, draw_z)
     with torch.enable_grad():
-        return Dream(
-            features, torch.stack(hidden[:-1]), torch.stack(actions), torch.stack(allowed) if allowed else None
-        )
+        kept = torch.stack(hidden[:-1])  # [H, M, units]
+    return Dream(features, kept, torch.stack(actions), torch.stack(allowed) if allowed else None)
 
 
 def imagine_through_time(
-    rssm: StateSpaceModel,
-    actor: Actor,
-    start: Latent,
-    horizon: int,
-    draw_z: LatentDraw | None = None,
-    draw_a: ActionDraw = reparameterised_action,
-    through_policy: bool = False,
-    legal: Legal | None = None,
-) -> Dream:
+    rssm: StateSpaceModel, actor: Actor, start: Latent, horizon: int, draw_z: LatentDraw | None = None,
+    draw_a: ActionDraw | None = None, through_policy: bool = False, legal: Legal | None = None,
+) -> Dream:  # fmt: skip
     """Do :func:`imagine` with the gradient of every step with respect to the actions before it.
 
     Hafner et al. (2020), algorithm 1: the policy reads each state without gradient, so that it reaches the actor only
@@ -92,12 +70,12 @@ def imagine_through_time(
         features.append(latent.feature)  # [M, F]
         hidden.append(actor.mlp(features[-1] if through_policy else features[-1].detach()))  # [M, units]
         allowed += [] if legal is None else [legal(features[-1])]  # [M, A]
-        actions.append(draw_a(actor.heads(hidden[-1], *allowed[-1:])))  # [M, A]
+        policy = actor.heads(hidden[-1], *allowed[-1:])
+        actions.append(policy.rsample() if draw_a is None else draw_a(policy))  # [M, A]
         if step < horizon:
             latent = rssm.imagine_step(latent, actions[-1], cell, draw_z)
-    return Dream(
-        torch.stack(features), torch.stack(hidden[:-1]), torch.stack(actions), torch.stack(allowed) if allowed else None
-    )
+    legality = torch.stack(allowed) if allowed else None
+    return Dream(torch.stack(features), torch.stack(hidden[:-1]), torch.stack(actions), legality)
 
 
 @torch.no_grad()
@@ -115,15 +93,8 @@ def stacked_video(truth: Tensor, prediction: Tensor, low: float, high: float, se
 
     A line at the top, ``max(1, H // 16)`` high, is dark while rows are observed and bright while they are imagined.
 
-    Args:
-        truth: ``[B, T, H, W, C]`` pixels in ``low..high``.
-        prediction: the same, float.
-        low: value of black.
-        high: value of white.
-        seen: number of rows that the model observed.
-
-    Returns:
-        ``[T, L + 3 * H, B * W, C]`` uint8, with L the line's height.
+    ``truth`` and ``prediction`` are pixels ``[B, T, H, W, C]`` from ``low`` (black) to ``high`` (white); the model has
+    observed the first ``seen`` rows. The video is ``[T, L + 3 * H, B * W, C]`` uint8, L being the line's height.
     """
     real, guess = ((x.float().cpu() - low) / (high - low) for x in (truth, prediction))  # [B, T, H, W, C]
     imagined = (torch.arange(real.shape[1]) >= seen).float()  # [T]

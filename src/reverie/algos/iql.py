@@ -94,10 +94,9 @@ class IQLObjective(TDObjective):
 
     def forward(self, batch: Batch) -> Losses:
         """Return the terms ``value``, ``actor`` and ``critic`` of a batch ``[B, T]``."""
-        taken = self.taken_value(batch)
-        losses = self.value_loss(batch, taken)
-        values = self.state_values(batch)
-        return losses.joined(self.actor_loss(batch, taken, values)).joined(self.critic_loss(batch, values))
+        taken, values = self.taken_value(batch), self.state_values(batch)
+        losses = self.value_loss(batch, taken).joined(self.actor_loss(batch, taken, values))
+        return losses.joined(self.critic_loss(batch, values))
 
     @torch.no_grad()
     def taken_value(self, batch: Batch) -> Tensor:
@@ -108,8 +107,7 @@ class IQLObjective(TDObjective):
     @torch.no_grad()
     def state_values(self, batch: Batch) -> Tensor:
         """V(s) of all rows, ``[B, T]``."""
-        values: Tensor = self.value(batch.obs)
-        return values
+        return self.value(batch.obs)
 
     def value_loss(self, batch: Batch, taken: Tensor) -> Losses:
         """L_V = E[L_2^tau(min_i Q'_i(s, a) - V(s))]: equation 5. ``taken`` is that of :meth:`taken_value`."""
@@ -161,7 +159,6 @@ class IQL(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: IQLConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
         seen = self.preprocess.spec
         actor = self.build_actor(seen, action_spec)
         critic = QEnsemble(seen, action_spec.width, cfg.networks, copies=2, dtype=cfg.dtype)

@@ -65,14 +65,12 @@ class OnPolicyConfig(ValueConfig):
         check_sequences(self.networks.memory, self.batch_length, alone=1)
 
     def check_data(self, *, recorded: bool, collected: bool) -> None:
-        """See :class:`~reverie.algos.base.AlgorithmConfig`: rows of another policy are of no use."""
         if recorded:
             raise ConfigError(
                 f"{self.algorithm} learns only from rows of its present policy: leave the data out, or use sac."
             )
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
-        """See :class:`~reverie.algos.base.ModelFreeConfig`. There are no random steps for ``normalise = fixed(n)``."""
         if self.normalise is not None and self.normalise.limit is not None:
             raise ConfigError(f"normalise = {self.normalise.text()}: no rows come before learning. Use running.")
         super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)
@@ -186,12 +184,11 @@ class OnPolicy(ModelFree, ABC):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: OnPolicyConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
         self.window: Window = replace(
             self.window, batch=cfg.rollout // cfg.batch_length, rollout=cfg.rollout, epochs=0,
             crosses_episodes=True, gives_priorities=False,
         )  # fmt: skip
-        network = self.build_network(self.preprocess.spec, action_spec)
+        network = PolicyValue(self.preprocess.spec, action_spec, cfg.networks, cfg.dtype)
         self.objective = self.losses(network, cfg)
         self.to(device)
         self.optim: Optim = self.build_optim()
@@ -200,10 +197,6 @@ class OnPolicy(ModelFree, ABC):
             self._policy = RecurrentPolicy(network, device)
         else:
             self._policy = SampledPolicy(network.actor, device)
-
-    def build_network(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> PolicyValue:
-        """Build the networks for these specs."""
-        return PolicyValue(obs_spec, action_spec, self.cfg.networks, self.cfg.dtype)
 
     @abstractmethod
     def build_optim(self) -> Optim:
@@ -229,11 +222,7 @@ class OnPolicy(ModelFree, ABC):
         return Batch(**every, weight=torch.ones(windows, device=self.device), index=index)
 
     def train_step(self, batch: Batch) -> Update:
-        """Take one gradient step on all parameters."""
         losses = self.objective(batch)
         gradients = torch.autograd.grad(losses.total(), self.optim.params)
         average(gradients)
         return Update(metrics=losses.metrics | self.optim.apply(list(gradients)))
-
-    def renew(self) -> None:
-        """See :class:`~reverie.algos.base.ModelFree`. Nothing decays by the number of updates."""

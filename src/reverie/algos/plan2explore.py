@@ -10,21 +10,15 @@ On the world models of DreamerV1 and V3: ``plan2explore_v1.py`` and ``plan2explo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.dreamer_v2 import (
-    Behaviour,
-    DreamerV2,
-    DreamerV2Config,
-    DreamerV2Stats,
-    RewardNormConfig,
-)
-from reverie.algos.imagination import ActionDraw, Dream
+from reverie.algos.dreamer_v2 import Behaviour, DreamerV2, DreamerV2Config, DreamerV2Stats, RewardNormConfig
+from reverie.algos.imagination import Dream
 from reverie.algos.world_model import (
     Context,
     LatentPolicy,
@@ -33,6 +27,7 @@ from reverie.algos.world_model import (
     predicted_reward,
     repeated,
     starts,
+    stopped_heads,
 )
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
@@ -41,7 +36,6 @@ from reverie.core.types import Batch, Metrics, Mode, Stats
 from reverie.nn.heads import Actor, DenseHeadConfig
 from reverie.nn.normalise import MagnitudeScale
 from reverie.nn.optim import GlobalAdamConfig, gradient_steps
-from reverie.nn.rssm import LatentDraw
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +60,7 @@ class EnsembleConfig(Config):
         """Return the ensemble for a world model, and for flat actions of ``action`` numbers."""
         c = world.rssm.cfg
         widths = {"stoch": c.stoch * c.classes, "deter": c.deter, "feature": world.rssm.feature_width}
-        encoder: Any = world.encoder
-        width = encoder.width if self.target == "embed" else widths[self.target]
+        width = world.encoder.width if self.target == "embed" else widths[self.target]
         return Ensemble(world.rssm.feature_width + action * self.action_conditioned, width, self)
 
 
@@ -92,7 +85,7 @@ class Ensemble(nn.Module):
 
         Sekar et al. (2020), equation 5, has the variance.
         """
-        deviation: Tensor = self(feature, action).std(0, correction=0).mean(-1)
+        deviation = self(feature, action).std(0, correction=0).mean(-1)
         return deviation.log() if self.cfg.log else deviation
 
     def target(self, post: Posterior) -> Tensor:
@@ -128,6 +121,15 @@ class ExploringConfig(Config):
     """Weight of the predicted reward of the task in it; 0 explores without reward."""
     explore_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
     """Normalisation of each of the two; off by default."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        stopped_heads(self.grad_heads)
+
+    def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
+        """Return the Dreamer's world model, whose latents ``grad_heads`` alone train."""
+        stopped = stopped_heads(self.grad_heads).union(stopped)
+        return super().world(obs_spec, action_spec, stopped)  # type: ignore[misc]  # that of the Dreamer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,8 +196,7 @@ class Explorer(LatentPolicy):
 
     def acting(self, mode: Mode) -> Actor:
         """Return the exploring policy for ``explore``, and that of the task for ``eval``."""
-        actor: Actor = self.explorer.actor if mode == "explore" else self.actor
-        return actor
+        return self.explorer.actor if mode == "explore" else self.actor
 
 
 class Plan2Explore(Exploring, DreamerV2):
@@ -217,28 +218,20 @@ class Plan2Explore(Exploring, DreamerV2):
         self.optims.update({f"explore_{name}": optim for name, optim in self.explorer.optims.items()})
         self._policy = Explorer(self, self.explorer, cfg.noise)
 
-    def learn(
-        self,
-        rows: Batch,
-        context: Context | None = None,
-        draw_z: LatentDraw | None = None,
-        draw_a: ActionDraw | None = None,
-    ) -> tuple[dict[str, Tensor], Metrics, Posterior]:
+    def learn(self, rows: Batch, context: Context | None = None) -> tuple[dict[str, Tensor], Metrics, Posterior]:
         """Do the update of DreamerV2, then train the ensemble and the exploring behaviour.
 
         Ensemble and behaviours learn from latents that were computed before the world model's update.
         """
-        terms, metrics, post = super().learn(rows, context, draw_z, draw_a)
+        terms, metrics, post = super().learn(rows, context)
         rows = repeated(rows, self.samples)
         loss = self.ensemble.loss(post, actions_before(rows, context))
         metrics |= gradient_steps({"ensemble": loss}, self.optims) | {"loss/ensemble": loss.detach()}
         start, terminal = starts(post.latent), rows.is_terminal.flatten()
-        explored = self.explorer.learn(self.world, start, terminal, draw_z, draw_a, self.intrinsic_reward)
-        for key, value in explored.items():
-            names = key.split("/")  # opt/loss/actor is opt/loss/explore_actor, loss/actor is explore/loss/actor
-            metrics["/".join([*names[:-1], f"explore_{names[-1]}"] if names[0] == "opt" else ["explore", *names])] = (
-                value
-            )
+        for key, value in self.explorer.learn(self.world, start, terminal, self.intrinsic_reward).items():
+            place, _, name = key.rpartition("/")
+            optimised = key.startswith("opt/")  # opt/loss/actor is opt/loss/explore_actor
+            metrics[f"{place}/explore_{name}" if optimised else f"explore/{key}"] = value
         return terms, metrics, post
 
 

@@ -6,7 +6,6 @@ policy's gradient goes through the world model and the ensemble.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -14,13 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.dreamer_v1 import ActorCritic, DreamerV1, DreamerV1Config
-from reverie.algos.imagination import ActionDraw
 from reverie.algos.plan2explore import Explorer, Exploring, ExploringConfig, ExploringStats, actions_before
-from reverie.algos.world_model import Context, DenseDreamerStats, Posterior, WorldModel, stopped_heads
+from reverie.algos.world_model import Context, DenseDreamerStats, Posterior
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Stats
 from reverie.nn.optim import GlobalAdamConfig
-from reverie.nn.rssm import LatentDraw
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +26,6 @@ class Plan2ExploreV1Config(ExploringConfig, DreamerV1Config):
 
     ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, eps=1e-7))
     """Optimiser of the ensemble."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        stopped_heads(self.grad_heads)
-
-    def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
-        """Return the world model, which ``grad_heads`` alone train."""
-        return super().world(obs_spec, action_spec, stopped_heads(self.grad_heads).union(stopped))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +64,10 @@ class Plan2ExploreV1(Exploring, DreamerV1):
         self._policy = Explorer(self, self.explorer, cfg.noise)
 
     def behaviour_losses(
-        self, rows: Batch, context: Context | None, post: Posterior, draw_z: LatentDraw | None, draw_a: ActionDraw
+        self, rows: Batch, context: Context | None, post: Posterior
     ) -> tuple[dict[str, Tensor], Metrics]:
-        """Return what each optimiser but the model's minimises, ``[]`` each, and metrics."""
-        losses, metrics = super().behaviour_losses(rows, context, post, draw_z, draw_a)
-        reward, start = self.intrinsic_reward, self.starts(post)
-        explored = self.explorer.imagined_losses(self.world, start, draw_z, draw_a, reward)
+        losses, metrics = super().behaviour_losses(rows, context, post)
+        explored = self.explorer.imagined_losses(self.world, self.starts(post), self.intrinsic_reward)
         ensemble = self.ensemble.loss(post, actions_before(rows, context))
         losses |= {"ensemble": ensemble, "explore_actor": explored.actor.mean()}
         losses |= {"explore_critic": explored.critic.mean()}

@@ -7,7 +7,7 @@ world model learns does not depend on rewards (``grad_heads``), so the task's cr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -16,14 +16,13 @@ from torch import Tensor, nn
 
 from reverie.algos import dreamer_v3
 from reverie.algos.dreamer_v3 import ActorCritic, DreamerV3, DreamerV3Config, DreamerV3Stats, WorldModelLosses
-from reverie.algos.imagination import ActionDraw, Dream, sample_action
+from reverie.algos.imagination import Dream
 from reverie.algos.plan2explore import EnsembleConfig, Explorer, Exploring, ExploringConfig, ExploringStats
-from reverie.algos.world_model import Context, Posterior, WorldModel, stopped_heads
+from reverie.algos.world_model import Context, Posterior
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Stats
 from reverie.nn.heads import HeadConfig
 from reverie.nn.optim import Optim
-from reverie.nn.rssm import LatentDraw
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,21 +40,9 @@ class Plan2ExploreV3Config(ExploringConfig, DreamerV3Config):
     ensemble: EnsembleV3Config = field(default_factory=EnsembleV3Config)
     """The predictors."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        stopped_heads(self.grad_heads)
-
-    def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
-        """Return the world model, which ``grad_heads`` alone train."""
-        return super().world(obs_spec, action_spec, stopped_heads(self.grad_heads).union(stopped))
-
 
 def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
-    """``base`` with the widths of a named size of DreamerV3, the ensemble's included.
-
-    Raises:
-        ConfigError: there is no such size.
-    """
+    """``base`` with the widths of a named size of DreamerV3, the ensemble's included."""
     config = dreamer_v3.sized(name, base or Plan2ExploreV3Config())
     return config.merge({"ensemble.head.units": config.reward.units})
 
@@ -95,23 +82,19 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         self.explore_optim: Optim = cfg.optim.build([p for head in heads for p in head.parameters()])
         self._policy = Explorer(self, self.explorer)
 
-    def learn(
-        self, context: Context, rows: Batch, draw_z: LatentDraw | None = None, draw_a: ActionDraw = sample_action
-    ) -> tuple[WorldModelLosses, Metrics]:
+    def learn(self, context: Context, rows: Batch) -> tuple[WorldModelLosses, Metrics]:
         """Do the update of DreamerV3, and train the ensemble and the exploring behaviour at the same weights."""
-        losses = self.losses(context, rows, draw_z, draw_a)
-        explored, metrics = self.exploring_loss(rows, losses.post, draw_z, draw_a)
+        losses = self.losses(context, rows)
+        explored, metrics = self.exploring_loss(rows, losses.post)
         metrics |= losses.metrics | self.optim.step(self.total(losses.terms))
         metrics |= {f"explore/{k}": v for k, v in self.explore_optim.step(explored).items()}
         self.slow_critic.update()
         self.explorer.slow_critic.update()
         return losses, metrics
 
-    def exploring_loss(
-        self, rows: Batch, post: Posterior, draw_z: LatentDraw | None, draw_a: ActionDraw
-    ) -> tuple[Tensor, Metrics]:
+    def exploring_loss(self, rows: Batch, post: Posterior) -> tuple[Tensor, Metrics]:
         """Return the weighted losses of ensemble, exploring actor and critic, as one: ``[]``."""
-        dream = self.imagine(self.explorer.actor, post.latent, draw_z, draw_a)
+        dream = self.imagine(self.explorer.actor, post.latent)
         with torch.no_grad():
             reward, cont = self.intrinsic_reward(self.world, dream), self.world.cont(dream.feature).prob()
         terms, _, metrics = self.explorer.imagined_losses(dream, reward, cont)

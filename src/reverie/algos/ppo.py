@@ -99,10 +99,8 @@ class PPO(OnPolicy):
         self.window: Window = replace(self.window, batch=cfg.batch_size // cfg.batch_length, epochs=cfg.epochs)
 
     def build_optim(self) -> Optim:
-        """Return Adam in PyTorch's form, with one norm of all gradients."""
         c = self.cfg
-        settings = GlobalAdamConfig(form="torch", lr=c.lr, eps=c.adam_eps, clip=c.clip_gradient)
-        return settings.build(self.parameters())
+        return GlobalAdamConfig(form="torch", lr=c.lr, eps=c.adam_eps, clip=c.clip_gradient).build(self.parameters())
 
     def update(self, batch: Batch) -> Update:
         """See :class:`~reverie.algos.base.Algorithm`. With ``target_kl``, waits for the divergence first."""

@@ -52,8 +52,7 @@ class QRDQNObjective(DQNObjective):
 
     def values(self, obs: Obs) -> Tensor:
         """The means of the distributions, ``[..., A]``: Q in Algorithm 1."""
-        quantiles: Tensor = self.network(obs)
-        return quantiles.mean(-1)
+        return self.network(obs).mean(-1)
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
@@ -82,7 +81,6 @@ class QRDQN(DQN):
     losses: type[QRDQNObjective] = QRDQNObjective
 
     def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...]) -> DiscreteQNetwork:
-        """Build the network of the quantiles of all classes of each choice."""
         c = self.cfg
         return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=c.dtype)
 

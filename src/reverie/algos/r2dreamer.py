@@ -8,7 +8,6 @@ the optimiser's warm-up and the order of an update: ``docs/world_models.md``.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from reverie.algos import dreamer_v3
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, DreamerV3Stats, LossScales, WorldModelLosses
-from reverie.algos.imagination import ActionDraw, Dream, sample_action
+from reverie.algos.imagination import Dream
 from reverie.algos.world_model import Context, Posterior, WorldModel
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice
@@ -29,7 +28,7 @@ from reverie.core.types import Batch, Metrics, Stats
 from reverie.nn.functional import shifted
 from reverie.nn.layers import Linear
 from reverie.nn.optim import LaPropConfig, Optim, OptimConfig
-from reverie.nn.rssm import Latent, LatentDraw
+from reverie.nn.rssm import Latent
 from reverie.nn.target import LateTarget
 from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
@@ -41,29 +40,23 @@ class Representer(nn.Module):
     def move(self) -> None:
         """Do what comes before each update."""
 
-    def forward(
-        self, world: WorldModel, context: Context, rows: Batch, post: Posterior, draw_z: LatentDraw | None
-    ) -> dict[str, Tensor]:
+    def forward(self, world: WorldModel, context: Context, rows: Batch, post: Posterior) -> dict[str, Tensor]:
         """Return loss terms, each ``[]`` or ``[B, T]``, of rows ``[B, T]`` with their posterior."""
         return {}
 
 
 @dataclass(frozen=True)
-class Representation(Choice, ABC):
+class Representation(Choice):
     """The loss that makes latents tell of observations."""
 
-    @abstractmethod
     def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
-        """Return its networks."""
+        """Return its networks; none by default."""
+        return Representer()
 
 
 @dataclass(frozen=True)
 class Decoder(Representation):
     """The decoder of DreamerV3."""
-
-    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
-        """See :class:`Representation`."""
-        return Representer()
 
 
 @dataclass(frozen=True)
@@ -74,7 +67,6 @@ class Barlow(Representation):
     """Weight of the correlations between different numbers."""
 
     def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
-        """See :class:`Representation`."""
         return Projector(world, self)
 
 
@@ -83,15 +75,7 @@ class Infonce(Representation):
     """InfoNCE between embeddings and what a linear layer makes of latents."""
 
     def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
-        """See :class:`Representation`."""
         return Projector(world, self)
-
-
-def width_of(world: WorldModel) -> int:
-    """Return E, the width of embeddings."""
-    width = world.encoder.width
-    assert isinstance(width, int)
-    return width
 
 
 class Projector(Representer):
@@ -100,13 +84,10 @@ class Projector(Representer):
     def __init__(self, world: WorldModel, cfg: Barlow | Infonce) -> None:
         super().__init__()
         self.cfg = cfg
-        self.linear: Linear = Linear(world.rssm.feature_width, width_of(world))
+        self.linear: Linear = Linear(world.rssm.feature_width, world.encoder.width)
         self.linear.register_parameter("bias", None)
 
-    def forward(
-        self, world: WorldModel, context: Context, rows: Batch, post: Posterior, draw_z: LatentDraw | None
-    ) -> dict[str, Tensor]:
-        """See :class:`Representer`."""
+    def forward(self, world: WorldModel, context: Context, rows: Batch, post: Posterior) -> dict[str, Tensor]:
         x = self.linear(post.latent.feature.flatten(0, 1))  # [B * T, E]
         y = post.embed.detach().flatten(0, 1)  # [B * T, E]
         if isinstance(self.cfg, Barlow):
@@ -142,11 +123,6 @@ class Dreamerpro(Representation):
     """Rows at the start of each window that have no loss."""
 
     def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
-        """See :class:`Representation`.
-
-        Raises:
-            ConfigError: there is no image.
-        """
         images = [key for key, part in obs_spec.items() if part.kind == "image"]
         if not images:
             raise ConfigError(
@@ -164,7 +140,7 @@ class Prototypes(Representer):
         self.cfg = cfg
         self.images = images
         self.prototypes: nn.Parameter = nn.Parameter(torch.randn(cfg.prototypes, cfg.width))
-        self.of_embed: nn.Linear = nn.Linear(width_of(world), cfg.width)
+        self.of_embed: nn.Linear = nn.Linear(world.encoder.width, cfg.width)
         self.of_feature: nn.Linear = nn.Linear(world.rssm.feature_width, cfg.width)
         self.slow_encoder: LateTarget = LateTarget(world.encoder, cfg.rate, cfg.every)
         self.slow_of_embed: LateTarget = LateTarget(self.of_embed, cfg.rate, cfg.every)
@@ -176,13 +152,11 @@ class Prototypes(Representer):
         self.slow_encoder.update()
         self.slow_of_embed.update()
 
-    def forward(
-        self, world: WorldModel, context: Context, rows: Batch, post: Posterior, draw_z: LatentDraw | None
-    ) -> dict[str, Tensor]:
+    def forward(self, world: WorldModel, context: Context, rows: Batch, post: Posterior) -> dict[str, Tensor]:
         """See :class:`Representer`. Both views, ``[2B, T]``, are filtered anew."""
         views = self.views(rows)
         start = Context(context.latent.map(lambda x: torch.cat([x, x])), torch.cat([context.action, context.action]))
-        seen = world.observe(views, start, draw_z)
+        seen = world.observe(views, start)
         embed, feature = self.of_embed(seen.embed.float()), self.of_feature(seen.latent.feature.float())  # [2B, T, P]
         with torch.no_grad():
             slow = self.slow_of_embed(self.slow_encoder(dict(views.obs), world.dtype).float())  # [2B, T, P]
@@ -224,7 +198,6 @@ class NoDecoder(nn.Module):
     """In place of a decoder: predicts no observation."""
 
     def forward(self, latent: Latent) -> dict[str, Tensor]:
-        """Return nothing."""
         return {}
 
 
@@ -257,7 +230,6 @@ class R2DreamerConfig(DreamerV3Config):
     """The single optimiser of all parts."""
 
     def build_decoder(self, seen: ObsSpec) -> nn.Module:
-        """Return the decoder, if there is one."""
         return super().build_decoder(seen) if isinstance(self.representation, Decoder) else NoDecoder()
 
     @property
@@ -267,11 +239,7 @@ class R2DreamerConfig(DreamerV3Config):
 
 
 def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
-    """``base`` with the widths of a named size of DreamerV3.
-
-    Raises:
-        ConfigError: there is no such size.
-    """
+    """``base`` with the widths of a named size of DreamerV3."""
     return dreamer_v3.sized(name, base or R2DreamerConfig())
 
 
@@ -305,21 +273,17 @@ class R2Dreamer(DreamerV3):
         parts = (self.world, self.actor, self.critic, self.representation)
         self.optim: Optim = cfg.optim.build([p for part in parts for p in part.parameters()])
 
-    def learn(
-        self, context: Context, rows: Batch, draw_z: LatentDraw | None = None, draw_a: ActionDraw = sample_action
-    ) -> tuple[WorldModelLosses, Metrics]:
+    def learn(self, context: Context, rows: Batch) -> tuple[WorldModelLosses, Metrics]:
         """Move the slow networks towards the others, then take one gradient step on rows ``[B, T]``."""
         self.slow_critic.update()
         self.representation.move()
-        losses = self.losses(context, rows, draw_z, draw_a)
+        losses = self.losses(context, rows)
         return losses, losses.metrics | self.optim.step(self.total(losses.terms))
 
-    def losses(
-        self, context: Context, rows: Batch, draw_z: LatentDraw | None = None, draw_a: ActionDraw = sample_action
-    ) -> WorldModelLosses:
+    def losses(self, context: Context, rows: Batch) -> WorldModelLosses:
         """See :meth:`DreamerV3.losses`; with the terms of the representation loss."""
-        losses = super().losses(context, rows, draw_z, draw_a)
-        terms = self.representation(self.world, context, rows, losses.post, draw_z)
+        losses = super().losses(context, rows)
+        terms = self.representation(self.world, context, rows, losses.post)
         metrics = losses.metrics | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
         return losses._replace(terms=losses.terms | terms, metrics=metrics)
 

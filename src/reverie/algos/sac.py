@@ -72,13 +72,7 @@ class SACConfig(TDConfig):
             )
 
     def learner_for(self, action_spec: ActionSpec) -> type[SAC]:
-        """Return the learner for actions of this kind.
-
-        A :attr:`learner` of a user's own is for one kind: that of the class it is derived from.
-
-        Raises:
-            ConfigError: the actions are not of the kind of the own learner.
-        """
+        """Return the learner for actions of this kind. One of a user's own is for that of the class it derives from."""
         kind = kind_of(action_spec)
         fit = [found for found in self.learners if kind in found.kinds]
         learner: type[SAC] = fit[0] if fit and self.learner is self.learners[0] else super().learner_for(action_spec)
@@ -134,26 +128,21 @@ class SACObjective(TDObjective):
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         """Q_1 and Q_2 of the actions that were taken, ``[2, ...]``."""
-        values: Tensor = self.critic(obs, action)
-        return values
+        return self.critic(obs, action)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """The terms ``actor`` and ``temperature``: equations 9 and 18, from the same actions.
 
         J_pi = E[alpha ln pi(a | s) - min_i Q_i(s, a)],  J_alpha = E[-alpha (ln pi(a | s) + target entropy)].
         """
-        value, entropy = self.policy_value(before(batch.obs))  # [B, T-1]
+        with frozen(self.critic):
+            value, entropy = self.expected(before(batch.obs), self.critic)  # [B, T-1]
         mask = transition_mask(batch.is_last)
         actor = -mean_over(value + self.temperature * entropy, mask)
         entropy = mean_over(entropy.detach(), mask)
         temperature = self.log_temperature.exp() * (entropy - self.target_entropy)
         metrics = {"train/entropy": entropy, "train/temperature": self.temperature}
         return Losses.of(metrics, actor=actor, temperature=temperature)
-
-    def policy_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """min_i Q_i(s, a) and -ln pi(a | s), ``[...]`` each, with the actor's gradient."""
-        with frozen(self.critic):
-            return self.expected(obs, self.critic)
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
@@ -192,7 +181,6 @@ class SAC(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
         self.objective: SACObjective = self.build_objective(self.preprocess.spec, action_spec)
         self.to(device)
         actor, critic = self.objective.actor, self.objective.critic
@@ -228,7 +216,6 @@ class MixedSACObjective(SACObjective):
         self.layout = layout
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
-        """Q_1 and Q_2 of the actions that were taken, ``[2, ...]``."""
         numbers, classes = self.layout.apart(action)
         values: Tensor = self.critic(obs, numbers)  # [2, ..., D]
         return (values * classes).sum(-1)
@@ -249,7 +236,6 @@ class MixedSAC(SAC):
     losses: type[MixedSACObjective] = MixedSACObjective
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
-        """Build the networks for these specs and the losses over them."""
         c = self.cfg
         actor = MixedActor(obs_spec, action_spec, c.networks, c.dtype, SquashedNormal)
         critic = MixedQEnsemble(obs_spec, action_spec, c.networks, copies=2, dtype=c.dtype)

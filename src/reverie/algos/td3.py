@@ -12,13 +12,14 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import ModelFree, TDConfig, TDObjective
+from reverie.algos.base import TDConfig, TDObjective
+from reverie.algos.ddpg import DDPG
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, State, Stats, Update
-from reverie.nn.actor_critic import DeterministicActor, QEnsemble, first_value
-from reverie.nn.exploration import Gaussian, Noise, NoisyPolicy
-from reverie.nn.optim import Adam, frozen
+from reverie.nn.actor_critic import first_value
+from reverie.nn.exploration import Gaussian, Noise
+from reverie.nn.optim import frozen
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import CriticStats, Losses, before, mean_over, squared_error
@@ -93,23 +94,15 @@ class TD3Objective(TDObjective):
         return values.amin(0)
 
 
-class TD3(ModelFree):
-    """The learner of TD3: actor and two critics, their updates and the policy that explores."""
+class TD3(DDPG):
+    """The learner of TD3: that of DDPG with two critics and less frequent updates of the actor."""
 
     losses: type[TD3Objective] = TD3Objective
     stats: type[Stats] = TD3Stats
+    critics: ClassVar[int | None] = 2
 
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: TD3Config, device: torch.device) -> None:
-        super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
-        seen, width = self.preprocess.spec, action_spec.width
-        actor = DeterministicActor(seen, width, cfg.networks, cfg.dtype)
-        critic = QEnsemble(seen, width, cfg.networks, copies=2, dtype=cfg.dtype)
-        self.objective: TD3Objective = self.losses(actor, critic, cfg)
-        self.to(device)
-        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
-        self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
-        self._policy = NoisyPolicy(actor, cfg.exploration, width, device)
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
+        super().__init__(obs_spec, action_spec, cfg, device)
         self.updates: int = 0  # in Python, so that updates without the actor do not pay for it
 
     def update(self, batch: Batch) -> Update:
@@ -126,11 +119,9 @@ class TD3(ModelFree):
         return self.minimise(self.objective.critic_loss, batch).update()
 
     def extra_state(self) -> dict[str, Any]:
-        """Return the number of updates."""
         return {"updates": self.updates}
 
     def load_extra_state(self, state: State) -> None:
-        """Restore it."""
         self.updates = int(state["updates"])
 
 

@@ -111,11 +111,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def sized(name: str, base: TDMPC2Config | None = None) -> TDMPC2Config:
-    """``base`` with the widths of a named size.
-
-    Raises:
-        ConfigError: there is no such size.
-    """
+    """``base`` with the widths of a named size."""
     if name.lower() not in SIZES:
         raise ConfigError(f"size = {name!r}: expected one of {', '.join(SIZES)}.{did_you_mean(name, SIZES)}")
     return (base or TDMPC2Config()).merge({"networks": SIZES[name.lower()]})
@@ -378,7 +374,6 @@ class Planner:
         return torch.cat([action.unsqueeze(1), mean], 1)
 
     def initial(self, num_envs: int) -> Plan:
-        """Return plans of zeros."""
         o, world = self.learner.objective, self.learner.world
         mean = torch.zeros(num_envs, o.cfg.horizon, o.width, device=self.learner.device)
         return Plan(mean, world.initial(num_envs, world.dtype), mean[:, 0].clone())
@@ -403,15 +398,12 @@ class Planner:
         return action.cpu(), Plan(mean, Latent(z, reward), action)
 
     def override(self, state: Plan, action: Tensor) -> Plan:
-        """Record that the caller executed ``action`` ``[N, A]`` instead."""
         return state._replace(action=action.to(state.action.device, non_blocking=True))
 
     def extras(self, state: Plan) -> dict[str, Tensor]:
-        """Return no extra columns to store."""
         return {}
 
     def memoryless(self, mode: Mode) -> bool:
-        """Return whether there is no plan."""
         return not self.learner.objective.cfg.plan
 
 
@@ -449,6 +441,7 @@ class LatentWorld:
     """
 
     legal: None = None
+    mask: None = None
     begins: bool = False
 
     def __init__(self, learner: TDMPC2) -> None:
@@ -480,19 +473,13 @@ class LatentWorld:
         return Latent(z, self.transform.inverse(reward)[..., None, None].to(z.dtype))
 
     def prior(self, deter: Tensor) -> Tensor:
-        """Return the latents: nothing is drawn."""
-        return deter
+        return deter  # nothing is drawn
 
     def named(self, stats: Tensor) -> dict[str, Tensor]:
-        """There are no distributions."""
-        return {}
+        return {}  # there are no distributions
 
     def observe(self, batch: Batch, context: Context | None = None, draw_z: None = None) -> Posterior:
-        """Encode rows ``[B, T]``; the reward of each is predicted from the row before it.
-
-        Raises:
-            ConfigError: there is a ``context``, whose rows stacked frames would need.
-        """
+        """Encode rows ``[B, T]``; the reward of each is predicted from the row before it."""
         p, obs = self.learner.preprocess, batch.obs
         obs = obs if p.normaliser is None else p.normaliser(obs)
         if p.frames is not None:
@@ -532,7 +519,6 @@ class TDMPC2(ModelFree, Dreamer):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: TDMPC2Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.cfg = cfg
         self.slices: dict[str, slice] = action_spec.slices()
         self.window: Window = replace(self.window, crosses_episodes=False)
         o = self.objective = TDMPC2Objective(self.preprocess.spec, action_spec.width, cfg)
@@ -584,11 +570,6 @@ class TDMPC2(ModelFree, Dreamer):
         return {}
 
     @torch.no_grad()
-    def predicted_mask(self, latent: Latent) -> dict[str, Tensor]:
-        """See :class:`Dreamer`: nothing."""
-        return {}
-
-    @torch.no_grad()
     def outcome(self, latent: Latent) -> dict[str, Tensor]:
         """See :class:`Dreamer`: without ``episodic``, episodes go on always."""
         logit = self.objective.ends(latent.deter)
@@ -596,7 +577,6 @@ class TDMPC2(ModelFree, Dreamer):
         return {"reward": reward, "cont": torch.ones_like(reward) if logit is None else torch.sigmoid(-logit)}
 
     def report(self, batch: Batch, sequences: int = 6) -> dict[str, np.ndarray]:
-        """Return nothing: there are no pictures."""
         return {}
 
 

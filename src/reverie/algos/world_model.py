@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import INSIDE, Algorithm, AlgorithmConfig, dreamt_name
-from reverie.algos.imagination import Dream, Legal, open_loop, stacked_video
+from reverie.algos.imagination import ActionDraw, Dream, Legal, open_loop, stacked_video
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError
@@ -51,7 +51,7 @@ else:
 
 
 class Context(NamedTuple):
-    """The start of a sequence: the latent and the action before its first row."""
+    """The latent and the action before a row: where a sequence starts, and what a policy carries from step to step."""
 
     latent: Latent  # [B, ...]
     action: Tensor  # [B, A]
@@ -68,19 +68,16 @@ class Posterior(NamedTuple):
 class WorldModel(nn.Module):
     """The networks that model observations, dynamics, rewards and ends of episodes."""
 
+    encoder: Any
+    draw_z: LatentDraw | None = None
+    draw_a: ActionDraw | None = None
+    """What updates draw latents and actions by, to compare them with recordings; None: samples."""
+
     def __init__(
-        self,
-        encoder: nn.Module,
-        rssm: StateSpaceModel,
-        decoder: nn.Module,
-        reward: nn.Module,
-        cont: nn.Module,
-        dtype: torch.dtype,
-        discount: float,
-        transform: RewardTransform = IDENTITY,
-        stopped: Collection[str] = (),
+        self, encoder: nn.Module, rssm: StateSpaceModel, decoder: nn.Module, reward: nn.Module, cont: nn.Module,
+        dtype: torch.dtype, discount: float, transform: RewardTransform = IDENTITY, stopped: Collection[str] = (),
         mask: MaskHead | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Put the parts together.
 
         Args:
@@ -111,12 +108,9 @@ class WorldModel(nn.Module):
         """Encode observations ``[..., *shape]`` to ``[..., E]``; some encoders also read rewards and ends ``[...]``."""
         if reward is not None and is_terminal is not None and getattr(self.encoder, "arrival", False):
             obs = {**obs, ARRIVAL: torch.stack([self.transform(reward), is_terminal.to(reward.dtype)], -1)}
-        embed: Tensor = self.encoder(dict(obs), self.dtype)
-        return embed
+        return self.encoder(dict(obs), self.dtype)
 
-    def observe(
-        self, batch: Batch, context: Context | None = None, draw_z: LatentDraw | None = None, samples: int = 1
-    ) -> Posterior:
+    def observe(self, batch: Batch, context: Context | None = None, samples: int = 1) -> Posterior:
         """Filter a batch ``[B, T]`` that starts from ``context``; None: from the initial latent.
 
         With ``samples`` above 1, each row has as many posteriors, one after the other: the result, and ``context``,
@@ -128,7 +122,7 @@ class WorldModel(nn.Module):
         if context is None:
             context = Context(self.rssm.initial(batch.shape[0], self.dtype), torch.zeros_like(batch.action[:, 0]))
         before = torch.cat([context.action[:, None], batch.action[:, :-1]], 1)  # [B, T, A]
-        latent, stats = self.rssm.observe(context.latent, embed, before, batch.is_first, draw_z)
+        latent, stats = self.rssm.observe(context.latent, embed, before, batch.is_first, self.draw_z)
         return Posterior(embed, latent, stats)
 
     def predict(self, latent: Latent) -> tuple[dict[str, Prediction], Any, Any]:
@@ -173,18 +167,12 @@ class WorldModel(nn.Module):
         }
 
 
-PARTS = frozenset({"decoder", "reward", "cont"})
-
-
 def stopped_heads(grad_heads: Collection[str]) -> frozenset[str]:
-    """Return the heads whose losses give the latents no gradient: all but ``grad_heads``.
-
-    Raises:
-        ConfigError: there is no such head.
-    """
-    if unknown := [part for part in grad_heads if part not in PARTS]:
+    """Return the heads whose losses give the latents no gradient: all but ``grad_heads``."""
+    parts = frozenset({"decoder", "reward", "cont"})
+    if unknown := [part for part in grad_heads if part not in parts]:
         raise ConfigError(f"grad_heads = {grad_heads}: {unknown[0]!r} is none of decoder, reward, cont.")
-    return PARTS - set(grad_heads)
+    return parts - set(grad_heads)
 
 
 def mask_head(
@@ -203,15 +191,7 @@ Reward = Callable[[WorldModel, Dream], Tensor]
 
 def predicted_reward(world: WorldModel, dream: Dream) -> Tensor:
     """Return the rewards that the world model predicts."""
-    reward: Tensor = world.reward(dream.feature).mean()
-    return reward
-
-
-class PolicyState(NamedTuple):
-    """The state that a latent policy carries from step to step."""
-
-    latent: Latent  # [N, ...]
-    action: Tensor  # [N, A]
+    return world.reward(dream.feature).mean()
 
 
 class LatentPolicy:
@@ -223,16 +203,9 @@ class LatentPolicy:
         self.noise = noise
 
     @property
-    def world(self) -> WorldModel:
-        """The world model."""
-        world: WorldModel = self.learner.world
-        return world
-
-    @property
     def actor(self) -> Actor:
         """The policy's head."""
-        actor: Actor = self.learner.actor
-        return actor
+        return self.learner.actor
 
     def acting(self, mode: Mode) -> Actor:
         """Return the head that acts in ``mode``: the same in all of them, but for subclasses."""
@@ -243,19 +216,19 @@ class LatentPolicy:
         """A, the width of flat actions."""
         return max((s.stop for s in self.actor.slices.values()), default=0)
 
-    def initial(self, num_envs: int) -> PolicyState:
+    def initial(self, num_envs: int) -> Context:
         """Return the initial latent and actions of zeros, for ``num_envs`` environments."""
-        latent = self.world.rssm.initial(num_envs, self.world.dtype)
-        return PolicyState(latent, torch.zeros(num_envs, self.width, device=latent.deter.device))
+        latent = self.learner.world.rssm.initial(num_envs, self.learner.world.dtype)
+        return Context(latent, torch.zeros(num_envs, self.width, device=latent.deter.device))
 
     @torch.no_grad()
-    def act(self, step: Step, state: PolicyState, mode: Mode) -> tuple[Tensor, PolicyState]:
+    def act(self, step: Step, state: Context, mode: Mode) -> tuple[Tensor, Context]:
         """Return ``(action [N, A] on the CPU, state)``. ``eval`` takes the action's mode, but samples the latent too.
 
         Samples of a normal distribution are clipped to [-1, 1] before they are stored, as environments and the world
         model (``nn/rssm.py``) clip them too.
         """
-        device, world = state.action.device, self.world
+        device, world = state.action.device, self.learner.world
         reward, is_first, is_terminal = (
             x.to(device, non_blocking=True) for x in (step.reward, step.is_first, step.is_terminal)
         )  # [N]
@@ -268,13 +241,12 @@ class LatentPolicy:
         if self.noise and mode == "explore":
             action = policy.disturbed(action, self.noise)
         action = action.clamp(-1, 1)
-        return action.cpu(), PolicyState(latent, action)
+        return action.cpu(), Context(latent, action)
 
-    def override(self, state: PolicyState, action: Tensor) -> PolicyState:
-        """Record that the caller executed ``action`` ``[N, A]`` instead."""
+    def override(self, state: Context, action: Tensor) -> Context:
         return state._replace(action=action.to(state.action.device, non_blocking=True))
 
-    def extras(self, state: PolicyState) -> dict[str, Tensor]:
+    def extras(self, state: Context) -> dict[str, Tensor]:
         """Return the latent as columns, to be stored with the row that led to it."""
         return {k: v.cpu() for k, v in self.learner.pack(state.latent).items()}
 
@@ -305,10 +277,9 @@ class Dreamer(Algorithm):
 
         Returns:
             Predictions ``[B, T, ...]``, or ``[B, T + n, ...]``, by name: observations in their own units (class
-            probabilities if categorical), by their key or, if that is a name below, with ``obs/`` before it
-            (:func:`~reverie.algos.base.dreamt_name`);
-            ``reward``, ``cont`` (the probability to continue), ``inside/deter`` and ``inside/stoch`` (the latents) and
-            ``inside/value`` (their value by the critic).
+            probabilities if categorical) by :func:`~reverie.algos.base.dreamt_name`, ``reward``, ``cont`` (the
+            probability to continue), ``inside/deter`` and ``inside/stoch`` (the latents) and ``inside/value`` (their
+            value by the critic).
 
         Raises:
             ConfigError: ``context`` is not a whole number in 1 ... T.
@@ -317,7 +288,12 @@ class Dreamer(Algorithm):
         rows = batch.shape[1]
         if not 1 <= context <= rows:
             raise ConfigError(f"context = {context}: expected a whole number from 1 to {rows}, the rows of the batch.")
-        self._check_actions(batch)
+        found, count, width = batch.action.shape, batch.shape[0], LatentPolicy(self).width
+        if len(found) != 3 or (found[0], found[2]) != (count, width) or found[1] < rows:
+            raise DataError(
+                f"batch.action has shape {list(found)}: expected [{count}, {rows}, {width}], or more rows to imagine "
+                "on. Actions are one-hot where they are discrete, and in [-1, 1] where they are continuous."
+            )
         batch = batch.to(self.device)
         latent = self.world.observe(batch.rows(0, context)).latent  # [B, context, ...]
         actions = batch.action[:, context - 1 : -1]  # [B, T - context, A]
@@ -348,15 +324,6 @@ class Dreamer(Algorithm):
         reward, cont = self.world.reward(latent.feature), self.world.cont(latent.feature)
         going_on = (cont.prob() / self.world.discount).clamp(max=1)  # the head learns it times the discount
         return {"reward": self.world.transform.inverse(reward.mean()), "cont": going_on}
-
-    def _check_actions(self, batch: Batch) -> None:
-        """Raise DataError unless the actions are flat ones of the batch's rows, or of more."""
-        found, (count, rows), width = batch.action.shape, batch.shape, LatentPolicy(self).width
-        if len(found) != 3 or (found[0], found[2]) != (count, width) or found[1] < rows:
-            raise DataError(
-                f"batch.action has shape {list(found)}: expected [{count}, {rows}, {width}], or more rows to imagine "
-                "on. Actions are one-hot where they are discrete, and in [-1, 1] where they are continuous."
-            )
 
     def report(self, batch: Batch, sequences: int = 6) -> dict[str, np.ndarray]:
         """Return videos of open-loop predictions of a few windows: the first half observed, the second imagined."""
@@ -544,11 +511,7 @@ class DenseDreamer(Dreamer):
         self.window: Window = Window(batch=cfg.batch_size, length=cfg.batch_length, crosses_episodes=True)
 
     def total(self, terms: dict[str, Tensor]) -> Tensor:
-        """The weighted sum of the terms' means; with several samples, the bound of the sums of terms.
-
-        Raises:
-            ConfigError: a term has no scale.
-        """
+        """The weighted sum of the terms' means; with several samples, the bound of the sums of terms."""
         scales = scales_of(terms, self.cfg.scales)
         for key in terms:
             part = self.obs_spec.get(key.removeprefix("reconstruction/"))
@@ -569,11 +532,10 @@ class DenseDreamer(Dreamer):
         if self.samples > 1:
             kl = latent.log_prob(post.stats, post.latent.stoch) - latent.log_prob(prior, post.latent.stoch)
         terms = {"kl": kl, **self.world.prediction_losses(rows, post.latent)}
-        metrics = {"train/kl": value, "train/prior_entropy": latent.entropy(prior)}
-        metrics |= {"train/posterior_entropy": latent.entropy(post.stats)}
+        metrics = {"train/prior_entropy": latent.entropy(prior), "train/posterior_entropy": latent.entropy(post.stats)}
+        metrics |= {"train/kl": importance_bound(value, self.samples)}
         metrics |= {f"loss/{k}": importance_bound(v, self.samples) for k, v in terms.items()}
         metrics |= self.world.mask_metrics(rows, post.latent)
-        metrics["train/kl"] = importance_bound(value, self.samples)
         return terms, {k: v.detach().mean() for k, v in metrics.items()}
 
     def window_priority(self, terms: dict[str, Tensor]) -> Tensor:

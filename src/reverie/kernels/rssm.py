@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.imagination import ActionDraw, Dream, Legal, sample_action
+from reverie.algos.imagination import ActionDraw, Dream, Legal
 from reverie.kernels import gpu, rssm_cpu, rssm_gpu
 from reverie.kernels.call import cpu32, first_order, floats, untracked
 from reverie.kernels.packing import Kept, is_plain
@@ -171,7 +171,7 @@ def fits_imagine(rssm: StateSpaceModel, actor: Actor, start: Latent, *_: object,
 
 def imagine(
     rssm: StateSpaceModel, actor: Actor, start: Latent, horizon: int, draw_z: LatentDraw | None = None,
-    draw_a: ActionDraw = sample_action, legal: Legal | None = None,
+    draw_a: ActionDraw | None = None, legal: Legal | None = None,
 ) -> Dream:  # fmt: skip
     """Compute ``imagination.imagine``, and the actor's hidden layer again with its gradient, for all steps at once."""
     with torch.no_grad():
@@ -181,7 +181,8 @@ def imagine(
         start.write_feature(features[0])
         for step, now in enumerate(features):
             allowed += [] if legal is None else [legal(now)]  # [M, A]
-            actions.append(draw_a(actor.heads(layers(now), *allowed[-1:])))  # [M, A]
+            policy = actor.heads(layers(now), *allowed[-1:])
+            actions.append(policy.sample() if draw_a is None else draw_a(policy))  # [M, A]
             if step < horizon:
                 rssm.dream_step(now, actions[-1], features[step + 1], cell, draw_z)
     with torch.enable_grad():

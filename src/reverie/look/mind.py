@@ -13,7 +13,7 @@ from reverie.agent.agent import Agent
 from reverie.agent.imagining import array, describing
 from reverie.algos.base import INSIDE, Algorithm, ModelFree, dreamt_name
 from reverie.algos.on_policy import OnPolicyObjective
-from reverie.algos.world_model import Dreamer, PolicyState, WorldModel
+from reverie.algos.world_model import Context, Dreamer, WorldModel
 from reverie.core.types import Mode, Step
 from reverie.nn.actor_critic import DiscreteQEnsemble, DiscreteQNetwork
 from reverie.nn.distributions import Categoricals, Choices
@@ -77,7 +77,7 @@ class Mind:
         return said | {"prior_entropy": array(kind.entropy(prior))}
 
     @torch.no_grad()
-    def divergence(self, step: Step, state: PolicyState) -> dict[str, float]:
+    def divergence(self, step: Step, state: Context) -> dict[str, float]:
         """Return KL[posterior | prior] of a row and both entropies, in nats, if states are drawn."""
         world, latent = self.world, state.latent
         if not self.draws:

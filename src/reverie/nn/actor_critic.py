@@ -275,10 +275,10 @@ class Stacked(nn.Module):
         return torch.stack([critic(obs, action) for critic in self.critics])
 
 
-def first_value(critic: nn.Module, obs: Obs, action: Tensor) -> Tensor:
+def first_value(critic: nn.Module, *inputs: Any) -> Tensor:
     """Return the values ``[...]`` of the first of several critics, without computing the others if possible."""
     ask = getattr(critic, "first_value", None)
-    value: Tensor = critic(obs, action)[0] if ask is None else ask(obs, action)
+    value: Tensor = critic(*inputs)[0] if ask is None else ask(*inputs)
     return value
 
 
