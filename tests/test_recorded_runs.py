@@ -25,12 +25,12 @@ from reverie.cli import main
 from reverie.core.columns import Column
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
-from reverie.datasets import output, writers
+from reverie.datasets import writers
 from reverie.datasets.dataset import DatasetConfig, open_recorded
 from reverie.datasets.reader import About
 from reverie.datasets.recorded_env import TOLD_APART, check_mixed, lacking
 from reverie.envs.config import EnvConfig
-from reverie.envs.task import written
+from reverie.envs.make import written
 from reverie.experiment.build import build, write_returns
 from reverie.experiment.config import ExperimentConfig, resolved
 from reverie.replay.batch_sampler import BatchSamplerConfig
@@ -363,7 +363,7 @@ def test_a_disk_that_fills_up(pendulum, tmp_path, monkeypatch, capsys, form, loo
     """HDF5 would end the process: its end is not waited for, and nothing half-written stays."""
     usage, left = shutil.disk_usage, [10**9] * (looks - 1)
     filling = lambda path: usage(path)._replace(free=left.pop() if left else 10**4)  # noqa: E731
-    monkeypatch.setattr("reverie.datasets.output.shutil.disk_usage", filling)
+    monkeypatch.setattr("reverie.datasets.writers.shutil.disk_usage", filling)
     assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 1
     assert "the disk is full" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
@@ -371,15 +371,15 @@ def test_a_disk_that_fills_up(pendulum, tmp_path, monkeypatch, capsys, form, loo
 
 @pytest.mark.parametrize(
     ("form", "name", "copied"),
-    [("minari", "size_of", output.size_of), ("parquet", "transitions_of", writers.transitions_of)],
+    [("minari", "check_room", writers.check_room), ("parquet", "transitions_of", writers.transitions_of)],
 )
 def test_a_signal_that_a_library_swallows_ends_a_copy_all_the_same(
     pendulum, tmp_path, monkeypatch, capsys, form, name, copied
 ):
-    def swallowing(given: Any) -> Any:
+    def swallowing(*given: Any) -> Any:
         with contextlib.suppress(BaseException):  # as Python does where a callback raises
             signal.raise_signal(signal.SIGTERM)
-        return copied(given)
+        return copied(*given)
 
     monkeypatch.setattr(writers, name, swallowing)
     assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 128 + signal.SIGTERM

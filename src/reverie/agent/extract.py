@@ -24,7 +24,7 @@ from reverie.core.randomness import reproducible
 from reverie.core.rows import Rows, joined
 from reverie.core.types import FLAGS, Obs
 from reverie.datasets.dataset import DatasetConfig, Recorded, shown
-from reverie.datasets.output import delete, staged_file
+from reverie.datasets.writers import delete, staged_file
 from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent
 

@@ -22,11 +22,9 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.spaces import cast, leaves_of
 from reverie.core.specs import MASK
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS
-from reverie.datasets.output import Exported, size_of
 from reverie.datasets.reader import Space
-from reverie.datasets.writers import size_written, write_minari
-from reverie.envs.make import put_away
-from reverie.envs.task import settings_of, spec_of, written
+from reverie.datasets.writers import Exported, size_of, size_written, write_minari
+from reverie.envs.make import put_away, settings_of, spec_of, written
 from reverie.envs.wrappers import checked_reset, checked_step
 
 

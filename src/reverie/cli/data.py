@@ -18,9 +18,9 @@ from reverie.cli.show import print_sections
 from reverie.core.errors import ConfigError, did_you_mean, plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
-    from reverie.datasets.output import Exported
     from reverie.datasets.reader import About, Reader
     from reverie.datasets.summary import Summary
+    from reverie.datasets.writers import Exported
     from reverie.store.store import Store
 
 Place = Annotated[Positional[str], arg(metavar="PATH")]
@@ -259,9 +259,9 @@ def validate_command(args: list[str]) -> int:
     """Print what breaks a rule and, if asked for, write the good episodes elsewhere."""
     options = parse(ValidateCommand, args, "data validate")
     from reverie.datasets.convert import good, write
-    from reverie.datasets.output import check_target
     from reverie.datasets.own_store import StoreReader
     from reverie.datasets.validate import validate
+    from reverie.datasets.writers import check_target
 
     with options.open() as reader:
         if options.quarantine is not None:
@@ -309,7 +309,7 @@ def subsample_command(args: list[str]) -> int:
     """Write a part of a dataset."""
     options = parse(SubsampleCommand, args, "data subsample")
     from reverie.datasets.convert import Subset, subsample, write
-    from reverie.datasets.output import check_target
+    from reverie.datasets.writers import check_target
 
     subset = Subset(fraction=options.fraction, steps=options.steps, by=options.by, seed=options.seed)
     check_target(options.target, options.to)
@@ -323,7 +323,7 @@ def record_command(args: list[str]) -> int:
     options = parse(RecordCommand, args, "data record")
     from reverie.agent.loading import load
     from reverie.agent.recording import RecordConfig, record
-    from reverie.datasets.output import check_target
+    from reverie.datasets.writers import check_target
 
     names = ("episodes", "steps", "epsilon", "noise", "seed")
     config = RecordConfig(actions=options.mode, **{name: getattr(options, name) for name in names})

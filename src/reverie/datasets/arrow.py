@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError
-from reverie.datasets.reader import needs
+from reverie.datasets.reader import package
 
 MOST_OPEN = 8
 """Number of Parquet files that stay open: columns are read at about the same pace."""
@@ -27,12 +27,9 @@ class Piece(NamedTuple):
 
 def pyarrow_of() -> Any:
     """Return the package pyarrow; raise ConfigError if it is not installed."""
-    try:
-        import pyarrow.ipc
-        import pyarrow.parquet
-    except ImportError as error:
-        raise needs("pyarrow", "arrow", error) from None
-    return pyarrow
+    for name in ("pyarrow.ipc", "pyarrow.parquet"):
+        package(name, "arrow")
+    return package("pyarrow", "arrow")
 
 
 @contextmanager

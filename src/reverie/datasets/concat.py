@@ -63,7 +63,7 @@ class ConcatReader(Reader):
     def _all(self, name: str) -> Iterator[Rows]:
         for reader in self.readers:
             yield from getattr(reader, name)()
-            self.note_all(Counter({f"{reader.path.name}: {what}": times for what, times in reader.notes.items()}))
+            self.notes |= Counter({f"{reader.path.name}: {what}": times for what, times in reader.notes.items()})
 
     def about(self) -> About:
         """Return what the datasets have in common. Measured action spaces are joined; all else must be equal."""

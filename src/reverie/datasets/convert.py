@@ -24,17 +24,15 @@ from reverie.core.space_json import text_of
 from reverie.core.spaces import cast, columns_in, nested, with_leaves
 from reverie.core.specs import signature
 from reverie.core.types import FLAGS
+from reverie.datasets import writers
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import Recorded, shown
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS, MEASURED_KEY
-from reverie.datasets.output import Exported, check_target, target_path
 from reverie.datasets.own_store import ABOUT, StoreReader
 from reverie.datasets.reader import BOTH, SEED, About, Reader, Space
 from reverie.datasets.recorded_env import env_of, made_with
 from reverie.datasets.validate import DataReport, environment_of
-from reverie.datasets.writers import write_d4rl, write_minari, write_parquet, write_pydreamer, write_store
-from reverie.envs.make import put_away
-from reverie.envs.task import registered, written
+from reverie.envs.make import put_away, registered, written
 
 UNBOUNDED = "the action space is not declared: continuous actions are written without bounds"
 SCALED = "the action space is not declared: actions are scaled by their recorded range, which the files do not store"
@@ -42,15 +40,15 @@ Selection = Callable[[Iterator[Rows]], Iterator[Rows]]
 """A function from episodes to those episodes, or pieces of episodes, that are to be written."""
 
 
-def write(reader: Reader, target: str, to: str = "minari", choose: Selection = iter) -> Exported:
+def write(reader: Reader, target: str, to: str = "minari", choose: Selection = iter) -> writers.Exported:
     """Write the episodes of ``reader`` that ``choose`` selects to ``target``, in the format ``to``.
 
     Minari, D4RL files and tables get values as they were recorded; Minari also their spaces and the environment. The
     rows of our own stores are converted back to what the environment showed and took; if that is impossible the
     environment is not named. PyDreamer's files and stores hold rows as learners see them.
     """
-    check_target(target, to)
-    path = target_path(target)
+    writers.check_target(target, to)
+    path = writers.target_path(target)
     with writing(path), shown(f"writing {path.name}", reader.rows()) as counted:
         if to in ("pydreamer", "store"):
             recorded = Recorded(reader)
@@ -58,10 +56,10 @@ def write(reader: Reader, target: str, to: str = "minari", choose: Selection = i
             reader.note(SCALED, int(recorded.about.measured and to == "pydreamer"))
             found = recorded.converted(_chosen(reader, counted(reader.parts()), choose))
             if to == "pydreamer":
-                return write_pydreamer(found, path)
+                return writers.write_pydreamer(found, path)
             columns = columns_of(recorded.obs_spec, recorded.action_spec, {})
             beside = {"spec.json": signature(recorded.obs_spec, recorded.action_spec), ABOUT: _beside_store(reader)}
-            return write_store(found, path, columns, beside)
+            return writers.write_store(found, path, columns, beside)
         for store in _stores_in(reader):
             if not store.knows_actions:
                 env, why = environment_of(store.about())
@@ -74,7 +72,8 @@ def write(reader: Reader, target: str, to: str = "minari", choose: Selection = i
         found = _chosen(reader, counted(reader.as_recorded()), choose)
         if to == "minari":
             return _to_minari(reader, about, target, found)
-        return (write_d4rl if to == "d4rl" else write_parquet)(found, path, replace(about, **_arguments_of(about)))
+        to_file = writers.write_d4rl if to == "d4rl" else writers.write_parquet
+        return to_file(found, path, replace(about, **_arguments_of(about)))
 
 
 def _chosen(reader: Reader, parts: Iterable[Rows], choose: Selection) -> Iterator[Rows]:
@@ -100,7 +99,7 @@ def _note_settings(reader: Reader, about: About, to: str) -> None:
     reader.note(f"the copy {lacks} while recording: {', '.join(settings)}")
 
 
-def _to_minari(reader: Reader, about: About, target: str, episodes: Iterator[Rows]) -> Exported:
+def _to_minari(reader: Reader, about: About, target: str, episodes: Iterator[Rows]) -> writers.Exported:
     metadata: dict[str, Any] = {k: about.text[k] for k in ("algorithm_name", "description") if k in about.text}
     action = about.action if about.declared is None else about.declared
     if about.measured and about.declared is None:
@@ -119,7 +118,7 @@ def _to_minari(reader: Reader, about: About, target: str, episodes: Iterator[Row
     metadata |= {ENV_ID: about.env} if ":" in about.env else {}
     both = about.observation, action
     fields = (minari_fields(rows, both) for rows in episodes if len(rows["reward"]) > 1)
-    return write_minari(fields, target, both, metadata)
+    return writers.write_minari(fields, target, both, metadata)
 
 
 def _opened(_: str, leaf: Space) -> Space:
@@ -215,8 +214,7 @@ def subsample(reader: Reader, subset: Subset) -> Selection:
 
 def pieces_of(episode: Rows, kept: np.ndarray) -> Iterator[Rows]:
     """Yield each unbroken run of ``kept`` steps ``[n - 1]``, and the row after its last, as an episode."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], kept, [False]]).astype(np.int8)))
-    for start, stop in edges.reshape(-1, 2).tolist():
+    for start, stop in np.flatnonzero(np.diff(kept, prepend=False, append=False)).reshape(-1, 2).tolist():
         piece = {name: values[start : stop + 1].copy() for name, values in episode.items()}
         piece["is_first"][0], piece["reward"][0] = True, 0.0
         piece["is_last"][-1] = True

@@ -57,16 +57,10 @@ class DatasetConfig(ReadOptions):
     """Storage of the rows: ram, or mmap (memory-mapped files) for more rows than fit into memory."""
 
     def build(
-        self,
-        rows: Recorded,
-        *,
-        window: Window,
-        seed: int,
-        batch_sampler: BatchSamplerConfig | None = None,
-        extra_spec: Mapping[str, ExtraPart] | None = None,
-        scratch: Path | None = None,
+        self, rows: Recorded, *, window: Window, seed: int, batch_sampler: BatchSamplerConfig | None = None,
+        extra_spec: Mapping[str, ExtraPart] | None = None, scratch: Path | None = None,
         parts: Iterator[Rows] | None = None,
-    ) -> Dataset:
+    ) -> Dataset:  # fmt: skip
         """Read all ``rows`` and return them as a dataset of ``window``, drawn with ``seed``; uniformly by default.
 
         ``extra_spec``: columns that an algorithm stores with the rows. ``scratch``: folder of memory-mapped files.

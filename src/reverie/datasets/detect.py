@@ -11,9 +11,8 @@ from reverie.core.discover import points_of
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.importing import imported
 from reverie.datasets.concat import ConcatReader
-from reverie.datasets.d4rl import NEEDED as OF_D4RL
-from reverie.datasets.d4rl import D4RLReader
-from reverie.datasets.hdf5 import is_hdf5, open_hdf5
+from reverie.datasets.hdf5 import NEEDED as OF_D4RL
+from reverie.datasets.hdf5 import D4RLReader, is_hdf5, open_hdf5
 from reverie.datasets.minari import local_names, metadata_of, minari_path, minari_reader
 from reverie.datasets.own_store import StoreReader, is_store
 from reverie.datasets.pydreamer import PyDreamerReader

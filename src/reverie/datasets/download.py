@@ -41,7 +41,6 @@ PAUSE = 1.0
 OVERLOADED = (408, 425, 429)
 """Status codes below 500 that ask for another attempt: Request Timeout, Too Early, Too Many Requests."""
 KEPT = "The partial download is kept: run the same command again to continue it."
-
 Progress = Callable[[str, int, int], None]
 """Called with the name of a file, the number of bytes that have arrived, and its size in bytes (0 if unknown)."""
 T = TypeVar("T")

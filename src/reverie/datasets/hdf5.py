@@ -1,7 +1,11 @@
-"""HDF5 datasets as columns: memory-mapped if contiguous in the file, else read in pieces. Nothing is unpickled."""
+"""HDF5 datasets as columns, and files in D4RL's layout.
+
+Columns are memory-mapped if contiguous in the file, else read in pieces. Nothing is unpickled.
+"""
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -9,10 +13,13 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.datasets.reader import needs
+from reverie.core.space_json import space_of
+from reverie.datasets.reader import About, ReadOptions, as_flags, package
+from reverie.datasets.transitions import Transitions, TransitionsReader, limited
 
 if TYPE_CHECKING:
     import h5py
+
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 CACHE_BYTES = 1 << 20
@@ -33,11 +40,7 @@ def is_hdf5(path: Path) -> bool:
 def open_hdf5(path: Path) -> h5py.File:
     """Open an HDF5 file for reading, with a small cache of metadata, which thousands of groups would fill."""
     try:
-        import h5py
-    except ImportError as error:
-        raise needs("h5py", "hdf5", error) from None
-    try:
-        file = h5py.File(path, "r")
+        file: h5py.File = package("h5py", "hdf5").File(path, "r")
     except OSError as error:
         raise DataError(f"{path} cannot be read as HDF5: {error}. If it is cut off, copy it again.") from None
     config = file.id.get_mdc_config()
@@ -62,10 +65,6 @@ class Hdf5File:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file if it is open."""
         self._held.clear()
         if (opened := self.__dict__.pop("opened", None)) is not None:
             opened.close()
@@ -122,3 +121,78 @@ class Hdf5Column:
 
     def _get(self, where: Any) -> np.ndarray:
         return np.asarray(self.file.dataset(self.name)[where])
+
+
+# ---------------------------------------------------------------- D4RL
+
+NEEDED = ("observations", "actions", "rewards", "terminals")
+UNSEEN = (
+    "the file has neither timeouts nor next_observations: only terminal ends of episodes are known. If episodes have a "
+    "time limit, pass --data.time-limit"
+)
+
+
+class D4RLReader(TransitionsReader):
+    """One dataset per field of a transition, all episodes one after the other.
+
+    ``timeouts`` marks truncations. Without it, a truncation is found only where ``next_observations`` differs from the
+    observation of the next transition, or by ``time_limit``. Tianshou's ``load_buffer`` reads the same layout without
+    ``timeouts``. Files written by ``datasets/writers.py`` declare the environment and the action space in attributes.
+    """
+
+    format = "D4RL HDF5"
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        super().__init__(path, options)
+        self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader
+        with self.file:
+            names = set(self.file.opened)
+            self.declared: dict[Any, Any] = dict(self.file.opened.attrs)
+            found = [name for name in (*NEEDED, "timeouts", "next_observations") if name in names]
+            self.columns: dict[str, Hdf5Column] = {name: self.file.column(name) for name in found}
+        lengths = {name: column.shape[0] for name, column in self.columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"{path}: the columns have different lengths: {lengths}.")
+
+    def uses(self, option: str) -> bool:
+        return option == "time_limit" and "timeouts" not in self.columns
+
+    def env_id(self) -> str:
+        return str(self.declared.get("env_id", ""))  # files that were converted by this package
+
+    def about(self) -> About:
+        env_kwargs = json.loads(self.declared.get("env_kwargs", "{}"))
+        action = self.declared.get("action_space")
+        more: dict[str, Any] = {"env_kwargs": env_kwargs, "text": {"columns": ", ".join(self.columns)}}
+        if action is not None:
+            more |= {"action": space_of(str(action), str(self.path)), "measured": False}
+        if "time_limit" in self.declared:
+            more["time_limit"] = int(self.declared["time_limit"])
+        with self.file:
+            return self.measured(env=self.env_id(), **more)
+
+    @cached_property
+    def transitions(self) -> Transitions:
+        columns, limit = self.columns, self.options.time_limit
+        with self.file:
+            terminal = self._flag("terminals")
+            if "timeouts" in columns:
+                truncated = self._flag("timeouts")
+            else:
+                truncated = np.zeros_like(terminal) if limit is None else limited(terminal, limit)
+                self.note(UNSEEN, int(limit is None and "next_observations" not in columns))
+            made = Transitions(
+                obs={"obs": columns["observations"]},
+                next_obs={"obs": columns["next_observations"]} if "next_observations" in columns else {},
+                action={"action": columns["actions"]},
+                reward=columns["rewards"],
+                end=terminal | truncated,
+                terminal=terminal,
+                reader=self,
+                ends_told="timeouts" in columns or limit is not None,
+            )
+            _ = made.ends  # computed now, while the file is open: it reads all observations once
+        return made
+
+    def _flag(self, name: str) -> np.ndarray:
+        return as_flags(self.columns[name].read(0, self.columns[name].shape[0]), f"{self.path}: '{name}'")

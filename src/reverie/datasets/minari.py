@@ -11,7 +11,7 @@ import os
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -44,9 +44,8 @@ def minari_root() -> Path:
 def check_name(name: str) -> None:
     """Raise ConfigError unless Minari accepts ``name`` as the name of a dataset."""
     if not re.fullmatch(r"(?!.*//)([\w-][\w/-]*[\w-]/)?[\w-]+-v\d+", name):
-        raise ConfigError(
-            f"minari:{name}: expected a name with a version, such as D4RL/door/human-v2, of [A-Za-z0-9_-]."
-        )
+        expected = "expected a name with a version, such as D4RL/door/human-v2, of [A-Za-z0-9_-]"
+        raise ConfigError(f"minari:{name}: {expected}.")
 
 
 def local_names(root: Path | None = None) -> list[str]:
@@ -89,7 +88,7 @@ class Leaf:
 
     @property
     def is_action(self) -> bool:
-        """True if it is an action: an episode has one fewer of these than of observations."""
+        """Whether it is an action: an episode has one fewer of these than of observations."""
         return self.column.startswith("action")
 
 
@@ -116,10 +115,8 @@ class MinariReader(Reader):
         self.folder, self.metadata = found
         self.observation: Space = space_of(self.metadata["observation_space"], str(path))
         self.action: Space = space_of(self.metadata["action_space"], str(path))
-        self.leaves: list[Leaf] = [
-            *leaves(self.observation, "obs", "observations"),
-            *leaves(self.action, "action", "actions"),
-        ]
+        self.leaves: list[Leaf] = leaves(self.observation, "obs", "observations")
+        self.leaves += leaves(self.action, "action", "actions")
         self.jpeg: bool = bool(self.metadata.get("jpeg_encoding", True))
         self.count: int = int(self.metadata["total_episodes"])
         self.steps: int = int(self.metadata["total_steps"])
@@ -168,12 +165,12 @@ class MinariReader(Reader):
         return self.steps + self.count
 
     def parts(self) -> Iterator[Rows]:
-        return packed(self._episodes(), PART_BYTES // 2)  # half, as concatenating needs the memory twice
+        return packed(self._episodes(with_seeds=False), PART_BYTES // 2)  # half: concatenating needs the memory twice
 
     def as_recorded(self) -> Iterator[Rows]:
         return packed(self._episodes(with_seeds=True), PART_BYTES // 2)
 
-    def _episodes(self, with_seeds: bool = False) -> Iterator[Rows]:
+    def _episodes(self, with_seeds: bool) -> Iterator[Rows]:
         met: Counter[str] = Counter()
         for index in range(self.count):
             if (rows := self._rows(index, met)) is None:
@@ -184,29 +181,31 @@ class MinariReader(Reader):
             else:
                 del rows[BOTH]
             yield rows
-        self.note_all(met)
+        self.notes |= met
 
     @abstractmethod
     def values(self, index: int, leaf: Leaf) -> np.ndarray:
         """Return one array of an episode, ``[T + 1, ...]`` if it is an observation, else ``[T, ...]``."""
 
     @abstractmethod
-    def outcomes(self, index: int) -> Sequence[np.ndarray]:
-        """Return rewards, terminations and truncations of an episode, each ``[T]``."""
+    def outcome(self, index: int, name: str) -> np.ndarray:
+        """Return rewards, terminations or truncations of an episode, ``[T]``."""
 
     @abstractmethod
     def seed(self, index: int) -> int | None:
         """Return the seed of an episode's environment; None if it was not stored."""
 
     def _rows(self, index: int, met: Counter[str]) -> Rows | None:
-        rewards, terminations, truncations = self.outcomes(index)
-        steps = len(rewards)
-        rows: Rows = {}
+        names = ("rewards", "terminations", "truncations")
+        rewards, terminations, truncations = (self.outcome(index, name) for name in names)
+        steps, rows = len(rewards), dict[str, np.ndarray]()
         for leaf in self.leaves:
             values = self.values(index, leaf)
             if isinstance(leaf.space, spaces.Box) and leaf.space.dtype.kind == "f" and values.dtype.kind in "biu":
                 values = values.astype(leaf.space.dtype)  # an episode of whole numbers may be stored as integers
-            rows[leaf.column] = padded(values) if leaf.is_action else values
+            if leaf.is_action:  # none is taken after the last observation
+                values = np.concatenate([values, np.zeros_like(values, shape=(1, *values.shape[1:]))])
+            rows[leaf.column] = values
         if not steps:
             met[STEPLESS] += 1
             return None
@@ -233,13 +232,6 @@ def is_picture(space: Space) -> bool:
     return min(space.shape[:2]) >= 32 and not space.low.any() and bool((space.high == 255).all())
 
 
-def padded(actions: np.ndarray) -> np.ndarray:
-    """Append a row of zeros, as no action is taken after the last observation."""
-    out = np.zeros((len(actions) + 1, *actions.shape[1:]), actions.dtype)
-    out[:-1] = actions
-    return out
-
-
 class MinariHdf5Reader(MinariReader):
     """Reads ``data/main_data.hdf5``, which has a group for each episode."""
 
@@ -263,21 +255,18 @@ class MinariHdf5Reader(MinariReader):
         found = self.file[f"episode_{index}"].attrs.get("seed")
         return None if found is None else int(found)
 
-    def outcomes(self, index: int) -> Sequence[np.ndarray]:
-        return [self._numbers(index, name) for name in ("rewards", "terminations", "truncations")]
-
     def values(self, index: int, leaf: Leaf) -> np.ndarray:
         name = "/".join(leaf.path)
         is_text, is_compressed = isinstance(leaf.space, spaces.Text), self.jpeg and is_picture(leaf.space)
         if not (is_text or is_compressed):
-            return self._numbers(index, name)
+            return self.outcome(index, name)
         found = self.file[f"episode_{index}/{name}"][()]
         if is_compressed:
             return pictures([bytes(picture) for picture in found])
         return np.array([text.decode() if isinstance(text, bytes) else str(text) for text in found], object)
 
-    def _numbers(self, index: int, name: str) -> np.ndarray:
-        """Return one numeric dataset, by h5py's low-level interface, as there are thousands of them."""
+    def outcome(self, index: int, name: str) -> np.ndarray:
+        """Return any numeric dataset, by h5py's low-level interface, as there are thousands of them."""
         from h5py import h5d, h5s
 
         found = h5d.open(self.file.id, f"episode_{index}/{name}".encode())
@@ -313,9 +302,8 @@ class MinariArrowReader(MinariReader):
         found = sorted(p for p in folder.glob("*") if p.suffix in (".arrow", ".parquet"))
         return self.arrow.concat_tables([table_of(file) for file in found])
 
-    def outcomes(self, index: int) -> Sequence[np.ndarray]:
-        names = ("rewards", "terminations", "truncations")
-        return [self._column(index, (name,)).to_numpy(zero_copy_only=False)[:-1] for name in names]
+    def outcome(self, index: int, name: str) -> np.ndarray:
+        return np.asarray(self._column(index, (name,)).to_numpy(zero_copy_only=False)[:-1])
 
     def _column(self, index: int, path: tuple[str, ...]) -> Any:
         array = self._table(index).column(path[0]).combine_chunks()

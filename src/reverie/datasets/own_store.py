@@ -80,7 +80,7 @@ class StoreReader(Reader):
 
         A converted store is no part of the run in whose folder it may lie.
         """
-        own, found = self.path.absolute() if isinstance(self.place, str) else self.place.absolute(), dict[str, Any]()
+        own, found = (self.path if isinstance(self.place, str) else self.place).absolute(), dict[str, Any]()
         for folder in (own,) if (own / ABOUT).is_file() else (own, own.parent):
             spec, about, config = (content_of(folder / name) for name in ("spec.json", ABOUT, "config.yaml"))
             found |= ({"spec": spec} if spec else {}) | about
@@ -147,7 +147,7 @@ class StoreReader(Reader):
                 rows["is_last"][-1] = True
                 rows["action"][-1] = 0
             yield rows
-        self.note_all(met)
+        self.notes |= met
 
     def as_recorded(self) -> Iterator[Rows]:
         """Yield rows with the values of the environment's spaces as far as these are known, else with class numbers."""
@@ -184,7 +184,7 @@ def store_in(path: Path | str) -> Path | str:
 
 
 def is_store(path: Path) -> bool:
-    """Return True if there is a store at ``path``, or a run with one."""
+    """Return whether there is a store at ``path``, or a run with one."""
     place = store_in(path)
     return isinstance(place, str) or holds_store(place)
 

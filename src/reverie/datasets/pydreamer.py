@@ -78,7 +78,7 @@ class PyDreamerReader(Reader):
             held, before = rows, path
         if held is not None:
             yield self._ended(held, None)
-        self.note_all(met)
+        self.notes |= met
 
     def _obs(self, values: Rows) -> Rows:
         """Return observations by column. The last axis of ``image_t`` is time; a lone ``vecobs`` becomes ``obs``."""

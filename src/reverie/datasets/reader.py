@@ -9,6 +9,7 @@ Columns are named ``obs`` or ``obs/arm/camera``, ``action`` or ``action/grip``, 
 
 from __future__ import annotations
 
+import importlib
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -152,11 +153,7 @@ class Reader(ABC):
 
     def note(self, what: str, times: int = 1) -> None:
         """Note something that the user of the data should know. Rows may be read again: the largest number counts."""
-        self.note_all(Counter({what: times}))
-
-    def note_all(self, met: Counter[str]) -> None:
-        """Note what was met, each so many times."""
-        self.notes |= met
+        self.notes |= Counter({what: times})
 
     def remarks(self) -> list[str]:
         """Return all notes as sentences."""
@@ -170,8 +167,8 @@ def format_of(path: Path) -> str:
 
 def files_of(folder: Path, format_: str) -> list[Path]:
     """Return the files in a folder whose suffix names a format, by number; hidden ones are left out."""
-    found = (path for path in folder.iterdir() if format_of(path) == format_ and not path.is_dir())
-    return sorted((path for path in found if not path.name.startswith(".")), key=by_number)
+    found = (path for path in folder.iterdir() if format_of(path) == format_ and path.name[:1] != ".")
+    return sorted((path for path in found if not path.is_dir()), key=by_number)
 
 
 def by_number(path: Path) -> list[int | str]:
@@ -179,9 +176,13 @@ def by_number(path: Path) -> list[int | str]:
     return [int(word) if word.isdecimal() else word for word in re.split(r"(\d+)", path.as_posix())]
 
 
-def needs(package: str, extra: str, error: ImportError) -> ConfigError:
-    """Return the error for a package that is not installed."""
-    return ConfigError(f"{package} is needed ({error}): pip install 'reverie-rl[{extra}]'.")
+def package(name: str, extra: str) -> Any:
+    """Return a module of a package; raise ConfigError if that is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        what = name.partition(".")[0]
+        raise ConfigError(f"{what} is needed ({error}): pip install 'reverie-rl[{extra}]'.") from None
 
 
 def as_flags(values: np.ndarray, where: str) -> np.ndarray:
@@ -239,7 +240,11 @@ def action_space(
     if whole and low < 0:
         raise DataError(f"{where} contains integer actions down to {low}: expected class numbers, 0 or more.")
     if not _fits(np.array([float(bound) for s in seen for bound in s[:2]])).all():  # reported when they are read
-        return action_space(lambda: map(_finite_rows, blocks()), where, scaled=scaled)
+
+        def finite() -> Iterator[np.ndarray]:
+            return (block[_fits(block.reshape(len(block), -1)).all(axis=1)] for block in blocks())
+
+        return action_space(finite, where, scaled=scaled)
     shape = next(block.shape[1:] for block in blocks() if block.size)
     dtype = np.result_type(np.float32, *{s[2] for s in seen}).type
     if not whole and low >= -1.0 - 1e-5 and high <= 1.0 + 1e-5:
@@ -254,12 +259,6 @@ def action_space(
     return (spaces.MultiDiscrete(counts) if counts.ndim else spaces.Discrete(int(counts))), True
 
 
-def _finite_rows(block: np.ndarray) -> np.ndarray:
-    finite: np.ndarray = block[_fits(block.reshape(len(block), -1)).all(axis=1)]
-    return finite
-
-
 def _fits(values: np.ndarray) -> np.ndarray:
     """Return a mask of those of ``values`` that are finite float32 numbers, as which learners see them."""
-    fits: np.ndarray = np.abs(values) <= np.finfo(np.float32).max
-    return fits
+    return np.asarray(np.abs(values) <= np.finfo(np.float32).max)

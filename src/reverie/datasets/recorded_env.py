@@ -15,9 +15,8 @@ from reverie.core.importing import check_module
 from reverie.core.specs import MASK, ObsSpec
 from reverie.datasets.reader import About
 from reverie.envs.config import EnvConfig
-from reverie.envs.make import make_gym, put_away, readable
+from reverie.envs.make import make_gym, put_away, readable, registered, written
 from reverie.envs.masks import with_mask
-from reverie.envs.task import registered, written
 
 Wrapper = Mapping[str, Any]
 """A wrapper's ``name``, ``entry_point`` (``module:Class``), and ``kwargs``, None if they were not recorded."""

@@ -176,17 +176,13 @@ class CutOff(Exception):
     """A file ends in the middle of a record, or a checksum is wrong."""
 
 
-def masked_crc(data: bytes) -> int:
-    """Return the masked CRC32C of ``data``."""
+def has_crc(data: bytes, stored: bytes) -> bool:
+    """Return whether ``stored`` is the masked CRC32C of ``data``."""
     from google_crc32c import value
 
     checksum = int(value(data))
-    return (((checksum >> 15) | (checksum << 17)) + MASK) & 0xFFFFFFFF
-
-
-def has_crc(data: bytes, stored: bytes) -> bool:
-    """Return whether ``stored`` is the masked CRC32C of ``data``."""
-    return masked_crc(data) == int.from_bytes(stored, "little")
+    masked = (((checksum >> 15) | (checksum << 17)) + MASK) & 0xFFFFFFFF
+    return masked == int.from_bytes(stored, "little")
 
 
 def _opened(plain: IO[bytes]) -> IO[bytes]:

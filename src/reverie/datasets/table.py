@@ -132,8 +132,7 @@ class TableReader(TransitionsReader):
             reward=reward,
             end=end,
             terminal=terminal,
-            note=self.note,
-            where=str(self.path),
+            reader=self,
             ends_told=not self.uses("time_limit") or limit is not None,
         )
 
@@ -197,7 +196,7 @@ class TableReader(TransitionsReader):
         own = {} if self.options.columns else self._own(ACTIONS_OF_OURS)
         declared: dict[str, Any] = {"action": space_of(own, str(self.path))} if own else {}
         text = {"a row is": "an episode" if self.whole else "a transition"}
-        return self.measured(self.transitions, text=text, **declared)
+        return self.measured(text=text, **declared)
 
 
 def _head(role: str) -> str:

@@ -39,10 +39,9 @@ class TianshouReader(TransitionsReader):
         """How many frames make an observation; each is stored once."""
 
     def about(self) -> About:
-        found = self.transitions
         text = {"buffer": f"{len(self._order):,} transitions in {len(self._rings)} rings"}
         with self.file:
-            return self.measured(found, scaled=True, text=text)
+            return self.measured(scaled=True, text=text)
 
     @cached_property
     def _rings(self) -> list[tuple[int, ...]]:
@@ -108,8 +107,7 @@ class TianshouReader(TransitionsReader):
                 reward=self._columns("rew", "reward")["reward"],
                 end=end,
                 terminal=terminal,
-                note=self.note,
-                where=str(self.path),
+                reader=self,
             )
             _ = made.ends  # computed now, while the file is open
         return made

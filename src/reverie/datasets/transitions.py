@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, Protocol
@@ -88,27 +88,27 @@ class Transitions:
     reward: Column
     end: np.ndarray  # [n] bool, an episode ends with this transition, terminated or truncated
     terminal: np.ndarray  # [n] bool, it is terminated: the value of the next observation is 0
-    note: Callable[[str, int], None]
-    where: str
-    """The file, for messages."""
+    reader: Reader
+    """Takes notes, and is named in messages."""
     ends_told: bool = True
     """True if ``end`` includes truncations. Else these are found only where ``next_obs`` differs from what follows."""
 
     def __post_init__(self) -> None:
+        where = self.reader.path
         if math.prod(self.reward.shape[1:]) != 1:
-            raise DataError(f"{self.where}: rewards have shape {list(self.reward.shape)}: expected one for each step.")
+            raise DataError(f"{where}: rewards have shape {list(self.reward.shape)}: expected one for each step.")
         shapes, later = ({name: c.shape[1:] for name, c in columns.items()} for columns in (self.obs, self.next_obs))
         if later and later != shapes:
             raise DataError(
-                f"{self.where}: next observations have shapes {later}, but observations {shapes}: expected the same, "
+                f"{where}: next observations have shapes {later}, but observations {shapes}: expected the same, "
                 "or no next observations."
             )
-        self.note(OPEN, int(len(self.end) and not self.end[-1]))
+        self.reader.note(OPEN, int(len(self.end) and not self.end[-1]))
         if self.ends_told:
-            self.note(TORN, int(np.count_nonzero(self.ends) - np.count_nonzero(self._declared)))
+            self.reader.note(TORN, int(np.count_nonzero(self.ends) - np.count_nonzero(self._declared)))
         if not self.next_obs:
-            self.note(DROPPED, int(np.count_nonzero(self.ends & ~self.terminal)))
-            self.note(REPEATED, int(np.count_nonzero(self.terminal)))
+            self.reader.note(DROPPED, int(np.count_nonzero(self.ends & ~self.terminal)))
+            self.reader.note(REPEATED, int(np.count_nonzero(self.terminal)))
 
     @cached_property
     def _declared(self) -> np.ndarray:
@@ -171,18 +171,16 @@ class TransitionsReader(Reader):
     def transitions(self) -> Transitions:
         """The columns of all transitions, whose ``ends`` are known."""
 
-    def measured(self, found: Transitions, *, scaled: bool = False, **more: Any) -> About:
+    def measured(self, *, scaled: bool = False, **more: Any) -> About:
         """Return the description that the columns give of themselves, and ``more``. See ``reader.action_space``."""
+        found = self.transitions
 
         def blocks(column: Column) -> Iterator[np.ndarray]:
             return (column.read(i, min(i + BLOCK, column.shape[0])) for i in range(0, column.shape[0], BLOCK))
 
         seen = {name: observed_space(column.shape[1:], column.dtype) for name, column in found.obs.items()}
-        done = {
-            name: action_space(partial(blocks, column), self.path, scaled=scaled)
-            for name, column in found.action.items()
-            if "action" not in more
-        }
+        columns = {} if "action" in more else found.action
+        done = {name: action_space(partial(blocks, c), self.path, scaled=scaled) for name, c in columns.items()}
         known = {"measured": any(measured for _, measured in done.values())} | more
         if done:
             known["action"] = nested_space({name: space for name, (space, _) in done.items()}, "action")
@@ -268,8 +266,7 @@ def limited(terminal: np.ndarray, limit: int) -> np.ndarray:
     for end in [*(np.flatnonzero(terminal) + 1).tolist(), len(terminal)]:
         out[start + limit - 1 : end : limit] = True
         start = end
-    found: np.ndarray = out & ~terminal
-    return found
+    return np.asarray(out & ~terminal)
 
 
 def mark_jumps(obs: Column, next_obs: Column, ends: np.ndarray) -> None:

@@ -22,6 +22,7 @@ from reverie.datasets.dataset import shown
 from reverie.datasets.reader import SEED, About, Reader, Space
 from reverie.datasets.recorded_env import env_as_recorded
 from reverie.envs.make import put_away
+from reverie.envs.together import first_of
 
 BLANK = 10
 """Length of a run of rows with only zeros from which they are taken for rows that were never written."""
@@ -199,9 +200,8 @@ def blank(rows: Rows) -> np.ndarray:
     for name, values in rows.items():
         if name.partition("/")[0] in ("obs", "action") and values.dtype != object:
             nothing = nothing & (values.reshape(total, -1) == 0).all(axis=1)
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], nothing, [False]]).astype(np.int8))).reshape(-1, 2)
     out = np.zeros(total, bool)
-    for start, stop in edges.tolist():
+    for start, stop in np.flatnonzero(np.diff(nothing, prepend=False, append=False)).reshape(-1, 2).tolist():
         out[start:stop] = stop - start >= BLANK
     return out
 
@@ -228,13 +228,7 @@ def replay(env: gymnasium.Env[Any, Any], rows: Rows, about: About, seed: int) ->
 
 def value_at(space: Space, rows: Rows, root: str, row: int) -> Any:
     """Return the value of ``space`` in one row."""
-
-    def first(values: Any) -> Any:
-        if isinstance(values, Mapping):
-            return {key: first(inner) for key, inner in values.items()}
-        return tuple(map(first, values)) if isinstance(values, tuple) else values[0]
-
-    return first(nested(space, {name: values[row : row + 1] for name, values in rows.items()}, root))
+    return first_of(nested(space, {name: values[row : row + 1] for name, values in rows.items()}, root))
 
 
 def same(one: Any, two: Any) -> bool:

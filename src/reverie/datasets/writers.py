@@ -1,34 +1,40 @@
 """Writes episodes as Minari datasets, D4RL's HDF5 file, Parquet tables, PyDreamer's npz files or a replay store.
 
 All writers raise RunError if the target exists, the disk is full or there is no episode, and ConfigError if a package
-is missing or the format cannot hold a column. Nothing is left then.
+is missing or the format cannot hold a column. Nothing is left then: an output appears at its place once it is complete.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import shutil
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.files import check_local, move_synced
+from reverie.core.lock import lock_of
 from reverie.core.rows import Rows
 from reverie.core.signals import check_signals
 from reverie.core.space_json import text_of
 from reverie.datasets.arrow import pyarrow_of
-from reverie.datasets.minari import MAIN
-from reverie.datasets.output import Exported, check_room, check_target, hdf5_file, size_of, staged_file, target_path
+from reverie.datasets.minari import MAIN, check_name, minari_root
 from reverie.datasets.pydreamer import OF_GENERATOR
-from reverie.datasets.reader import About, needs
+from reverie.datasets.reader import About, format_of, package
 from reverie.datasets.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS
 from reverie.store.store import Store
 
+WRITTEN = {"minari": "", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": ""}
+"""What is written in each format; "" for a folder of several kinds of files."""
 BUFFERED = 1 << 20
 """Bytes of transitions that are collected before they are written."""
 TABLE_STEPS = 1 << 20
@@ -38,6 +44,108 @@ CHUNK, LEVEL = 2**20, 1
 CACHED, ABOUT_EPISODE = 2**25, 2**14
 """Bytes that HDF5 may not have written yet: at most in all, and roughly per episode for its metadata."""
 ELSE = "Use Minari's format, which can store everything (--to minari)"
+
+
+@dataclass
+class Exported:
+    """The result of an export."""
+
+    path: Path
+    episodes: int = 0
+    steps: int = 0
+    remarks: list[str] = field(default_factory=list)
+    """Remarks about data that could not be written."""
+
+    def add(self, steps: int) -> None:
+        """Count an episode."""
+        self.episodes, self.steps = self.episodes + 1, self.steps + steps
+
+    def check(self) -> None:
+        """Raise RunError unless an episode was written."""
+        if not self.episodes:
+            raise RunError("the dataset contains no episodes to write.")
+
+
+@contextlib.contextmanager
+def staged_file(path: Path, folder: bool = False) -> Iterator[Path]:
+    """Provide a temporary path beside ``path``. The file or folder made there is renamed to ``path`` at the end.
+
+    After an error it is deleted. One process at a time can do so for a ``path``; it deletes what a killed one has left.
+    """
+    check_absent(path)
+    with lock_of(path):
+        check_absent(path)  # another process may have written it before this one got the lock
+        staged = path.with_name(f".{path.name}.part")
+        delete(staged)
+        try:
+            if folder:
+                staged.mkdir()
+            yield staged
+            check_signals()
+            move_synced(staged, path)
+        finally:
+            delete(staged)
+
+
+def delete(path: Path) -> None:
+    """Delete a file or folder, if it exists and can be deleted."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def check_room(path: Path, wanted: int) -> None:
+    """Raise RunError if fewer than ``wanted`` bytes are free on the disk of ``path``: HDF5 would abort the process."""
+    if shutil.disk_usage(path.parent).free < wanted:
+        raise RunError(f"cannot write {path}: the disk is full. Free some space; nothing is left of it.")
+
+
+def size_of(values: Any) -> int:
+    """Return the bytes of all arrays in nested dictionaries and tuples."""
+    if isinstance(values, Mapping | tuple):
+        return sum(map(size_of, values.values() if isinstance(values, Mapping) else values))
+    return int(np.asarray(values).nbytes)
+
+
+@contextlib.contextmanager
+def hdf5_file(staged: Path) -> Iterator[Any]:
+    """Make the HDF5 file ``staged``, whose content is replaced, and yield it. Code that opens it again shares it."""
+    # Without a cache of chunks HDF5 writes values when they are set. It would write cached ones as their dataset is
+    # closed, which h5py does in a destructor: the error would be lost, and HDF5 would crash as the file is closed.
+    with package("h5py", "hdf5").File(staged, "w", rdcc_nbytes=0) as file:
+        try:
+            yield file
+            file.flush()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.truncate(staged, 0)  # frees its space, which HDF5 needs to close it
+            raise
+
+
+def target_path(target: str) -> Path:
+    """Return the path of ``target``, a path or minari:NAME, a dataset in Minari's own folder."""
+    name = target.removeprefix("minari:")
+    return Path(target).expanduser() if name == target else minari_root() / name
+
+
+def check_target(target: str, to: str) -> None:
+    """Check, before the work of hours, that ``target`` can be written in the format ``to``, one of ``WRITTEN``."""
+    if target.startswith("minari:"):
+        check_name(target.removeprefix("minari:"))
+        named = "" if to == "minari" else "Minari"
+    else:
+        check_local(target, "target")
+        named = format_of(Path(target))
+    if named not in ("", WRITTEN[to]):
+        raise ConfigError(f"{target} is the name of a dataset in the format {named}, but --to is {to}: rename it.")
+    check_absent(target_path(target))
+
+
+def check_absent(path: Path) -> None:
+    """Raise RunError if ``path`` exists."""
+    if path.exists():
+        raise RunError(f"{path} exists: choose another name, or delete it first.")
 
 
 def check_distinct(names: Mapping[str, str], what: str) -> None:
@@ -59,12 +167,8 @@ def write_minari(
     ``episodes`` are the fields of Minari's ``EpisodeBuffer``, ``both`` the spaces of observations and actions,
     ``about`` further metadata.
     """
-    try:
-        import minari
-        from minari.data_collector import EpisodeBuffer
-        from minari.dataset.minari_storage import MinariStorage
-    except ImportError as error:
-        raise needs("minari", "minari", error) from None
+    minari, episode_buffer = package("minari", "minari"), package("minari.data_collector", "minari").EpisodeBuffer
+    storages = package("minari.dataset.minari_storage", "minari").MinariStorage
     check_target(target, "minari")
     path = target_path(target).absolute()  # Minari needs it
     done = Exported(path)
@@ -75,13 +179,11 @@ def write_minari(
             check_signals()
             check_room(path, 2 * size_of(episode) + min(CACHED, ABOUT_EPISODE * (done.episodes + 16)))
             make_compressed(file.create_group(f"episode_{done.episodes - 1}"), "observations", episode["observations"])
-            yield EpisodeBuffer(id=done.episodes - 1, **episode)
+            yield episode_buffer(id=done.episodes - 1, **episode)
         file.flush()  # Minari measures its size next
 
     with staged_file(path, folder=True) as staged:
-        storage = MinariStorage.new(
-            staged / "data", observation_space=both[0], action_space=both[1], jpeg_encoding=False
-        )
+        storage = storages.new(staged / "data", observation_space=both[0], action_space=both[1], jpeg_encoding=False)
         versioned = path.name if re.search(r"-v\d+$", path.name) else f"{path.name}-v0"  # Minari reads no other names
         name = target.removeprefix("minari:")
         named = re.sub(r"[^\w-]", "-", versioned) if name == target else name

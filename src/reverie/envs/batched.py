@@ -63,7 +63,6 @@ class Batched:
         return self._step(self._rows(obs, self._none), np.zeros(self.num_envs), ~self._none, self._none, self._none)
 
     def send(self, action: Tensor) -> None:
-        """Step at once. Raises as ``step``."""
         self._answer = self.step(action)
 
     def receive(self) -> Step:
@@ -72,12 +71,7 @@ class Batched:
         return self._answer
 
     def step(self, action: Tensor) -> Step:
-        """Take ``action`` ``[N, A]``. After an ``is_last`` row an ``is_first`` row follows, whatever the action.
-
-        Raises:
-            DataError: an action has the wrong shape or is not finite, or an environment returned invalid values.
-            EnvError: a reset of some environments changes the others.
-        """
+        """Take ``action`` ``[N, A]``. After an ``is_last`` row an ``is_first`` row follows, whatever the action."""
         flat = flat_actions(action, (self.num_envs, self.action_spec.width))
         given = nested(self._actions, self._codec.decode(flat, self._none), "action")
         obs, reward, terminal, truncated, info = self._vector.step(given)
@@ -145,12 +139,7 @@ class Batched:
 
 
 def flat_actions(action: Tensor, shape: tuple[int, int]) -> np.ndarray:
-    """Return ``action`` as an array of ``shape``, ``[N, A]`` float32.
-
-    Raises:
-        DataError: it has another shape.
-        ActionError: it is not finite.
-    """
+    """Return ``action`` as float32 ``[N, A]``; DataError if it has another ``shape``, ActionError if not finite."""
     if action.requires_grad or action.dtype is not torch.float32 or not action.is_cpu:
         action = action.detach().to("cpu", torch.float32)
     flat: np.ndarray = action.numpy()

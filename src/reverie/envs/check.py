@@ -1,7 +1,4 @@
-"""Checks of one environment: it is played as the library would play it, and what is wrong or doubtful is said.
-
-This file must not import torch: what it plays with runs in worker processes.
-"""
+"""Checks of one environment: it is played as the library would play it, and what is wrong or doubtful is said."""
 
 from __future__ import annotations
 
@@ -150,14 +147,12 @@ class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
     restore = snapshot
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Start an episode."""
         answer: Any = self._timed("reset()", lambda: self.env.reset(seed=seed, options=options))
         if isinstance(answer, tuple | list) and len(answer) == 2:
             self._look(answer[0], answer[1])
         return answer
 
     def step(self, action: Any) -> Any:
-        """Take ``action``."""
         answer: Any = self._timed("step()", lambda: self.env.step(action))
         if isinstance(answer, tuple | list) and len(answer) == 5:
             self._look(answer[0], answer[4])
@@ -169,7 +164,6 @@ class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
         return answer
 
     def render(self) -> Any:
-        """Draw."""
         return self._timed("render()", self.env.render)
 
     def _timed(self, where: str, call: Callable[[], Any]) -> Any:

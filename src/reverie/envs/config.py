@@ -23,86 +23,61 @@ class EnvConfig(Config):
 
     id: str = "CartPole-v1"
     """Gymnasium id, or `module:Id` to import the module that registers it first."""
-
     num: Annotated[int, AtLeast(1)] = 1
     """Number of environments that are stepped together."""
-
     vector: Literal["serial", "process", "native"] = "serial"
     """`serial` steps them one by one in this process; `process` gives each a worker process with shared memory, and
     scripts need `if __name__ == "__main__":` then. `native` takes environments that are a vector already: an id with a
     vector of its own in Gymnasium, `envpool/ID`, or a function of yours with the argument num_envs."""
-
     restarts: Annotated[int, AtLeast(0)] = 10
     """Restarts of failed environments allowed within `restart_window`, all environments together. 0: none."""
-
     restart_window: Annotated[float, Above(0)] = 3600.0
     """Seconds after which a failure no longer counts."""
-
     timeout: Annotated[float, Within("[0, 1e6]")] = 600.0
     """Seconds that a step, a reset or making an environment may take in a worker process (`vector = process`); one that
     takes longer is killed, which is a failure. 0: no limit."""
-
     wrappers: tuple[str, ...] = ()
     """Wrappers around the environment, the innermost first: `name`, `name(setting=value)` or
     `module:Class(setting=value)`. The options below come after them."""
-
     action_repeat: Annotated[int, AtLeast(1)] = 1
     """Take each action this many times and sum the rewards. Above 1, `ALE/` ids do not skip frames themselves."""
-
     pool_frames: Annotated[int, AtLeast(1)] = 1
     """Observe the pixelwise maximum of this many of the last repeated frames (Atari: 2)."""
-
     noop_max: Annotated[int, AtLeast(0)] = 0
     """Begin each episode with a random number of idle actions, 0 to this many (Atari: 30)."""
-
     life_loss: bool = False
     """Atari: training episodes end with each life. Evaluations play whole games."""
-
     fire: bool = False
     """Atari: take the action FIRE, which some games wait for, where a game or a life begins."""
-
     time_limit: Annotated[int | None, AtLeast(1)] = None
     """Truncate episodes after this many decisions of the agent, in place of the registered limit."""
-
     clip_reward: Literal["none", "sign", "tanh"] = "none"
     """Replace training rewards by their sign or tanh; training scores sum these. Evaluations use the true rewards, and
     estimates do where the data hold them: the data of a run with this setting hold the clipped ones."""
-
     resize: Annotated[tuple[int, int] | None, AtLeast(1)] = None
     """Resize images to this height and width in pixels. None keeps their size."""
-
     grayscale: bool = False
     """Convert colour images to greyscale."""
-
     frame_stack: Annotated[int, AtLeast(1)] = 1
     """Stack this many of the latest observations."""
-
     pixels: Literal["none", "add", "only"] = "none"
     """Observe what render() draws, as the key `image`: beside the other observations, or in their place."""
-
     channels: Literal["auto", "first", "last"] = "auto"
     """Axis of image channels. `auto`: the first, if it is small and the other two are larger; otherwise the last."""
-
     include: Annotated[str, Regex()] = ".*"
     """Regular expression: only observations whose whole key matches are used. Nested keys read `arm/camera`."""
-
     exclude: Annotated[str, Regex()] = ""
     """Regular expression: observations whose whole key matches are left out. Empty: none."""
-
     mission: bool = False
     """MiniGrid and BabyAI: include the mission in the observation, as text."""
-
     full_view: bool = False
     """MiniGrid and BabyAI: observe the whole grid as classes, in place of what the agent sees before it."""
-
     map_view: bool = False
     """MiniGrid and BabyAI: observe what the agent sees as classes, `view`, beside what PyDreamer's map probe needs: the
     whole grid, `map`, and the agent's place and direction, `map_coord`."""
-
     log_info: tuple[str, ...] = ()
     """Numbers of the info to log of each episode: `KEY`, its value in the last step, or `KEY:HOW`, with `sum`, `mean`,
     `max`, `min` or `last` over the steps."""
-
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for gymnasium.make, or for the class or function that makes the environment, as YAML in one word:
     `'{full_action_space: true, port: 1}'`."""

@@ -10,6 +10,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from reverie.envs.wrappers import Reset, Stepped
+
 IDS = {"CrafterReward-v1": True, "CrafterNoReward-v1": False}
 
 
@@ -39,22 +41,16 @@ class Crafter(gymnasium.Env[np.ndarray, Any]):
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012  # an instance variable in Gymnasium
 
     def __init__(
-        self,
-        reward: bool = True,
-        size: tuple[int, int] = (64, 64),
-        length: int = 10000,
-        render_mode: str | None = None,
-        **kwargs: Any,
-    ) -> None:
+        self, reward: bool = True, size: tuple[int, int] = (64, 64), length: int = 10000,
+        render_mode: str | None = None, **kwargs: Any,
+    ) -> None:  # fmt: skip
         self.render_mode = render_mode
         self._game = crafter.Env(size=tuple(size), reward=reward, length=length, seed=0, **kwargs)
         self._game._world.__class__ = _World
         self.observation_space: spaces.Box = spaces.Box(0, 255, (*size, 3), np.uint8)
         self.action_space: spaces.Discrete = spaces.Discrete(len(self._game.action_names))
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Start an episode in a new world; the observation is uint8 ``[H, W, 3]``."""
         fresh = self._np_random is None
         super().reset(seed=seed)
@@ -64,7 +60,7 @@ class Crafter(gymnasium.Env[np.ndarray, Any]):
             self._game._episode = 0
         return self._game.reset(), {}
 
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int) -> Stepped:
         """Take one step of the game. Death terminates the episode, the time limit truncates it."""
         obs, reward, done, info = self._game.step(int(action))
         dead = info["discount"] == 0

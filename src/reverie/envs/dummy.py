@@ -19,8 +19,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-Reset = tuple[np.ndarray, dict[str, Any]]
-Stepped = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
+from reverie.envs.wrappers import Reset, Stepped
 
 
 class _Timed(gymnasium.Env[np.ndarray, Any]):
@@ -29,13 +28,11 @@ class _Timed(gymnasium.Env[np.ndarray, Any]):
     _time = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Begin an episode."""
         super().reset(seed=seed)
         self._time = 0
         return self._begin(), {}
 
     def _begin(self) -> np.ndarray:
-        """Return the first observation."""
         raise NotImplementedError
 
 
@@ -52,7 +49,6 @@ class Count(_Timed):
         self.action_space: spaces.Discrete = spaces.Discrete(2)
 
     def step(self, action: int) -> Stepped:
-        """Count one step."""
         self._time += 1
         terminated, truncated = self._time == self._terminate_at, self._time == self._truncate_at
         return self._begin(), float(action), terminated, truncated, {}
@@ -107,7 +103,6 @@ class Grid(_Timed):
         return self._obs()
 
     def step(self, action: int) -> Stepped:
-        """Move one pixel, within the board."""
         self._time += 1
         down, right = self.MOVES[action]
         edge = self._size - 1
@@ -135,7 +130,6 @@ class Look(_Timed):
         self.action_space: spaces.Discrete = spaces.Discrete(2)
 
     def step(self, action: int) -> Stepped:
-        """Score the action and light a new half."""
         self._time += 1
         reward = float(action == self._side)
         return self._begin(), reward, False, self._time == 10, {}
@@ -159,7 +153,6 @@ class Match(_Timed):
         self.action_space: spaces.Box = spaces.Box(-2.0, 2.0, (1,), np.float32)
 
     def step(self, action: np.ndarray) -> Stepped:
-        """Score the action and draw the next target."""
         self._time += 1
         reward = -min(16.0, 16.0 * (float(action[0]) - self._target) ** 2)
         return self._begin(), reward, False, self._time == 10, {}

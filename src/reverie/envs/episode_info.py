@@ -1,7 +1,4 @@
-"""Numbers in an environment's info, such as a success or a cost, summarised over each episode for the logs.
-
-This file must not import torch: workers import it.
-"""
+"""Numbers in an environment's info, such as a success or a cost, summarised over each episode for the logs."""
 
 from __future__ import annotations
 
@@ -18,13 +15,10 @@ from reverie.envs.wrappers import checked_step
 
 STATISTICS = ("std", "median", "iqm", "iqm_low", "iqm_high")
 """Statistics of the scores besides their mean, which the logs have as ``score_<statistic>``."""
-
 RESERVED = frozenset({"score", "length", "episodes", "final", *(f"score_{name}" for name in STATISTICS)})
 """Names that the logs have under ``episode/`` or ``eval/`` already."""
-
 HOW = ("last", "sum", "mean", "max", "min")
 """Summaries of the numbers of an episode's steps."""
-
 Summary = dict[str, float]
 
 
@@ -92,13 +86,11 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._others: set[str] = set()  # what else the info had, for messages
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Start an episode."""
         found = self.env.reset(seed=seed, options=options)
         self._begin()
         return found
 
     def step(self, action: Any) -> Any:
-        """Take ``action``."""
         found = checked_step(self.env, action)
         info = found[4]
         for key in dict.fromkeys(one.key for one in self._wanted):

@@ -1,7 +1,4 @@
-"""The outermost wrapper: checked observations as flat arrays, flat actions. Vectors use only this interface.
-
-This file must not import torch: it is imported in worker processes.
-"""
+"""The outermost wrapper: checked observations as flat arrays, flat actions. Vectors use only this interface."""
 
 from __future__ import annotations
 

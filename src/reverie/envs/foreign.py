@@ -1,6 +1,6 @@
 """Environments with another interface than Gymnasium's: the old Gym's, ProcGen's, JAX's, DeepMind Lab's, PettingZoo's.
 
-Their packages are imported when an environment is made. This file must not import torch: workers import it.
+Their packages are imported when an environment is made.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-Reset = tuple[Any, dict[str, Any]]
-Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
+from reverie.envs.wrappers import Reset, Stepped
+
 Base = gymnasium.Env[Any, Any]
 SEEDS = 2**31 - 1
 
@@ -49,7 +49,6 @@ class Adapter(Base):
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # an instance variable in Gymnasium
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Start an episode."""
         super().reset(seed=seed)
         return self._begin(seed)
 
@@ -97,7 +96,6 @@ class OldGym(Adapter):
         return self._old.render(mode="rgb_array")
 
     def close(self) -> None:
-        """Close the environment."""
         self._old.close()
 
 
@@ -137,7 +135,6 @@ class MemoryMaze(Adapter):
         return self._read(self._maze.reset())[0], {}
 
     def step(self, action: Any) -> Stepped:
-        """Take ``action``."""
         stepped: Stepped = self._read(self._maze.step(action))
         return stepped
 
@@ -145,7 +142,6 @@ class MemoryMaze(Adapter):
         return self._maze.physics.render(height=256, width=256)  # from above
 
     def close(self) -> None:
-        """Close the environment."""
         self._maze.close()
 
 
@@ -244,15 +240,9 @@ class DmLab(Adapter):
     """A level of DeepMind Lab: images ``[height, width, 3]``, nine actions; ``frames`` frames for each action."""
 
     def __init__(
-        self,
-        level: str,
-        height: int = 64,
-        width: int = 64,
-        frames: int = 4,
-        renderer: str = "hardware",
-        render_mode: str | None = None,
-        **config: Any,
-    ) -> None:
+        self, level: str, height: int = 64, width: int = 64, frames: int = 4, renderer: str = "hardware",
+        render_mode: str | None = None, **config: Any,
+    ) -> None:  # fmt: skip
         import deepmind_lab
 
         level = level.replace(".", "/")  # an id has no second slash
@@ -318,5 +308,4 @@ class OneAgent(Adapter):
         return self._world.render()
 
     def close(self) -> None:
-        """Close the environment."""
         self._world.close()

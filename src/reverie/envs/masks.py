@@ -1,7 +1,4 @@
-"""Where environments tell which actions are legal, and the wrapper that shows it as the observation ``action_mask``.
-
-This file must not import torch: it is imported in worker processes.
-"""
+"""Where environments tell which actions are legal, and the wrapper that shows it as the observation ``action_mask``."""
 
 from __future__ import annotations
 
@@ -65,20 +62,13 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self.observation_space = spaces.Dict({**_parts(inner, lambda name: inner[name], inner), MASK: flags})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Start an episode."""
         obs, info = checked_reset(self.env, seed, options)
         return self.observation(obs, told(self.env, self.source, info)), info
 
     def step(self, action: Any) -> Stepped:
-        """Take ``action``."""
         obs, reward, terminated, truncated, info = checked_step(self.env, action)
-        return (
-            self.observation(obs, told(self.env, self.source, info), terminated or truncated),
-            reward,
-            terminated,
-            truncated,
-            info,
-        )
+        shown = self.observation(obs, told(self.env, self.source, info), terminated or truncated)
+        return shown, reward, terminated, truncated, info
 
     def observation(self, obs: Any, mask: Any = None, last: bool = False) -> dict[str, Any]:
         """Return ``obs`` with its mask. ``mask``: what is told beside it. ``last``: the episode is over."""

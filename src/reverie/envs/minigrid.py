@@ -27,6 +27,7 @@ from minigrid.minigrid_env import MiniGridEnv
 from reverie.core.errors import EnvError
 from reverie.envs.make import layers_of
 from reverie.envs.transforms import Grayscale, Resize
+from reverie.envs.wrappers import Reset
 
 Env = gymnasium.Env[Any, Any]
 RECODED = (grids.RGBImgObsWrapper, grids.RGBImgPartialObsWrapper, grids.SymbolicObsWrapper, grids.FlatObsWrapper,
@@ -39,16 +40,11 @@ PLAIN = {"empty": "red", "wall": "grey", "goal": "green", "lava": "red"}
 """Objects that come in one colour; those of other colours count as the same."""
 COLOURED = ("floor", "key", "ball", "box")
 CARRIED = ("key", "ball", "box")
-
-
-def _kinds() -> np.ndarray:
-    plain = [(OBJECT_TO_IDX[name], COLOR_TO_IDX[colour], 0) for name, colour in PLAIN.items()]
-    coloured = [(OBJECT_TO_IDX[name], colour, 0) for name in COLOURED for colour in range(len(COLOR_TO_IDX))]
-    doors = product([OBJECT_TO_IDX["door"]], range(len(COLOR_TO_IDX)), range(len(STATE_TO_IDX)))
-    return np.array([*plain, *coloured, *doors])
-
-
-KINDS = _kinds()
+KINDS = np.array([
+    *((OBJECT_TO_IDX[name], COLOR_TO_IDX[colour], 0) for name, colour in PLAIN.items()),
+    *((OBJECT_TO_IDX[name], colour, 0) for name in COLOURED for colour in range(len(COLOR_TO_IDX))),
+    *product([OBJECT_TO_IDX["door"]], range(len(COLOR_TO_IDX)), range(len(STATE_TO_IDX))),
+])  # fmt: skip
 """Codes of all cells that look different, ``[K, 3]``; the empty cell comes first."""
 KIND_OF = np.zeros((len(OBJECT_TO_IDX), len(COLOR_TO_IDX), DIRECTIONS), np.int64)
 """Number of the kind by object, colour and state."""
@@ -57,8 +53,7 @@ for _number, (_object, _colour, _state) in enumerate(KINDS):
 
 
 def _kind_of(codes: np.ndarray) -> np.ndarray:
-    kinds: np.ndarray = KIND_OF[tuple(np.moveaxis(codes, -1, 0))]  # [W, H]
-    return kinds
+    return np.asarray(KIND_OF[tuple(np.moveaxis(codes, -1, 0))])  # [W, H]
 
 
 def is_minigrid(env: Env) -> bool:
@@ -148,13 +143,11 @@ class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
             {"agent": agent, "grid": grid, "mission": env.observation_space["mission"]}  # type: ignore[index]  # a Dict
         )
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
+    def reset(self, **options: Any) -> Reset:
         obs, info = self.env.reset(**options)
         return self._seen(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take a step."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         return self._seen(obs), reward, terminated, truncated, info
 
@@ -232,10 +225,7 @@ class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 def _longest(space: spaces.Space[Any]) -> int:
-    """Return the length of the longest mission, from the longest word of each placeholder.
-
-    BabyAI does not list its words: ``LONGEST_MISSION`` for it, and longer missions are cut off.
-    """
+    """Return the length of the longest mission; ``LONGEST_MISSION`` for BabyAI, which does not list its words."""
     if type(space) is not MissionSpace:
         return LONGEST_MISSION
     words = [max(choices, key=len) for choices in space.ordered_placeholders or []]

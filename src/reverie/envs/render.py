@@ -18,10 +18,8 @@ from reverie.envs.make import layers_of
 
 Paint = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 """Turns observations by key, ``[*shape]`` each, into an image ``[H, W, 3]`` uint8."""
-
 Put = Callable[[Any, np.ndarray], None]
 """Puts an environment into the state that an observation describes."""
-
 OWN = "render_observation"
 """Name of an optional method of environments and wrappers: draws an observation (an array, or a dictionary of several),
 returns uint8 ``[H, W, 3]``."""
@@ -68,8 +66,7 @@ def minatar(planes: np.ndarray) -> np.ndarray:
 
     colours = np.array([(0, 0, 0), *seaborn.color_palette("cubehelix", planes.shape[-1])])
     numbers = (planes > 127.5) * np.arange(1, planes.shape[-1] + 1)
-    drawn: np.ndarray = np.rint(colours[numbers.max(-1)] * 255).astype(np.uint8)
-    return drawn
+    return np.asarray(np.rint(colours[numbers.max(-1)] * 255).astype(np.uint8))
 
 
 def within(space: Any, vector: np.ndarray) -> np.ndarray:

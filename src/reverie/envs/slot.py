@@ -1,7 +1,4 @@
-"""The slot of one environment in a vector: it gets requests, answers or fails, and can be started again.
-
-This file must not import torch: it is imported in worker processes.
-"""
+"""The slot of one environment in a vector: it gets requests, answers or fails, and can be started again."""
 
 from __future__ import annotations
 
@@ -79,7 +76,6 @@ class LocalSlot:
         self._result: Any = None
 
     def start(self) -> None:
-        """Make the environment."""
         self._failed = None
         self._starts += 1
         self._try("start", ())
@@ -114,7 +110,6 @@ class LocalSlot:
         return generator_kept(name)
 
     def receive(self) -> Any:
-        """Return the result of the last ``start`` or ``send``, or raise its ``Failed``."""
         if self._failed is not None:
             raise self._failed
         return self._result
@@ -123,7 +118,6 @@ class LocalSlot:
         """Do nothing."""
 
     def stop(self, seconds: float = PATIENCE) -> None:
-        """Close the environment."""
         with contextlib.suppress(Exception):
             self.env.close()
 

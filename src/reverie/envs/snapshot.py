@@ -4,13 +4,11 @@ For each layer, from the outermost wrapper to the environment itself, the first 
 
 1. Its own ``snapshot() -> state`` and ``restore(state)``, if its class has both. Its ``np_random`` is saved as well.
 2. Its fields, pickled, all layers together so that shared objects stay shared. Emulators and simulators among the
-   fields are saved as in ``natives``. Local functions and what draws are not saved: those of the new environment stay.
+   fields are saved as in ``NATIVES``. Local functions and what draws are not saved: those of the new environment stay.
 
 An environment cannot be saved if it holds objects that pickle would make anew (``EzPickle``) or cannot pickle, arrays
 that share memory, local functions that may have state, or values in ``__slots__``. State outside it is not saved:
 globals of a module, files, a server.
-
-This file must not import torch: it is imported in worker processes.
 """
 
 from __future__ import annotations
@@ -23,10 +21,12 @@ import importlib
 import inspect
 import io
 import itertools
+import math
 import pickle
 import sys
 import types
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ import gymnasium
 import numpy as np
 
 from reverie.core.errors import EnvError
-from reverie.envs import natives
 from reverie.envs.make import Env, layers_of
 
 FORMAT = 3
@@ -51,6 +50,8 @@ DRAWING = {
 """Base classes, by package, of objects of that package that draw. Other classes, such as pygame.Rect, hold state."""
 VIEWING = {"gym", "gymnasium", "gymnasium_robotics", "mujoco", "mujoco_py", "dm_control", "highway_env", "robosuite"}
 """Packages whose classes named ``...Renderer`` and ``...Viewer`` draw."""
+FORGOTTEN = 1e-12
+"""Tolerated probability that the last action of an Atari emulator is still being repeated."""
 SIMPLE = (types.NoneType, bool, int, float, str, bytes, type, types.ModuleType, types.BuiltinFunctionType)
 
 
@@ -156,9 +157,9 @@ def _saved(layer: Env) -> Layer:
         raise NotSaved  # values in __slots__ are not among the fields
     state, held = Layer(), (layer, getattr(layer, "env", None))
     for name, value in vars(layer).items():
-        native = natives.find(value)
+        native = NATIVES.get(_kind_of(value))
         if native is not None:
-            state.native[name] = native.save(value)
+            state.native[name] = native[0](value)
         constant = name in CONSTANT or (name == "env" and isinstance(layer, gymnasium.Wrapper))
         if native is not None or constant or _draws(value) or _is_local_function(value, held):
             state.stay.append(name)
@@ -174,9 +175,7 @@ def _give(layer: Env, state: Layer) -> None:
         layer.restore(state.own)  # type: ignore[attr-defined]  # looked up above
         return
     for name, saved in state.native.items():
-        native = natives.find(fields[name])
-        assert native is not None
-        native.load(fields[name], saved)
+        NATIVES[_kind_of(fields[name])][1](fields[name], saved)
     staying = {name: fields[name] for name in state.stay if name in fields}
     fields.clear()
     fields.update(staying | state.fields)
@@ -281,3 +280,84 @@ class _Unpickler(pickle.Unpickler):
             return importlib.import_module(pid[1])
         layer = self._layers[pid[1]]
         return layer if pid[0] == "layer" else vars(layer)[pid[2]]
+
+
+# ---------------------------------------------------------------- emulators and simulators that pickle cannot save
+
+
+def _kind_of(value: object) -> tuple[str, str]:
+    """Return the package and the name of the class of ``value``: the packages are not imported here."""
+    return type(value).__module__.split(".")[0], type(value).__name__
+
+
+def _save_atari(ale: Any) -> bytes:
+    """Return the state of the Arcade Learning Environment (ALE), which goes on as if nothing had happened.
+
+    Its saved state lacks the last action, which sticky actions repeat. That action is found by trial: it is repeated
+    from here on until the random generator (part of the state) first lets another action through. Every candidate after
+    which the emulator reaches the same state as the original is the last action, or is equivalent to it.
+    """
+    state, frames, action = ale.cloneState(include_rng=True), _frames(ale), 0
+    if frames and not ale.game_over():
+        after = _after(ale, frames)
+        ale.restoreState(state)
+        action = _last_action(ale, state, frames, after)
+        _give_atari(ale, state, action, frames)
+    return pickle.dumps((state, action))
+
+
+def _load_atari(ale: Any, saved: bytes) -> None:
+    state, action = pickle.loads(saved)
+    ale.reset_game()
+    _give_atari(ale, state, action, _frames(ale))
+
+
+def _frames(ale: Any) -> int:
+    """Return the number of frames after which a new action has almost surely replaced the last one."""
+    sticky = ale.getFloat("repeat_action_probability")
+    return math.ceil(math.log(FORGOTTEN) / math.log(sticky)) if sticky > 0.0 else 0
+
+
+def _last_action(ale: Any, state: Any, frames: int, after: bytes) -> int:
+    for action in range(len(ale.getLegalActionSet())):
+        _give_atari(ale, state, action, frames)
+        if _after(ale, frames) == after:
+            return action
+    ale.restoreState(state)
+    raise ValueError("no action reproduces the next state of the emulator")
+
+
+def _give_atari(ale: Any, state: Any, action: int, frames: int) -> None:
+    """Put the emulator in ``state``, with ``action`` as its last action."""
+    if frames:
+        ale.reset_game()
+        for _ in range(frames):
+            ale.act(action)
+    ale.restoreState(state)
+
+
+def _after(ale: Any, frames: int) -> bytes:
+    for _ in range(frames):
+        ale.act(0)
+    return pickle.dumps(ale.cloneState(include_rng=True))
+
+
+def _load_mujoco(data: Any, saved: bytes) -> None:
+    sys.modules["mujoco"].mj_copyData(data, data.model, pickle.loads(saved))
+
+
+def _hash_of(model: Any) -> bytes:
+    return hashlib.sha256(pickle.dumps(model)).digest()
+
+
+def _check_model(model: Any, saved: bytes) -> None:
+    if _hash_of(model) != saved:
+        raise ValueError("the MuJoCo model differs from the saved one")
+
+
+NATIVES: dict[tuple[str, str], tuple[Callable[[Any], bytes], Callable[[Any, bytes], None]]] = {
+    ("ale_py", "ALEInterface"): (_save_atari, _load_atari),
+    ("mujoco", "MjData"): (pickle.dumps, _load_mujoco),  # with derived fields: the next step uses contact forces
+    ("mujoco", "MjModel"): (_hash_of, _check_model),  # a new environment has the same model, unless it was changed
+}
+"""How the state of such an object is saved, and loaded into a new one, by ``_kind_of``."""

@@ -1,7 +1,4 @@
-"""Environments that are a vector already: Gymnasium's, EnvPool's, or a function's; and the view of a single one.
-
-This file must not import torch: it is imported in worker processes.
-"""
+"""Environments that are a vector already: Gymnasium's, EnvPool's, or a function's; and the view of a single one."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, told
 from reverie.core.importing import module_of
 from reverie.envs.config import EnvConfig
 from reverie.envs.suites import ENVPOOL, load_suite
+from reverie.envs.wrappers import Reset, Stepped
 
 Vector = VectorEnv[Any, Any, Any]
 ALONE = ("wrappers", "action_repeat", "pool_frames", "noop_max", "life_loss", "fire", "time_limit", "frame_stack",
@@ -37,11 +35,7 @@ def check_alone(config: EnvConfig) -> None:
 
 
 def make_together(config: EnvConfig, factory: Callable[..., Any] | None, num: int) -> Vector:
-    """Make ``num`` environments at once: ``factory(num_envs=num)``, EnvPool's, or by Gymnasium's ``make_vec``.
-
-    Raises:
-        EnvError: they cannot be made.
-    """
+    """Make ``num`` environments at once: ``factory(num_envs=num)``, EnvPool's, or by Gymnasium's ``make_vec``."""
     module, _, name = config.id.rpartition(":")
     try:
         if factory is not None:
@@ -85,20 +79,17 @@ class OneOf(gymnasium.Env[Any, Any]):
         self.observation_space: gymnasium.Space[Any] = vector.single_observation_space
         self.action_space: gymnasium.Space[Any] = vector.single_action_space
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode."""
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         super().reset(seed=seed)
         return first_of(self._vector.reset(seed=seed)[0]), {}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Take ``action``."""
+    def step(self, action: Any) -> Stepped:
         obs, reward, terminated, truncated, info = self._vector.step(batch_of(action))
         over = terminated[0] or truncated[0]
         shown = info["final_obs"][0] if over and self._same else first_of(obs)
         return shown, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
 
     def close(self) -> None:
-        """Close the environment."""
         self._vector.close()
 
 
@@ -128,5 +119,4 @@ class Pool(VectorWrapper):
         if seed is not None:
             self.env.close()
             self.env: VectorEnv[Any, Any, Any] = self._make(seed=int(seed) % 2**31)
-        obs, info = self.env.reset()
-        return obs, info
+        return self.env.reset()

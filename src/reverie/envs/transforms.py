@@ -1,7 +1,4 @@
-"""The list ``env.wrappers``: wrappers of Gymnasium, of ours or of a user's, by name, in the order they are applied.
-
-This file must not import torch: it is imported in worker processes.
-"""
+"""The list ``env.wrappers``: wrappers of Gymnasium, of ours or of a user's, by name, in the order they are applied."""
 
 from __future__ import annotations
 
@@ -55,7 +52,6 @@ class Leaves(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs)
         raise NotImplementedError
 
     def observation(self, observation: Any) -> Any:
-        """Return the changed ``observation``."""
         return self._of(self.env.observation_space, observation, "obs")
 
     def _of(self, space: Space, value: Any, name: str) -> Any:
@@ -64,19 +60,17 @@ class Leaves(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs)
         inside = {key: self._of(inner, value[key], f"{name}/{key}") for key, inner in children(space)}
         return inside if isinstance(space, spaces.Dict) else tuple(inside.values()) if inside else value
 
-    def snapshot(self) -> tuple[()]:
-        """Return nothing: this wrapper has no state."""
+    def snapshot(self, *state: tuple[()]) -> tuple[()]:
+        """Return the state of this wrapper, or restore it: it has none."""
         return ()
 
-    def restore(self, state: tuple[()]) -> None:
-        """Do nothing."""
+    restore = snapshot
 
 
 class Images(Leaves):
     """Changes images, which become ``[H, W, C]``."""
 
     def change(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
-        """See ``Leaves``."""
         part, encode, _ = conversion(leaf, "auto")
         shape = self.image(np.zeros(part.shape, part.dtype)).shape
         dtype = np.dtype(part.dtype).type
@@ -94,7 +88,6 @@ class Grayscale(Images):
         super().__init__(env)
 
     def image(self, image: np.ndarray) -> np.ndarray:
-        """See ``Images``."""
         return image if image.shape[-1] == 1 else grayscale(image)
 
 
@@ -106,7 +99,6 @@ class Resize(Images):
         super().__init__(env, height=height, width=width)
 
     def image(self, image: np.ndarray) -> np.ndarray:
-        """See ``Images``."""
         return resize(image, self._size)
 
 
@@ -119,7 +111,6 @@ class Crop(Images):
         super().__init__(env, top=top, bottom=bottom, left=left, right=right)
 
     def image(self, image: np.ndarray) -> np.ndarray:
-        """See ``Images``."""
         (height, width, _), (top, bottom, left, right) = image.shape, self._cut
         return image[top : height - bottom, left : width - right]
 
@@ -133,11 +124,9 @@ class OneHot(Leaves):
         super().__init__(env)
 
     def fits(self, leaf: Space) -> bool:
-        """See ``Leaves``."""
         return isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
 
     def change(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
-        """See ``Leaves``."""
         return spaces.flatten_space(leaf), lambda value: spaces.flatten(leaf, value)
 
 
@@ -151,11 +140,9 @@ class Normalise(Leaves):
         super().__init__(env, mean=mean, std=std)
 
     def fits(self, leaf: Space) -> bool:
-        """See ``Leaves``."""
         return isinstance(leaf, spaces.Box) and not looks_like_image(leaf)
 
     def change(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
-        """See ``Leaves``."""
         low, high = ((bound - self._mean) / self._std for bound in (leaf.low, leaf.high))
         if low.shape != leaf.shape:
             raise EnvError(f"mean and std have shape {low.shape}, but an observation has {leaf.shape}.")
@@ -172,7 +159,6 @@ class ScaleReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
         self._by = by
 
     def reward(self, reward: Any) -> Any:
-        """Return the changed ``reward``."""
         return reward * self._by
 
 
@@ -184,7 +170,6 @@ class TanhReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
         gymnasium.RewardWrapper.__init__(self, env)
 
     def reward(self, reward: Any) -> Any:
-        """Return the changed ``reward``."""
         return math.tanh(reward)
 
 
@@ -217,22 +202,16 @@ LEARNED = (
 
 
 class WrapperCall(NamedTuple):
-    """One entry of ``env.wrappers``."""
+    """One entry of ``env.wrappers``: a ``name`` in ``SHORT`` or ``module:Class``; ``what`` begins error texts."""
 
     what: str
-    """The beginning of error texts."""
     name: str
-    """A name in ``SHORT``, or ``module:Class``."""
     given: list[Any]
     named: dict[str, Any]
 
 
 def parse_wrapper(text: str) -> WrapperCall:
-    """Return what an entry asks for; the module of ``module:Class`` is not imported.
-
-    Raises:
-        ConfigError: it is no name with settings, or a short name that does not exist or with other settings.
-    """
+    """Return what an entry asks for, checked; the module of ``module:Class`` is not imported."""
     what = f"env.wrappers = {brief(text)}"
     one = WrapperCall(what, *call_of(text, what))
     if ":" not in one.name:
@@ -255,11 +234,7 @@ def _check_settings(one: WrapperCall, kind: type[Any]) -> None:
 
 
 def wrapped(env: Env, entries: tuple[str, ...]) -> Env:
-    """Return ``env`` inside the wrappers that ``entries`` name, the first one innermost.
-
-    Raises:
-        ReverieError: one cannot be imported, or does not fit this environment.
-    """
+    """Return ``env`` inside the wrappers that ``entries`` name, the first one innermost."""
     for one in map(parse_wrapper, entries):
         kind = SHORT.get(one.name) or imported(one.name, what=one.what, base=gymnasium.Wrapper)
         _check_settings(one, kind)

@@ -30,12 +30,7 @@ from reverie.envs.worker import workers
 
 
 def make_env(
-    config: EnvConfig,
-    *,
-    seed: int,
-    factory: EnvLike | None = None,
-    render: bool = False,
-    new: bool = True,
+    config: EnvConfig, *, seed: int, factory: EnvLike | None = None, render: bool = False, new: bool = True
 ) -> VectorEnv | Batched:
     """Make ``config.num`` environments that are stepped together, each with its own seed derived from ``seed``.
 
@@ -102,12 +97,7 @@ class VectorEnv:
     """
 
     def __init__(
-        self,
-        slots: list[Slot],
-        arrays: dict[str, np.ndarray],
-        restarter: Restarter,
-        logs: bool = False,
-        new: bool = True,
+        self, slots: list[Slot], arrays: dict[str, np.ndarray], restarter: Restarter, logs: bool, new: bool
     ) -> None:
         """``slots`` hold environments that write to ``arrays``, each ``[N, *shape]``.
 
@@ -218,8 +208,7 @@ class VectorEnv:
         self._ended, self._torn, self.exact_rewards = last, False, reward
         if self._logs:
             self._log([number for number, over in enumerate(last) if over])
-        return Step(
-            # Copied, as the next step writes to the same memory.
+        return Step(  # with copies, as the next step writes to the same memory
             obs={key: torch.from_numpy(array.copy()) for key, array in self._arrays.items()},
             reward=torch.from_numpy(np.array(reward, np.float32)),
             is_first=flags(first),
@@ -228,11 +217,7 @@ class VectorEnv:
         )
 
     def _log(self, over: list[int]) -> None:
-        """Ask the environments ``over``, whose episodes have ended, for the numbers to log.
-
-        Raises:
-            EnvError: no environment knows some number: a mistake in ``env.log_info``.
-        """
+        """Ask the environments ``over``, whose episodes have ended, for the numbers to log."""
         for number in over:
             self._slots[number].send("logged")
         # All of them, as each request has one answer.

@@ -1,7 +1,6 @@
 """Environments in worker processes: how they start, answer and end, and the error when one dies.
 
-Actions and observations are in shared memory, so a step sends a few bytes each way; everything else is pickled. This
-file must not import torch: each worker would spend seconds and hundreds of megabytes on it.
+Actions and observations are in shared memory, so a step sends a few bytes each way; everything else is pickled.
 """
 
 from __future__ import annotations
@@ -32,15 +31,12 @@ from reverie.envs.snapshot import load_state, save_state
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 """Environment variables of numerical libraries, which by default start one thread per core, in each worker."""
-
 MOMENT = 1.0
 """Least seconds to wait for a worker whose time is already up: it may have been suspended with this process."""
-
 AT_START = (
     ' It died during start-up: a script that starts worker processes must do so under `if __name__ == "__main__":`, '
     "or use env.vector = 'serial'."
 )
-
 STEP = struct.Struct("<cqd??")
 """A step, or the answer to it: ``MARK``, the turn, the reward, terminated, truncated."""
 MARK = b"\0"
@@ -159,7 +155,6 @@ class WorkerSlot:
                 self._line.say(self._turn, what, args)
 
     def receive(self) -> Any:
-        """Wait for the answer to the last ``start`` or ``send``; raise its ``Failed``."""
         if self._failed is None:
             try:
                 return self._answer()
@@ -198,7 +193,6 @@ class WorkerSlot:
         )
 
     def dismiss(self) -> None:
-        """Ask the process to end once it has finished its current request."""
         if self._line is not None:
             with contextlib.suppress(OSError):
                 self._line.say(0, "close", ())

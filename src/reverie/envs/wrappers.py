@@ -1,7 +1,4 @@
-"""What environments answer, checked; idle actions at the start of episodes, repeated actions, and stacks of frames.
-
-This file must not import torch: it is imported in worker processes.
-"""
+"""What environments answer, checked; idle actions at the start of episodes, repeated actions, and stacks of frames."""
 
 from __future__ import annotations
 

@@ -24,8 +24,7 @@ from reverie.datasets.dataset import DatasetConfig, open_recorded
 from reverie.datasets.detect import open_reader
 from reverie.datasets.recorded_env import env_as_recorded, env_of
 from reverie.envs.config import EnvConfig
-from reverie.envs.make import EnvLike, env_name, put_away
-from reverie.envs.task import named
+from reverie.envs.make import EnvLike, env_name, named, put_away
 from reverie.nn.rewards import ReturnStd
 from reverie.replay.config import ReplayConfig
 from reverie.replay.run_store import place_of
