@@ -113,6 +113,7 @@ class Perturbation(nn.Module):
         return (action + self.phi * self.body(features, action.to(features.dtype)).float()).clamp(-1, 1)
 
     values_of = forward
+    """The same, of n actions for each observation, which is encoded once."""
 
 
 class Decided(NamedTuple):

@@ -38,10 +38,6 @@ from reverie.objectives.kl import Free, KLLoss
 from reverie.objectives.returns import lambda_return_of_states
 
 
-def _adam(lr: float) -> GlobalAdamConfig:
-    return GlobalAdamConfig(lr=lr, eps=1e-7)
-
-
 @dataclass(frozen=True, kw_only=True)
 class DreamerV1Config(DenseDreamerConfig):
     """Settings of DreamerV1; the defaults are those of the authors' code, for DeepMind Control."""
@@ -60,9 +56,9 @@ class DreamerV1Config(DenseDreamerConfig):
     cont: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=3))
     actor: DenseActorConfig = field(default_factory=lambda: DenseActorConfig(continuous=TanhNormal()))
     critic: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=3))
-    model_optim: GlobalAdamConfig = field(default_factory=lambda: _adam(6e-4))
-    actor_optim: GlobalAdamConfig = field(default_factory=lambda: _adam(8e-5))
-    critic_optim: GlobalAdamConfig = field(default_factory=lambda: _adam(8e-5))
+    model_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=6e-4, eps=1e-7))
+    actor_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, eps=1e-7))
+    critic_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, eps=1e-7))
 
 
 class DreamLosses(NamedTuple):

@@ -188,7 +188,7 @@ class OnPolicy(ModelFree, ABC):
             self.window, batch=cfg.rollout // cfg.batch_length, rollout=cfg.rollout, epochs=0,
             crosses_episodes=True, gives_priorities=False,
         )  # fmt: skip
-        network = PolicyValue(self.preprocess.spec, action_spec, cfg.networks, cfg.dtype)
+        network = self.build_network(self.preprocess.spec, action_spec)
         self.objective = self.losses(network, cfg)
         self.to(device)
         self.optim: Optim = self.build_optim()
@@ -197,6 +197,10 @@ class OnPolicy(ModelFree, ABC):
             self._policy = RecurrentPolicy(network, device)
         else:
             self._policy = SampledPolicy(network.actor, device)
+
+    def build_network(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> PolicyValue:
+        """Build the networks for these specs."""
+        return PolicyValue(obs_spec, action_spec, self.cfg.networks, self.cfg.dtype)
 
     @abstractmethod
     def build_optim(self) -> Optim:

@@ -252,9 +252,8 @@ class TDMPC2Objective(nn.Module):
 
     def totals(self, losses: Mapping[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
         """Return the mean of each loss ``[H, B]`` over windows of ``weight`` ``[B]``: steps weigh rho^t, ends alike."""
-        return {
-            name: (x * weight * (1.0 if name == "cont" else self.rhos[:-1, None])).mean() for name, x in losses.items()
-        }
+        rhos = self.rhos[:-1, None]
+        return {name: (x * weight * (1.0 if name == "cont" else rhos)).mean() for name, x in losses.items()}
 
     def total(self, means: Mapping[str, Tensor]) -> Tensor:
         """Return the weighted sum of the losses."""
@@ -478,7 +477,7 @@ class LatentWorld:
     def named(self, stats: Tensor) -> dict[str, Tensor]:
         return {}  # there are no distributions
 
-    def observe(self, batch: Batch, context: Context | None = None, draw_z: None = None) -> Posterior:
+    def observe(self, batch: Batch, context: Context | None = None) -> Posterior:
         """Encode rows ``[B, T]``; the reward of each is predicted from the row before it."""
         p, obs = self.learner.preprocess, batch.obs
         obs = obs if p.normaliser is None else p.normaliser(obs)
