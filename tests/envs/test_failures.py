@@ -13,8 +13,7 @@ from stepping import play, rows
 
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.envs.config import EnvConfig
-from reverie.envs.restart import RestartBudget, derive_seeds, seed_after
-from reverie.envs.slot import Failed
+from reverie.envs.slot import Failed, RestartBudget, derive_seeds, seed_after
 from reverie.envs.vector import make_env
 
 SEEDS = derive_seeds(0, 3)

@@ -18,7 +18,7 @@ from stepping import actions, as_bytes, go_on, play
 
 from reverie.core.protocols import Restorable
 from reverie.envs.config import EnvConfig
-from reverie.envs.restart import derive_seeds, seed_after
+from reverie.envs.slot import derive_seeds, seed_after
 from reverie.envs.vector import make_env
 
 ATARI = {

@@ -168,10 +168,8 @@ class StackedColumns:
     def __init__(self, columns: Sequence[TableColumn]) -> None:
         for column in columns:
             if len(column.shape) > 1:
-                raise ConfigError(
-                    f"{column.where} contains arrays of shape {list(column.shape[1:])}: expected numbers, to join them "
-                    f"into one vector. Name it alone, obs.{column.name}: {column.name}."
-                )
+                found = f"{column.where} contains arrays of shape {list(column.shape[1:])}"
+                raise ConfigError(f"{found}, not numbers to join. Name it alone, obs.{column.name}: {column.name}.")
         self.columns = columns
         self.shape: tuple[int, ...] = (columns[0].shape[0], len(columns))
         self.dtype: np.dtype[Any] = np.result_type(*(column.dtype for column in columns))

@@ -92,9 +92,8 @@ class ConcatReader(Reader):
 
 def _check(reader: Reader, what: str, other: Any, first: Any) -> None:
     if other != first:
-        raise DataError(
-            f"{reader.path} has {what} {other}, but others have {first}: these are not parts of one dataset."
-        )
+        apart = "these are not parts of one dataset"
+        raise DataError(f"{reader.path} has {what} {other}, but others have {first}: {apart}.")
 
 
 def _task(about: About) -> dict[str, Any]:

@@ -141,16 +141,12 @@ def minari_fields(rows: Rows, both: tuple[Space, Space]) -> dict[str, Any]:
         typed = {n: v if isinstance(leaf, spaces.Text) else cast(v, leaf.dtype, n) for n, (v, leaf) in columns.items()}
         return nested(space, typed, root)
 
-    terminal = rows["is_terminal"][1:]
     seed = rows[SEED][0] if SEED in rows else None
-    return {
-        **({} if seed is None or int(seed) < 0 else {"seed": int(seed)}),
-        "observations": values(both[0], "obs", None),
-        "actions": values(both[1], "action", -1),
-        "rewards": rows["reward"][1:],
-        "terminations": terminal,
-        "truncations": (rows["is_last"] & ~rows["is_terminal"] | rows.get(BOTH, False))[1:],
-    }
+    fields: dict[str, Any] = {} if seed is None or int(seed) < 0 else {"seed": int(seed)}
+    fields |= {"observations": values(both[0], "obs", None), "actions": values(both[1], "action", -1)}
+    truncated = rows["is_last"] & ~rows["is_terminal"] | rows.get(BOTH, False)
+    outcomes = {"rewards": rows["reward"], "terminations": rows["is_terminal"], "truncations": truncated}
+    return fields | {name: column[1:] for name, column in outcomes.items()}
 
 
 def _beside_store(reader: Reader) -> dict[str, Any]:

@@ -94,8 +94,7 @@ def dataset_config(data: object, storage: Literal["ram", "mmap"] = "ram") -> Dat
 class Recorded:
     """Rows of a dataset in the order in which they were recorded, with observations and rewards as learners see them.
 
-    What ``env`` changes in observations and rewards is applied to the recorded ones. ``action_space`` is the
-    environment's, for data that declare none.
+    Changes by ``env`` are applied to them. ``action_space``: the environment's, for data that declare none.
     """
 
     def __init__(
@@ -218,9 +217,8 @@ class Recorded:
         """
         latest: deque[Rows] = deque(maxlen=max(1, -number))
         count = 0
-        for rows in episodes_of(self.parts()):
+        for count, rows in enumerate(episodes_of(self.parts()), 1):
             latest.append(rows)
-            count += 1
             if count - 1 == number:
                 break
         if not -count <= number < count:

@@ -114,14 +114,11 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
 def _file(path: Path, options: ReadOptions) -> Reader:
     kind = content(path)
     openers: dict[str, Callable[[Path, ReadOptions], Reader]] = {
-        "HDF5": _hdf5, "npz": PyDreamerReader, "TFRecord": RLUnpluggedReader, "Parquet": TableReader,
-        "Arrow": TableReader,
+        "HDF5": _hdf5, "npz": PyDreamerReader, "TFRecord": RLUnpluggedReader, **dict.fromkeys(OF_TABLES, TableReader),
     }  # fmt: skip
     if kind not in openers:
-        raise DataError(
-            f"{path} ({path.stat().st_size:,} bytes) cannot be read: its format is not known. Expected {KNOWN}. A "
-            "table in text becomes a Parquet file by pandas."
-        )
+        what = f"{path} ({path.stat().st_size:,} bytes) cannot be read: its format is not known"
+        raise DataError(f"{what}. Expected {KNOWN}. A table in text becomes a Parquet file by pandas.")
     return openers[kind](path, options)
 
 

@@ -52,10 +52,7 @@ def open_hdf5(path: Path) -> h5py.File:
 
 
 class Hdf5File:
-    """An HDF5 file that is opened when it is first read, and closed at the end of each ``with``.
-
-    A reader enters it for each reading: a dataset may consist of more files than a process may have open.
-    """
+    """An HDF5 file that is opened when it is first read, and closed after each ``with``: a process may open few."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -181,7 +178,7 @@ class D4RLReader(TransitionsReader):
             else:
                 truncated = np.zeros_like(terminal) if limit is None else limited(terminal, limit)
                 self.note(UNSEEN, int(limit is None and "next_observations" not in columns))
-            made = Transitions(
+            return Transitions(
                 obs={"obs": columns["observations"]},
                 next_obs={"obs": columns["next_observations"]} if "next_observations" in columns else {},
                 action={"action": columns["actions"]},
@@ -191,8 +188,6 @@ class D4RLReader(TransitionsReader):
                 reader=self,
                 ends_told="timeouts" in columns or limit is not None,
             )
-            _ = made.ends  # computed now, while the file is open: it reads all observations once
-        return made
 
     def _flag(self, name: str) -> np.ndarray:
         return as_flags(self.columns[name].read(0, self.columns[name].shape[0]), f"{self.path}: '{name}'")

@@ -1,7 +1,6 @@
 """Reads Minari datasets without the Minari library: episodes of T actions and T + 1 observations.
 
-As each episode has one more observation than actions, concatenating the observations and the actions of all episodes
-would pair them wrongly from the second episode on. So each episode is converted to rows by itself.
+Each episode is converted to rows by itself: all observations and all actions, concatenated, would not be pairs.
 """
 
 from __future__ import annotations
@@ -239,14 +238,11 @@ class MinariHdf5Reader(MinariReader):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.main: Path = self.folder / MAIN
-        self.file: Any = open_hdf5(self.main)
+        self.file: Any = open_hdf5(self.folder / MAIN)
         self.kinds: dict[str, tuple[Any, np.dtype[Any]]] = {}
         if len(self.file) != self.count:
-            raise DataError(
-                f"{self.folder / METADATA} says total_episodes = {self.count:,}, but {self.main.name} has "
-                f"{len(self.file):,} episodes. Download or copy the dataset again."
-            )
+            says = f"{METADATA} says total_episodes = {self.count:,}, but {MAIN} has {len(self.file):,}"
+            raise DataError(f"{self.folder}: {says}. Download or copy the dataset again.")
 
     def close(self) -> None:
         self.file.close()

@@ -95,11 +95,8 @@ class StoreReader(Reader):
         """Return observations and actions as spec.json declares them, or else as the columns look."""
         declared = self.beside.get("spec") or {"observation": {}, "action": {}}
         width = self.columns["action"].shape[0]
-        obs = {
-            name.removeprefix("obs/"): part_of(declared["observation"].get(name.removeprefix("obs/"), {}), column)
-            for name, column in self.columns.items()
-            if name.startswith("obs/")
-        }
+        seen = {name.removeprefix("obs/"): column for name, column in self.columns.items() if name.startswith("obs/")}
+        obs = {key: part_of(declared["observation"].get(key, {}), column) for key, column in seen.items()}
         parts = {key: ActionPart(**_tuples(part)) for key, part in declared["action"].items()}
         return obs, ActionSpec(parts=parts or {"action": ActionPart(kind="continuous", size=width)})
 
@@ -107,19 +104,13 @@ class StoreReader(Reader):
         return str(self.env.get("id", ""))
 
     def about(self) -> About:
-        measured, algorithm = bool(self.beside.get("measured")), self.beside.get("algorithm")
+        beside, measured = self.beside, bool(self.beside.get("measured"))
         return About(
-            observation=self.observation,
-            action=self.action,
-            env=self.env_id(),
-            env_settings=dict(self.beside.get("env_settings", {})),
-            env_kwargs=dict(self.env.get("kwargs", {})),
-            env_spec=dict(self.beside.get("env_spec", {})),
-            time_limit=self.env.get("time_limit"),
-            measured=measured,
-            specs=None if measured else self.specs,
-            text={"algorithm": algorithm} if algorithm else {},
-        )
+            observation=self.observation, action=self.action, measured=measured, specs=None if measured else self.specs,
+            env=self.env_id(), env_settings=dict(beside.get("env_settings", {})), time_limit=self.env.get("time_limit"),
+            env_kwargs=dict(self.env.get("kwargs", {})), env_spec=dict(beside.get("env_spec", {})),
+            text={"algorithm": beside["algorithm"]} if beside.get("algorithm") else {},
+        )  # fmt: skip
 
     def rows(self) -> int:
         flags = episodes(self.store, columns=("reward", "is_first", "is_last"))
@@ -131,12 +122,11 @@ class StoreReader(Reader):
 
     def _episodes(self) -> Iterator[Rows]:
         met: Counter[str] = Counter()
-        damaged = met.update
-        for episode in episodes(
-            self.store,
-            columns=list(self.columns),
-            on_damage=lambda damage: damaged([f"damaged and left out: {damage}"]),
-        ):
+
+        def damaged(damage: object) -> None:
+            met[f"damaged and left out: {damage}"] += 1
+
+        for episode in episodes(self.store, columns=list(self.columns), on_damage=damaged):
             if episode.unusable:
                 met[episode.unusable] += 1
                 continue

@@ -50,18 +50,16 @@ class PyDreamerReader(Reader):
         """Return what the files show. Observations are those of the first file; continuous actions are those of all."""
         first = load(self.paths[0])
         found = {name: observed_space(v.shape[1:], v.dtype) for name, v in self._obs(first).items()}
-        action: Space = spaces.Discrete(first["action"].shape[-1] if self._one_hot else 1)
-        measured = False
-        if not self._one_hot:
-            action, measured = action_space(
-                lambda: (load(p, "action")["action"] for p in self.paths), self.path, scaled=True
-            )
-        return About(
-            observation=nested_space(found, "obs"),
-            action=action,
-            measured=measured,
-            text={"files": f"{len(self.paths):,}", "actions": "one-hot" if self._one_hot else "continuous"},
-        )
+        if self._one_hot:
+            action: Space = spaces.Discrete(first["action"].shape[-1])
+            measured = False
+        else:
+            action, measured = action_space(self._actions, self.path, scaled=True)
+        text = {"files": f"{len(self.paths):,}", "actions": "one-hot" if self._one_hot else "continuous"}
+        return About(observation=nested_space(found, "obs"), action=action, measured=measured, text=text)
+
+    def _actions(self) -> Iterator[np.ndarray]:
+        return (load(path, "action")["action"] for path in self.paths)
 
     def rows(self) -> int:
         return sum(len(load(path, "reset")["reset"]) for path in self.paths)

@@ -2,7 +2,6 @@
 
 A reader puts things in the right order: which reward came with which observation, where episodes begin and end, and
 the last observation of each. The values stay as recorded; ``datasets/dataset.py`` turns them into what learners see.
-
 Columns are named ``obs`` or ``obs/arm/camera``, ``action`` or ``action/grip``, then ``reward``, ``is_first``,
 ``is_last`` and ``is_terminal``. The parts form one stream (``core/rows.py``).
 """
@@ -228,10 +227,9 @@ def action_space(
 ) -> tuple[Space, bool]:
     """Return a space that contains the recorded actions ``[n, ...]``, and whether its bounds had to be measured.
 
-    Integers are discrete actions. Floats get [-1, 1] if that contains all of them, else the measured range, in a dtype
-    that holds their numbers. Measured bounds are rounded to float32, as which learners see actions. ``blocks`` returns
-    the actions, some at a time, and is called several times. ``scaled``: the format stores the policy's output in
-    [-1, 1] rather than the environment's actions, so that these bounds do not count as measured.
+    Integers are discrete actions. Floats get [-1, 1] if that contains all of them, else the measured range, rounded to
+    float32, as which learners see actions. ``blocks`` returns the actions, some at a time, and is called several times.
+    ``scaled``: the format stores the policy's output, so that bounds of [-1, 1] do not count as measured.
     """
     seen = [(block.min(), block.max(), block.dtype) for block in blocks() if block.size]
     if not seen:

@@ -53,10 +53,9 @@ def recorded_with(about: About) -> EnvConfig:
 
 
 def to_apply(about: About, env: EnvConfig) -> EnvConfig:
-    """Return the settings of ``env`` that still have to be applied to recorded rows.
+    """Return the settings of ``env`` that still have to be applied to recorded rows: not those that made these.
 
-    Data may name the settings that they were made with; these are not applied again. For other data nothing is known,
-    and ``action_repeat`` and ``pool_frames`` are taken to be theirs.
+    Of other data nothing is known, and ``action_repeat`` and ``pool_frames`` are taken to be theirs.
     """
     was, todo = recorded_with(about), {}
     for name in (*LATE, *(CANNOT if about.env_settings else ())):
@@ -89,10 +88,7 @@ def check_mixed(about: About, env: EnvConfig) -> None:
 
 
 def lacking(about: About, made: EnvSpec | None) -> list[str]:
-    """Return arguments and wrappers that the data declare and an environment of the same id does not have.
-
-    ``made``: the environment's spec; None if it has none, so that nothing is known.
-    """
+    """Return arguments and wrappers that the data declare and ``made``, an environment of the same id, lacks."""
     has = json.loads(written(made)[0] or "{}") if made is not None else {}
     if has.get("id") != about.env.rpartition(":")[2]:
         return []

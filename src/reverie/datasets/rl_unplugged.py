@@ -1,9 +1,7 @@
 """Reads RL Unplugged's Atari shards: TFRecord files of transitions, with four PNG frames before and after each action.
 
-``d_t`` is a discount: 0 where the game is over. The format neither marks truncations nor guarantees an order. So each
-record is compared with the next: the episode continues if the next one begins with exactly the frames that this one
-led to. Otherwise the episode is truncated here. The rows are thus right whatever the order of the records is, and
-shards may have any length.
+``d_t`` is a discount: 0 where the game is over. The format neither marks truncations nor guarantees an order. So an
+episode continues if the next record begins with exactly the frames that this one led to. Otherwise it is truncated.
 """
 
 from __future__ import annotations
@@ -85,13 +83,11 @@ class RLUnpluggedReader(Reader):
         return option == "partial"
 
     def about(self) -> About:
-        text = {"shards": f"{len(self.paths):,}", "transitions": f"{self._scan.transitions:,}"}
-        return About(
-            observation=spaces.Box(0, 255, self._scan.shape, np.uint8),
-            action=spaces.Discrete(max(2, self._scan.actions)),
-            measured=True,
-            text=text | ({"game": self.paths[0].parent.name} if self.paths[0].parent.name else {}),
-        )
+        scan, game = self._scan, self.paths[0].parent.name
+        text = {"shards": f"{len(self.paths):,}", "transitions": f"{scan.transitions:,}"}
+        text |= {"game": game} if game else {}
+        observation, action = spaces.Box(0, 255, scan.shape, np.uint8), spaces.Discrete(max(2, scan.actions))
+        return About(observation=observation, action=action, measured=True, text=text)
 
     def rows(self) -> int:
         return self._scan.transitions + self._scan.episodes

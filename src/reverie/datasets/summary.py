@@ -67,10 +67,8 @@ class ActionUse:
         more = f", {self.outside:,} outside" if self.outside else ""
         if self.is_box:
             used = ", ".join(f"{a:.3g} to {b:.3g}" for a, b in self.used.T[:6])
-            return (
-                f"{self.coverage:.0%} of the range used ({used}{' ...' if len(self.classes) > 6 else ''}), "
-                f"{self.at_bounds / max(1, self.steps * len(self.classes)):.1%} at the bounds{more}"
-            )
+            dots, share = " ..." * (len(self.classes) > 6), self.at_bounds / max(1, self.steps * len(self.classes))
+            return f"{self.coverage:.0%} of the range used ({used}{dots}), {share:.1%} at the bounds{more}"
         shares = self.counts / max(1, self.steps)
         shown = "; ".join(" ".join(f"{share:.0%}" for share in row[:18]) for row in shares[:3])
         return f"{self.coverage:.0%} of the classes used ({shown}){more}"

@@ -125,16 +125,11 @@ class TableReader(TransitionsReader):
             next_obs |= {name: Reordered(column, index + 1) for name, column in final.items()}
         elif "episode" in self.roles:
             end = self._episode_ends(end, flags)
+        told, action = not self.uses("time_limit") or limit is not None, self.group("action")
         return Transitions(
-            obs=obs,
-            next_obs=next_obs,
-            action=self.group("action"),
-            reward=reward,
-            end=end,
-            terminal=terminal,
-            reader=self,
-            ends_told=not self.uses("time_limit") or limit is not None,
-        )
+            obs=obs, next_obs=next_obs, action=action, reward=reward, end=end, terminal=terminal, reader=self,
+            ends_told=told,
+        )  # fmt: skip
 
     def _flag(self, role: str) -> np.ndarray:
         column = self.column(role)
@@ -161,11 +156,9 @@ class TableReader(TransitionsReader):
         """Raise DataError if one of ``flags`` ends an episode in another step than its ``last``, bool ``[n]``."""
         for role, flag in flags.items():
             if (early := flag & ~last).any():
-                raise DataError(
-                    f"{self.path}: '{self.roles[role]}' ends an episode in step {int(early.argmax()):,} of the table, "
-                    f"but the next step belongs to the episode too ({int(early.sum()):,} such steps). Correct the "
-                    "table, or do not name the column that is wrong."
-                )
+                what = f"'{self.roles[role]}' ends an episode in step {int(early.argmax()):,} of the table"
+                others = f"the next step belongs to the episode too ({int(early.sum()):,} such steps)"
+                raise DataError(f"{self.path}: {what}, but {others}. One of the columns is wrong.")
 
     def _has_final(self, role: str) -> bool:
         """Return whether lists of observations have one more than those of rewards: what the last action led to."""
@@ -226,10 +219,7 @@ def interrupted(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
 
 
 def tables_in(path: Path) -> list[Path]:
-    """Return the tables in a folder and below it, by number.
-
-    Files and folders whose names begin with ".", "_" or "cache-" are left out.
-    """
+    """Return the tables below a folder, by number, except those below names that begin with ".", "_" or "cache-"."""
     below = {p: p.relative_to(path).parts for p in path.rglob("*") if format_of(p) in FORMATS}
     shown = {p: parts for p, parts in below.items() if not any(n.startswith(("cache-", ".", "_")) for n in parts)}
     splits = {parts[0] for parts in shown.values() if len(parts) > 1}

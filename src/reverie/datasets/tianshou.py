@@ -1,10 +1,8 @@
 """Reads Tianshou's replay buffers, as ``save_hdf5`` writes them, without unpickling anything.
 
-Tianshou pickles Python objects around the data (the list of sub-buffers, a random generator). They are not needed: the
-arrays beside them say where transitions lie. Only buffers whose observations or actions are Python objects are refused.
-
-A buffer is a ring, or several rings one after the other. ``last_index`` is the index of the newest transition of each
-ring, ``_lengths`` the number of transitions in it. In a full ring, the oldest comes right after the newest.
+Pickled objects beside the arrays are not needed; observations or actions that are Python objects are refused. A buffer
+is a ring, or several rings one after the other. ``last_index`` is the index of the newest transition of each ring,
+``_lengths`` the number of transitions in it. In a full ring, the oldest comes right after the newest.
 """
 
 from __future__ import annotations
@@ -100,17 +98,10 @@ class TianshouReader(TransitionsReader):
             if self.frames > 1:
                 obs = {name: FrameStack(column, end, self.frames) for name, column in obs.items()}
                 next_obs = {}  # single frames; the earlier frames of their stacks would have to be guessed
-            made = Transitions(
-                obs=obs,
-                next_obs=next_obs,
-                action=self._columns("act", "action"),
-                reward=self._columns("rew", "reward")["reward"],
-                end=end,
-                terminal=terminal,
-                reader=self,
+            action, reward = self._columns("act", "action"), self._columns("rew", "reward")["reward"]
+            return Transitions(
+                obs=obs, next_obs=next_obs, action=action, reward=reward, end=end, terminal=terminal, reader=self
             )
-            _ = made.ends  # computed now, while the file is open
-        return made
 
     def _flags(self, name: str) -> np.ndarray | None:
         if name not in self.names:

@@ -99,13 +99,11 @@ class Transitions:
             raise DataError(f"{where}: rewards have shape {list(self.reward.shape)}: expected one for each step.")
         shapes, later = ({name: c.shape[1:] for name, c in columns.items()} for columns in (self.obs, self.next_obs))
         if later and later != shapes:
-            raise DataError(
-                f"{where}: next observations have shapes {later}, but observations {shapes}: expected the same, "
-                "or no next observations."
-            )
+            expected = f"expected {shapes}, as those of observations"
+            raise DataError(f"{where}: next observations have shapes {later}: {expected}.")
         self.reader.note(OPEN, int(len(self.end) and not self.end[-1]))
-        if self.ends_told:
-            self.reader.note(TORN, int(np.count_nonzero(self.ends) - np.count_nonzero(self._declared)))
+        torn = np.count_nonzero(self.ends) - np.count_nonzero(self._declared)  # reads all observations, once
+        self.reader.note(TORN, int(torn) if self.ends_told else 0)
         if not self.next_obs:
             self.reader.note(DROPPED, int(np.count_nonzero(self.ends & ~self.terminal)))
             self.reader.note(REPEATED, int(np.count_nonzero(self.terminal)))
@@ -169,7 +167,7 @@ class TransitionsReader(Reader):
     @property
     @abstractmethod
     def transitions(self) -> Transitions:
-        """The columns of all transitions, whose ``ends`` are known."""
+        """The columns of all transitions."""
 
     def measured(self, *, scaled: bool = False, **more: Any) -> About:
         """Return the description that the columns give of themselves, and ``more``. See ``reader.action_space``."""
@@ -242,8 +240,7 @@ class Places:
     def flags_and_rewards(self, rewards: np.ndarray, ended: bool, carried: Carried) -> Rows:
         """Return ``is_first``, ``is_last``, ``is_terminal`` and ``reward``, that of the previous transition.
 
-        ``rewards`` ``[n, ...]`` are those of the transitions; ``ended``: the last of them ends an episode. ``carried``
-        is updated for the next part.
+        ``rewards`` ``[n, ...]`` are those of the transitions; ``ended``: the last ends an episode. Updates ``carried``.
         """
         first, last, terminal = (np.zeros(len(self.source), bool) for _ in range(3))
         first[:1] = not carried.inside

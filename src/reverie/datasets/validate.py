@@ -216,11 +216,8 @@ def replay(env: gymnasium.Env[Any, Any], rows: Rows, about: About, seed: int) ->
     wrong[0] = not same(seen, value_at(about.observation, rows, "obs", 0))
     for t in range(1, len(wrong)):
         seen, reward, terminated, truncated, _ = env.step(value_at(about.action, rows, "action", t - 1))
-        wrong[t] = not (
-            same(seen, value_at(about.observation, rows, "obs", t))
-            and same(float(reward), rows["reward"][t])
-            and terminated == rows["is_terminal"][t]
-        )
+        as_seen = same(seen, value_at(about.observation, rows, "obs", t)) and same(float(reward), rows["reward"][t])
+        wrong[t] = not (as_seen and terminated == rows["is_terminal"][t])
         if wrong[t] or terminated or truncated:
             break  # later rows depend on this one
     return wrong

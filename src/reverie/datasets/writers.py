@@ -164,8 +164,7 @@ def write_minari(
 ) -> Exported:
     """Write a Minari dataset to ``target``, a path or minari:NAME; it is moved there when complete.
 
-    ``episodes`` are the fields of Minari's ``EpisodeBuffer``, ``both`` the spaces of observations and actions,
-    ``about`` further metadata.
+    ``episodes`` are the fields of ``EpisodeBuffer``; ``both``: spaces of observations and actions; ``about``: metadata.
     """
     minari, episode_buffer = package("minari", "minari"), package("minari.data_collector", "minari").EpisodeBuffer
     storages = package("minari.dataset.minari_storage", "minari").MinariStorage
@@ -195,10 +194,7 @@ def write_minari(
 
 
 def make_compressed(group: Any, name: str, values: Any) -> None:
-    """Make empty, compressed datasets of the images in ``values``, to which Minari's library adds as it finds them.
-
-    Level 1 of gzip, which every HDF5 library reads, makes Atari's frames 100 times smaller.
-    """
+    """Make empty datasets for the images in ``values``, compressed by gzip, to which Minari's library adds them."""
     if isinstance(values, Mapping | tuple):
         named = values if isinstance(values, Mapping) else {f"_index_{i}": value for i, value in enumerate(values)}
         for key, inner in named.items():
@@ -243,10 +239,7 @@ def blocks_of(episodes: Iterable[Rows], done: Exported) -> Iterator[Rows]:
         for name, values in out.items():
             dtype = kinds.setdefault(name, values.dtype)
             if not np.can_cast(values.dtype, dtype, "same_kind"):
-                raise DataError(
-                    f"'{name}' is {dtype} in the first episodes, but {values.dtype} in later ones: a column has one "
-                    "type. Use Minari's format, which stores each episode by itself (--to minari)."
-                )
+                raise DataError(f"'{name}' is {dtype} in the first episodes, but {values.dtype} in later ones. {ELSE}.")
             out[name] = values.astype(dtype, copy=False)
         held.clear()
         return out
@@ -310,10 +303,7 @@ def append(file: Any, name: str, values: np.ndarray) -> None:
 
 
 def write_parquet(episodes: Iterable[Rows], target: Path, about: About) -> Exported:
-    """Write a folder of Parquet tables with one row for each transition, as on Hugging Face.
-
-    The schema's metadata holds the meaning of each column, and the action space if ``about`` declares one.
-    """
+    """Write a folder of Parquet tables, a row for each transition; the schema's metadata say what each column means."""
     arrow = pyarrow_of()
     done = Exported(target)
     with staged_file(target, folder=True) as staged, contextlib.ExitStack() as stack:

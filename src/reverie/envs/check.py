@@ -285,10 +285,8 @@ def examine(
 ) -> EnvReport:
     """Play random episodes in ``env``, or else in ``config.id``, for about ``steps`` steps, and report.
 
-    ``worker``: play in a worker process as well. ``watch`` gets the number of steps so far.
-
-    Raises:
-        ReverieError: there is no such environment, or it cannot be made.
+    ``worker``: play in a worker process as well. ``watch`` gets the number of steps so far. Raises ReverieError if
+    there is no such environment, or it cannot be made.
     """
     config = config.merge({"num": 1, "vector": "serial"})
     check = _Check(env_factory(config, env), config)

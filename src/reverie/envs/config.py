@@ -87,14 +87,11 @@ class EnvConfig(Config):
         if self.full_view and self.map_view:
             raise ConfigError("env.full_view = True, env.map_view = True: set one of them, or neither.")
         if self.pool_frames > self.action_repeat:
-            raise ConfigError(
-                f"env.pool_frames = {self.pool_frames}: expected at most env.action_repeat = {self.action_repeat}."
-            )
+            most = f"expected at most env.action_repeat = {self.action_repeat}"
+            raise ConfigError(f"env.pool_frames = {self.pool_frames}: {most}.")
         if self.pool_frames > 1 and self.pixels != "none":
-            raise ConfigError(
-                f"env.pool_frames = {self.pool_frames} with env.pixels = '{self.pixels}': renderings are drawn after "
-                "the last repeat only, so they cannot be pooled. Set env.pool_frames = 1, or env.pixels = 'none'."
-            )
+            given = f"env.pool_frames = {self.pool_frames} with env.pixels = '{self.pixels}'"
+            raise ConfigError(f"{given}: renderings are drawn after the last repeat only. Use one of the two.")
         wanted(self.log_info)
         for entry in self.wrappers:
             parse_wrapper(entry)

@@ -12,8 +12,6 @@ from gymnasium import spaces
 
 from reverie.envs.wrappers import Reset, Stepped
 
-IDS = {"CrafterReward-v1": True, "CrafterNoReward-v1": False}
-
 
 class _Creatures(dict[Any, None]):
     """The creatures of a region, in order of arrival."""
@@ -25,10 +23,7 @@ class _Creatures(dict[Any, None]):
 
 
 class _World(crafter.engine.World):  # type: ignore[misc]  # has no types
-    """A world that the seed and the actions determine, in every process.
-
-    Crafter picks creatures of a region by their position in a set, which depends on their memory addresses.
-    """
+    """A world that the seed determines: Crafter picks creatures by their positions in a set, which follow addresses."""
 
     def reset(self, seed: int | None = None) -> None:
         super().reset(seed)
@@ -69,10 +64,3 @@ class Crafter(gymnasium.Env[np.ndarray, Any]):
     def render(self) -> np.ndarray | None:
         """Return the agent's view, enlarged to uint8 ``[256, 256, 3]``; None without a render mode."""
         return self._game.render((256, 256)) if self.render_mode == "rgb_array" else None
-
-
-def register() -> None:
-    """Put Crafter's two ids into Gymnasium's registry."""
-    for env_id, reward in IDS.items():
-        if env_id not in gymnasium.registry:
-            gymnasium.register(env_id, entry_point="reverie.envs.crafter:Crafter", kwargs={"reward": reward})

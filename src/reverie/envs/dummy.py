@@ -37,10 +37,7 @@ class _Timed(gymnasium.Env[np.ndarray, Any]):
 
 
 class Count(_Timed):
-    """Observes the number of steps taken, ``[1]``. Action 1 earns 1, action 0 nothing.
-
-    The episode terminates at step ``terminate_at`` and is truncated at step ``truncate_at``; 0 means never.
-    """
+    """Observes the number of steps, ``[1]``; action 1 earns 1. Ends at ``terminate_at``, ``truncate_at``; 0: never."""
 
     def __init__(self, terminate_at: int = 0, truncate_at: int = 10) -> None:
         self._terminate_at = terminate_at
@@ -58,10 +55,7 @@ class Count(_Timed):
 
 
 class Cue(_Timed):
-    """Shows -1 or +1 once and asks for it ``delay`` steps later: reward 1 for the right action then, -1 for the other.
-
-    Observes ``[cue, asked]``. Only memory helps: at the question both cases look alike.
-    """
+    """Shows ``[cue, asked]``: the cue, -1 or +1, once; ``delay`` steps later the right action earns 1, the other -1."""
 
     def __init__(self, delay: int = 3) -> None:
         self._delay = delay
@@ -82,10 +76,7 @@ class Cue(_Timed):
 
 
 class Grid(_Timed):
-    """Walk a green dot to the red one on ``size`` x ``size`` pixels: reward 1 on arrival, which ends the episode.
-
-    Episodes are truncated after ``3 * size`` steps; the longest shortest path has ``2 * size - 2``.
-    """
+    """Walk a green dot to the red one on ``size`` x ``size`` pixels, in ``3 * size`` steps: reward 1, then the end."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # an instance variable in Gymnasium
     MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
@@ -161,11 +152,3 @@ class Match(_Timed):
         target = self.np_random.uniform(-1.0, 1.0, 1).astype(np.float32)
         self._target = float(target[0])
         return target
-
-
-def register() -> None:
-    """Put these environments into Gymnasium's registry."""
-    for made in (Count, Cue, Grid, Look, Match):
-        env_id = f"reverie/{made.__name__}-v0"
-        if env_id not in gymnasium.registry:
-            gymnasium.register(env_id, entry_point=f"reverie.envs.dummy:{made.__name__}")

@@ -59,10 +59,8 @@ def wanted(entries: Iterable[str]) -> tuple[Wanted, ...]:
             raise ConfigError(f"env.log_info = {entry!r}: expected KEY, or KEY:HOW with one of {', '.join(HOW)}.{near}")
         name = f"{key}_{how}" if colon else key
         if name in RESERVED:
-            raise ConfigError(
-                f"env.log_info = {entry!r}: the logs use {name} for something else. Use '{key}:last', which is logged "
-                f"as {key}_last."
-            )
+            instead = f"Use '{key}:last', which is logged as {key}_last"
+            raise ConfigError(f"env.log_info = {entry!r}: the logs use {name} for something else. {instead}.")
         found.append(Wanted(key, how, name))
     return tuple(found)
 
@@ -111,10 +109,8 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _missing(self, key: str) -> str:
         others = sorted(self._others)
         has = f"It has: {', '.join(others[:20])}." if others else "It is empty, or that is not finite."
-        return (
-            f"env.log_info: the info had no finite number '{key}' in any step of the first episode."
-            f"{did_you_mean(key, others)} {has}"
-        )
+        what = f"env.log_info: the info had no finite number '{key}' in any step of the first episode."
+        return f"{what}{did_you_mean(key, others)} {has}"
 
 
 def summary_of(env: gymnasium.Env[Any, Any]) -> Logged:

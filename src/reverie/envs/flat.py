@@ -26,10 +26,7 @@ Rows = Mapping[str, np.ndarray]
 """Arrays by key that an observation is written to, ``[*shape]`` each."""
 Outcome = tuple[float, bool, bool]
 """Reward, terminated, truncated."""
-CLIPS: dict[str, Callable[[float], float]] = {
-    "sign": lambda reward: float((reward > 0) - (reward < 0)),
-    "tanh": math.tanh,
-}
+CLIPS: dict[str, Callable[[float], float]] = {"sign": lambda x: float((x > 0) - (x < 0)), "tanh": math.tanh}
 
 
 def make_flat(config: EnvConfig, factory: MakeEnv | None, index: int, render: bool) -> FlatEnv:
@@ -49,9 +46,8 @@ def make_flat(config: EnvConfig, factory: MakeEnv | None, index: int, render: bo
 class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """One environment whose observations are written to arrays and whose action is ``[A]`` float32.
 
-    Every error inside is raised as an ``EnvError`` or a ``DataError`` that names the environment's number and the step,
-    and that can be pickled. ``where`` is the environment's name in these errors; ``frame`` returns None unless
-    ``drawn``.
+    Every error inside is raised as an ``EnvError`` or a ``DataError`` that names the environment, ``where``, and the
+    step, and that can be pickled. ``frame`` returns None unless ``drawn``.
     """
 
     def __init__(self, env: Env, config: EnvConfig, where: str, drawn: bool) -> None:
@@ -78,10 +74,8 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         spec = dict(codec.spec) if codec else {}
         if self._pixels:
             if "image" in spec:
-                raise EnvError(
-                    "env.pixels = 'add' adds the observation 'image', but the environment already has one. "
-                    "Use env.pixels = 'none' to keep its own, or 'only' to observe the rendered image alone."
-                )
+                what = "env.pixels = 'add' adds the observation 'image', but the environment already has one"
+                raise EnvError(f"{what}. Use 'none' to keep that, or 'only' to observe the rendered one alone.")
             spec["image"] = ObsPart(kind="image", shape=self._first_drawing().shape, dtype="uint8")
         if not observed(spec):
             raise EnvError("no observations are left to learn from: env.include and env.exclude remove all of them.")
@@ -89,9 +83,8 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _first_drawing(self) -> np.ndarray:
         if self.env.render_mode is None:
-            raise EnvError(
-                f"{self._where} cannot render images: its render_mode is None. Create it with render_mode='rgb_array'."
-            )
+            remedy = "Create it with render_mode='rgb_array'"
+            raise EnvError(f"{self._where} cannot render images: its render_mode is None. {remedy}.")
         self.env.reset()
         try:
             return self._drawing()

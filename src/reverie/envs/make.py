@@ -26,7 +26,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
 from reverie.envs.suites import ENVPOOL, choose_renderer, load_suite, unknown
 from reverie.envs.transforms import wrapped
-from reverie.envs.wrappers import ActionRepeat, Lives, NoopReset
+from reverie.envs.wrappers import OLD_GYM, ActionRepeat, Lives, NoopReset
 
 Env = gymnasium.Env[Any, Any]
 MakeEnv = Callable[..., Env]
@@ -41,11 +41,9 @@ def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
         return None
     if isinstance(env, gymnasium.Env):
         if config.num != 1 or config.vector != "serial" or config.kwargs:
-            raise ConfigError(
-                f"env.num = {config.num}, env.vector = '{config.vector}', env.kwargs = {brief(config.kwargs)} with an "
-                "environment instance: expected env.num = 1, env.vector = 'serial' and no kwargs. Pass a function that "
-                "makes environments, or its class."
-            )
+            given = f"env.num = {config.num}, env.vector = '{config.vector}', env.kwargs = {brief(config.kwargs)}"
+            expected = "expected 1, 'serial' and no kwargs. Pass its class, or a function that makes it"
+            raise ConfigError(f"{given} with an environment instance: {expected}.")
         return Single(env)
     steps = all(callable(getattr(env, name, None)) for name in ("reset", "step"))
     if (steps and not isinstance(env, type)) or not callable(env):  # it may be callable, such as one of TorchRL
@@ -150,8 +148,7 @@ def _foreign(env: object) -> str:
     """Return the end of the error message about what is no single Gymnasium environment."""
     return (
         f"{brief(env)}, a {type(env).__module__}.{type(env).__qualname__}: expected an id, a single gymnasium.Env, or "
-        "a function that makes one. Set env.num to run several copies. Wrap environments of the old Gym API with "
-        "shimmy.GymV26CompatibilityV0(env=...)."
+        f"a function that makes one. Set env.num to run several copies. {OLD_GYM}."
     )
 
 
@@ -236,10 +233,7 @@ def written(spec: EnvSpec) -> tuple[str, str]:
     plain, remark = copy.copy(spec), ""
     plain.vector_entry_point, plain.entry_point = named(spec.vector_entry_point), named(spec.entry_point)
     if plain.entry_point is None:
-        remark = (
-            f"other processes cannot import the entry point of {spec.id}, {spec.entry_point}: register the environment "
-            "before you make it from this dataset"
-        )
+        remark = f"other processes cannot import {spec.entry_point}: register {spec.id} before you use this dataset"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about parts that cannot be written
@@ -252,8 +246,7 @@ def written(spec: EnvSpec) -> tuple[str, str]:
 def settings_of(env: Env, config: EnvConfig) -> dict[str, Any]:
     """Return the settings that make ``env``, which ``make_gym`` made with ``config``, again from the id in its spec.
 
-    They hold what a spec does not say: the settings of ``IN_ROWS``, and whether a limit of the environment's own counts
-    frames or decisions.
+    That is what a spec does not say: ``IN_ROWS``, and whether the environment's own limit counts frames or decisions.
     """
     inner = _below_limit(env, config).spec
     assert inner is not None

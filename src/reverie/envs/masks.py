@@ -59,7 +59,7 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._codec = MaskCodec(env.action_space)
         inner: Any = env.observation_space
         flags = spaces.MultiBinary(self._codec.spec.width)
-        self.observation_space = spaces.Dict({**_parts(inner, lambda name: inner[name], inner), MASK: flags})
+        self.observation_space = spaces.Dict({**_parts(inner, inner), MASK: flags})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         obs, info = checked_reset(self.env, seed, options)
@@ -77,13 +77,13 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             raise DataError(f"there is no {MASK}: the environment told it in its {self.source} before. Tell it always")
         legal = np.ones(self._codec.spec.width, bool) if given is None else self._codec(given)
         legal = with_choice(legal, self._codec.spec, last)
-        return {**_parts(self.env.observation_space, lambda name: obs[name], obs), MASK: legal.astype(np.int8)}
+        return {**_parts(self.env.observation_space, obs), MASK: legal.astype(np.int8)}
 
 
-def _parts(space: Space, part: Any, whole: Any) -> dict[str, Any]:
-    """Return the parts of an observation by the keys that they have without the mask."""
+def _parts(space: Space, value: Any) -> dict[str, Any]:
+    """Return the parts of an observation, or of its space, by the keys that they have without the mask."""
     if isinstance(space, spaces.Dict):
-        return {name: part(name) for name in space.spaces}
+        return {name: value[name] for name in space.spaces}
     if isinstance(space, spaces.Tuple):
-        return {str(index): part(index) for index in range(len(space.spaces))}
-    return {bare_key(space): whole}
+        return {str(index): value[index] for index in range(len(space.spaces))}
+    return {bare_key(space): value}

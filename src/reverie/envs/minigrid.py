@@ -1,11 +1,8 @@
 """MiniGrid's symbolic observations as one-hot images, and as its renderer draws them.
 
-A cell of the grid is three small integers: object 0..10, colour 0..5, state 0..2. As grey levels they would all look
-black, and their order has no meaning. Here each cell is one-hot along 20 channels of an image. The direction is not
-changed. The mission is left out unless ``env.mission`` asks for it; then it is text.
-
-``env.full_view`` shows the whole grid instead: where the agent is, and one class per cell. In three one-hot codes per
-cell nearly all inputs are constant, and a small world model takes very long to notice the agent.
+A cell of the grid is three small integers: object 0..10, colour 0..5, state 0..2. Here it is one-hot along 20 channels
+of an image. The mission is left out unless ``env.mission`` asks for it; then it is text. ``env.full_view`` shows the
+whole grid instead: where the agent is, and one class per cell, as a small world model takes long to notice it in codes.
 """
 
 from __future__ import annotations
@@ -62,10 +59,7 @@ def is_minigrid(env: Env) -> bool:
 
 
 def readable(env: Env, mission: bool) -> Env:
-    """Wrap ``env`` so that grids are one-hot, and the mission is text or left out.
-
-    Grids that a wrapper of MiniGrid has turned into pixels or other codes stay as they are.
-    """
+    """Show grids one-hot, unless a wrapper of MiniGrid has recoded them, and the mission as text or not at all."""
     layers = layers_of(env)
     if not any(isinstance(layer, (*RECODED, FullView)) for layer in layers):
         if any(isinstance(layer, Grayscale | Resize) for layer in layers):
@@ -79,10 +73,7 @@ def readable(env: Env, mission: bool) -> Env:
 
 
 class OneHot(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Shows the three codes of each cell as one-hot channels, uint8 0 or 255.
-
-    In a view of the ``whole`` grid the state of the agent's cell is its direction, one of four.
-    """
+    """Shows the three codes of each cell as one-hot channels, uint8 0 or 255. ``whole``: of four states."""
 
     DRAWN_FROM = frozenset({"image"})
 
@@ -187,12 +178,9 @@ class MapView(FullView):
         whole, inner = super()._seen(obs), self._inner
         unseen = obs["image"][..., 0] == OBJECT_TO_IDX["unseen"]  # [7, 7]
         place = np.array(inner.agent_pos) / (inner.width, inner.height) * 2 - 1
-        return {
-            "view": np.where(unseen, len(KINDS), _kind_of(obs["image"])),
-            "map": whole["grid"],
-            "map_coord": np.array([*place, *inner.dir_vec], np.float32),
-            "mission": whole["mission"],
-        }
+        view = np.where(unseen, len(KINDS), _kind_of(obs["image"]))
+        coord = np.array([*place, *inner.dir_vec], np.float32)
+        return {"view": view, "map": whole["grid"], "map_coord": coord, "mission": whole["mission"]}
 
     def render_observation(self, observation: Any) -> np.ndarray:
         """Draw what the agent sees, in the newest of stacked observations, uint8 ``[H, W, 3]``."""

@@ -58,10 +58,7 @@ def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec, whole: bool = True) -> 
 
 
 def minatar(planes: np.ndarray) -> np.ndarray:
-    """Draw MinAtar's planes ``[H, W, C]`` of 0 and 255, or predictions, in its own colours; uint8 ``[H, W, 3]``.
-
-    As in its renderer, the last plane that is set in a cell counts.
-    """
+    """Draw MinAtar's planes ``[H, W, C]``, 0 to 255, in its colours, the last one on top; uint8 ``[H, W, 3]``."""
     import seaborn  # type: ignore[import-untyped]  # comes with MinAtar
 
     colours = np.array([(0, 0, 0), *seaborn.color_palette("cubehelix", planes.shape[-1])])
@@ -77,9 +74,8 @@ def within(space: Any, vector: np.ndarray) -> np.ndarray:
 def _picture(env: Any, own: Callable[[Any], Any], obs: Mapping[str, np.ndarray]) -> np.ndarray:
     frame = np.asarray(own(dict(obs) if len(obs) > 1 else next(iter(obs.values()))))
     if not _is_picture(frame):
-        raise EnvError(
-            f"{type(env).__name__}.{OWN} returned {frame.dtype} {frame.shape}: expected a uint8 image [H, W, 3]."
-        )
+        what = f"{type(env).__name__}.{OWN} returned {frame.dtype} {frame.shape}"
+        raise EnvError(f"{what}: expected a uint8 image [H, W, 3].")
     return frame
 
 

@@ -194,10 +194,7 @@ def _draws(value: object) -> bool:
 
 
 def _is_local_function(value: object, layers: tuple[object, ...]) -> bool:
-    """Return whether ``value`` is a lambda or nested function, which pickle cannot find by name.
-
-    It may hold the ``layers``, which the new environment has too.
-    """
+    """Return whether ``value`` is a lambda or nested function; it may hold the ``layers``, which a new one has, too."""
     if not isinstance(value, types.FunctionType) or "<" not in value.__qualname__:
         return False
     held = [cell.cell_contents for cell in value.__closure__ or ()]

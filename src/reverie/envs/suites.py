@@ -18,8 +18,6 @@ import gymnasium
 
 from reverie.core.errors import EnvError, did_you_mean
 
-FOREIGN = "reverie.envs.foreign"
-"""Module of the adapters."""
 ENVPOOL = "envpool/"
 """Ids of EnvPool, which are made as they are."""
 EGL_PLATFORM_DEVICE = 0x313F
@@ -99,13 +97,20 @@ def _any(package: str, maker: str, argument: str) -> Callable[[str], None]:
     return register
 
 
-def _ours(module: str) -> Callable[[str], None]:
-    return lambda _: importlib.import_module(f"reverie.envs.{module}").register()
+def _crafter(_: str) -> None:
+    importlib.import_module("crafter")
+    _add("CrafterReward-v1", "Crafter", "crafter", reward=True)
+    _add("CrafterNoReward-v1", "Crafter", "crafter", reward=False)
 
 
-def _add(env_id: str, maker: str, **kwargs: str) -> None:
+def _dummy(_: str) -> None:
+    for name in ("Count", "Cue", "Grid", "Look", "Match"):
+        _add(f"reverie/{name}-v0", name, "dummy")
+
+
+def _add(env_id: str, maker: str, module: str = "foreign", **kwargs: Any) -> None:
     if env_id not in gymnasium.registry:
-        gymnasium.register(env_id, entry_point=f"{FOREIGN}:{maker}", kwargs=kwargs)
+        gymnasium.register(env_id, entry_point=f"reverie.envs.{module}:{maker}", kwargs=kwargs)
 
 
 class Suite(NamedTuple):
@@ -133,7 +138,7 @@ SUITES = (
     Suite("MiniGrid, BabyAI", ("MiniGrid-", "BabyAI-"), "minigrid", "minigrid", _module("minigrid"),
           "dreamer_v3 --env MiniGrid-Dynamic-Obstacles-5x5-v0"),
     Suite("MinAtar", ("MinAtar/",), "minatar", "minatar", _minatar, "dqn --env MinAtar/Breakout-v1"),
-    Suite("Crafter", ("Crafter",), "crafter", "crafter", _ours("crafter"), "dreamer_v3 --env CrafterReward-v1"),
+    Suite("Crafter", ("Crafter",), "crafter", "crafter", _crafter, "dreamer_v3 --env CrafterReward-v1"),
     Suite("Box2D", ("LunarLander", "BipedalWalker", "CarRacing"), "Box2D", "box2d", None, "dqn --env LunarLander-v3"),
     Suite("MuJoCo", ("Ant-", "HalfCheetah-", "Hopper-", "Humanoid", "InvertedDoublePendulum-", "InvertedPendulum-",
           "Pusher-", "Reacher-", "Swimmer-", "Walker2d-"), "mujoco", "mujoco", None, "sac --env HalfCheetah-v5"),
@@ -159,7 +164,7 @@ SUITES = (
           "dreamer_v3 --env MineRLNavigateDense-v0", JAVA),
     Suite("MineDojo", ("minedojo/",), "minedojo", "", _any("minedojo", "minedojo", "task"),
           "dreamer_v3 --env minedojo/harvest_milk", JAVA),
-    Suite("tests", ("reverie/",), "reverie", "", _ours("dummy"), "dqn --env reverie/Count-v0"),
+    Suite("tests", ("reverie/",), "reverie", "", _dummy, "dqn --env reverie/Count-v0"),
 )
 # fmt: on
 """The last one has environments with known best returns, for tests of learners."""
@@ -190,10 +195,7 @@ def check_id(env_id: str) -> None:
 
 
 def unknown(env_id: str) -> EnvError:
-    """Return the error for an unknown id: names the nearest ids and the suites that are not installed.
-
-    Suites, some of which take a second to import, are imported until one has an id that is spelt almost so.
-    """
+    """Return the error for an unknown id. Suites are imported for it until one has an id that is spelt almost so."""
     module, _, name = env_id.rpartition(":")
     if module:
         near = did_you_mean(name, gymnasium.registry)
@@ -217,11 +219,7 @@ def unknown(env_id: str) -> EnvError:
 
 
 def choose_renderer() -> None:
-    """Set ``MUJOCO_GL`` where there is no screen and the user has not set it: EGL, else OSMesa, else no renderer.
-
-    MuJoCo's own default is a window toolkit, which fails without a screen. A backend that does not work fails on
-    import, even if nothing is ever drawn.
-    """
+    """Set ``MUJOCO_GL`` where there is no screen and the user has not set it: EGL, else OSMesa, else no renderer."""
     if "MUJOCO_GL" in os.environ or not _is_headless():
         return
     if _egl_works():
@@ -262,11 +260,7 @@ def _function(egl: ctypes.CDLL, name: bytes, result: type) -> Callable[..., Any]
 
 
 def _forget_removed_fields() -> None:
-    """Remove fields that the installed MuJoCo no longer has from dm_control's list of fields.
-
-    dm_control 1.0.50 reads every field of MuJoCo 3.17's structures by name. MuJoCo 4 has removed some fields of
-    flexible bodies, which no task of the suite uses.
-    """
+    """Remove fields that MuJoCo 4 no longer has from the list of dm_control 1.0.50, which reads all of them by name."""
     import mujoco  # type: ignore[import-untyped, import-not-found, unused-ignore]  # has no types
     from dm_control.mujoco.wrapper.mjbindings import sizes
 

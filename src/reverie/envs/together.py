@@ -55,10 +55,8 @@ def make_together(config: EnvConfig, factory: Callable[..., Any] | None, num: in
         what = config.id if factory is None else brief(factory)
         raise EnvError(f"env.vector = native: {what} with num_envs = {num} could not be made: {told(error)}") from error
     if not isinstance(made, VectorEnv) or made.num_envs != num:
-        raise EnvError(
-            f"env.vector = native: the factory returned {brief(made)} for num_envs = {num}: expected a "
-            f"gymnasium.vector.VectorEnv of {num}."
-        )
+        what = f"env.vector = native: the factory returned {brief(made)} for num_envs = {num}"
+        raise EnvError(f"{what}: expected a gymnasium.vector.VectorEnv of {num}.")
     if isinstance(made.unwrapped, SyncVectorEnv):
         made.unwrapped.autoreset_mode = AutoresetMode.NEXT_STEP  # it obeys at once, and needs no further resets
     return made

@@ -174,23 +174,12 @@ class TanhReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
 
 
 SHORT: dict[str, type[Any]] = {
-    "action_repeat": ActionRepeat,
-    "no_ops": NoopReset,
-    "grayscale": Grayscale,
-    "resize": Resize,
-    "crop": Crop,
-    "stack": wrappers.FrameStackObservation,
-    "time_limit": wrappers.TimeLimit,
-    "reward_scale": ScaleReward,
-    "reward_clip": wrappers.ClipReward,
-    "reward_tanh": TanhReward,
-    "normalise": Normalise,
-    "one_hot": OneHot,
-    "flatten": wrappers.FlattenObservation,
-    "time_aware": wrappers.TimeAwareObservation,
-    "sticky_actions": wrappers.StickyAction,
-    "rescale_action": wrappers.RescaleAction,
-}
+    "action_repeat": ActionRepeat, "no_ops": NoopReset, "grayscale": Grayscale, "resize": Resize, "crop": Crop,
+    "stack": wrappers.FrameStackObservation, "time_limit": wrappers.TimeLimit, "reward_scale": ScaleReward,
+    "reward_clip": wrappers.ClipReward, "reward_tanh": TanhReward, "normalise": Normalise, "one_hot": OneHot,
+    "flatten": wrappers.FlattenObservation, "time_aware": wrappers.TimeAwareObservation,
+    "sticky_actions": wrappers.StickyAction, "rescale_action": wrappers.RescaleAction,
+}  # fmt: skip
 """Classes by the names that ``env.wrappers`` knows."""
 
 MOVING = (wrappers.NormalizeObservation, wrappers.NormalizeReward)

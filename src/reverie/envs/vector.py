@@ -24,8 +24,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Logged, Summary
 from reverie.envs.flat import make_flat
 from reverie.envs.make import EnvLike, env_factory
-from reverie.envs.restart import RestartBudget, Restarter, derive_seeds
-from reverie.envs.slot import EnvSpecs, Failed, LocalSlot, Maker, Slot, close
+from reverie.envs.slot import EnvSpecs, Failed, LocalSlot, Maker, RestartBudget, Restarter, Slot, close, derive_seeds
 from reverie.envs.worker import workers
 
 
@@ -36,12 +35,8 @@ def make_env(
 
     ``factory`` is called once for each of them in place of ``config.id``, and again for one that failed; an instance
     is allowed for ``num=1`` in this process. ``render`` makes ``VectorEnv.render`` return frames if the environment
-    can draw. Each restart is logged. ``new``: they are those of a new run, which ends at once if ``env.log_info``
-    names what the first episode does not have; otherwise that is logged.
-
-    Raises:
-        EnvError: the environment is unknown, cannot be made, or has spaces that are not supported.
-        ConfigError: ``factory`` is something else.
+    can draw. ``new``: they are those of a new run, which ends at once if ``env.log_info`` names what the first episode
+    does not have; otherwise that is logged. Raises EnvError if they cannot be made, or their spaces are not supported.
     """
     seeds, make = derive_seeds(seed, config.num), env_factory(config, factory)
     if config.vector == "native":
@@ -62,10 +57,7 @@ def _serial(makers: list[Maker]) -> tuple[list[Slot], EnvSpecs, dict[str, np.nda
     made = _start(slots)
     if len({id(slot.env.unwrapped) for slot in slots}) < len(slots):
         close(slots)
-        raise EnvError(
-            f"the environment factory returned the same environment twice, but env.num = {len(makers)}. "
-            "Create a new environment in each call."
-        )
+        raise EnvError("the environment factory returned the same environment twice: make a new one in each call.")
     arrays = {key: np.zeros((len(makers), *part.shape), part.dtype) for key, part in made.obs_spec.items()}
     for number, slot in enumerate(slots):
         slot.rows = {key: array[number, ...] for key, array in arrays.items()}

@@ -22,10 +22,7 @@ Env = gymnasium.Env[Any, Any]
 FlatObs = dict[str, np.ndarray]
 Reset = tuple[Any, dict[str, Any]]
 Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
-OLD_GYM = (
-    "Wrap environments of the old Gym API with shimmy.GymV26CompatibilityV0(env=...) or "
-    "shimmy.GymV21CompatibilityV0(env=...)"
-)
+OLD_GYM = "Wrap environments of the old Gym API with shimmy.GymV26CompatibilityV0(env=...), or GymV21CompatibilityV0"
 
 
 def checked_reset(env: Env, seed: int | None, options: dict[str, Any] | None = None) -> Reset:
@@ -135,9 +132,7 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         self._times, self._pool = times, pool
         space = env.observation_space
         if pool > 1 and not (isinstance(space, spaces.Box) and space.dtype == np.uint8):
-            raise EnvError(
-                f"env.pool_frames = {pool} needs uint8 images as observations, but the environment has {space}."
-            )
+            raise EnvError(f"env.pool_frames = {pool} needs uint8 images, but the environment has {space}.")
 
     def step(self, action: Any) -> Stepped:
         """Take ``action`` up to ``times`` times; the reward is the sum."""
@@ -158,8 +153,7 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
 class Lives(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Atari's lives. With ``end`` an episode ends with each life, and the game goes on in the next episode.
 
-    With ``fire`` the action FIRE, which some games wait for, is taken where a game or a life begins. Other games have
-    no such action, and nothing is done there.
+    With ``fire`` the action FIRE is taken where a game or a life begins, in games that have it.
     """
 
     def __init__(self, env: Env, end: bool = False, fire: bool = False) -> None:
