@@ -79,8 +79,12 @@ class Agent:
         run: Path, checkpoint: Path, step: int,
     ) -> None:  # fmt: skip
         """Set up an agent; users call :func:`reverie.load`. ``flat`` defines the spaces; it is not stepped."""
-        self.config, self.algo, self.factory = config, algo, factory
-        self.run, self.checkpoint, self.step = run, checkpoint, step
+        self.config: ExperimentConfig = config
+        self.algo: Algorithm = algo
+        self.factory: MakeEnv | None = factory
+        self.run: Path = run
+        self.checkpoint: Path = checkpoint
+        self.step: int = step
         self.observer: Observer = Observer(flat, config.env)
         self.action_space: spaces.Space[Any] = flat.env.action_space
         self.observation_space: spaces.Space[Any] | None = self.observer.accepted

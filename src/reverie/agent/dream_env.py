@@ -40,7 +40,7 @@ the model has seen at least, unless it saw its beginning."""
 AT_ONCE = 16
 """Windows that are filtered together."""
 
-METADATA = {"render_modes": ["rgb_array"], "render_fps": FPS}
+METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": FPS}
 Obs = Any
 """An observation of the space of the dream, or of a vector of dreams."""
 

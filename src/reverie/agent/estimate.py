@@ -142,8 +142,11 @@ class Estimator:
         ``rewards``: the true ones of all rows ``[n]``, if the dataset holds clipped ones. ``clipped``: how rewards had
         been clipped when they were collected.
         """
-        self.algo, self.dataset, self.action_spec = algo, dataset, action_spec
-        self.seed, self.clipped = seed, clipped
+        self.algo: Algorithm = algo
+        self.dataset: Dataset = dataset
+        self.action_spec: ActionSpec = action_spec
+        self.seed: int = seed
+        self.clipped: str = clipped
         self.rewards: np.ndarray = dataset.column("reward") if rewards is None else rewards
         config = config or config_for(algo)
         self.discount: float = config.discount

@@ -185,7 +185,8 @@ class Episodes:
     """What N environments show, one after the other, or random observations where there is no environment."""
 
     def __init__(self, agent: Agent, batch: int, seed: int) -> None:
-        self.agent, self.steps = agent, 0
+        self.agent: Agent = agent
+        self.steps: int = 0
         self.envs: list[gymnasium.Env[Any, Any]] = []
         self.first: np.ndarray = np.ones(batch, bool)
         self.reward: np.ndarray = np.zeros(batch, np.float32)

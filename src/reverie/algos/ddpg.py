@@ -88,7 +88,7 @@ class DDPG(ModelFree):
         seen, width = self.preprocess.spec, action_spec.width
         actor = DeterministicActor(seen, width, cfg.networks, cfg.dtype)
         critic = QEnsemble(seen, width, cfg.networks, copies=self.critics, dtype=cfg.dtype)
-        self.objective = self.losses(actor, critic, cfg)
+        self.objective: Any = self.losses(actor, critic, cfg)
         self.to(device)
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)

@@ -47,10 +47,10 @@ class Printed(logging.Handler):
         tell("warning: " * trouble + self.format(record), sys.stderr if trouble else sys.stdout)
 
 
-logger = logging.getLogger("reverie")
+logger: logging.Logger = logging.getLogger("reverie")
 logger.setLevel(logging.INFO)
 logger.propagate = False
-PRINTED = Printed()
+PRINTED: Printed = Printed()
 logger.addHandler(PRINTED)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ class ConcatReader(Reader):
     def _all(self, name: str) -> Iterator[Rows]:
         for reader in self.readers:
             yield from getattr(reader, name)()
-            self.notes |= Counter({f"{reader.path.name}: {what}": times for what, times in reader.notes.items()})
+            self.note_all({f"{reader.path.name}: {what}": times for what, times in reader.notes.items()})
 
     def about(self) -> About:
         """Return what the datasets have in common. Measured action spaces are joined; all else must be equal."""

@@ -180,7 +180,7 @@ class MinariReader(Reader):
             else:
                 del rows[BOTH]
             yield rows
-        self.notes |= met
+        self.note_all(met)
 
     @abstractmethod
     def values(self, index: int, leaf: Leaf) -> np.ndarray:

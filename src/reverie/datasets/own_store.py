@@ -137,7 +137,7 @@ class StoreReader(Reader):
                 rows["is_last"][-1] = True
                 rows["action"][-1] = 0
             yield rows
-        self.notes |= met
+        self.note_all(met)
 
     def as_recorded(self) -> Iterator[Rows]:
         """Yield rows with the values of the environment's spaces as far as these are known, else with class numbers."""

@@ -76,7 +76,7 @@ class PyDreamerReader(Reader):
             held, before = rows, path
         if held is not None:
             yield self._ended(held, None)
-        self.notes |= met
+        self.note_all(met)
 
     def _obs(self, values: Rows) -> Rows:
         """Return observations by column. The last axis of ``image_t`` is time; a lone ``vecobs`` becomes ``obs``."""

@@ -152,7 +152,11 @@ class Reader(ABC):
 
     def note(self, what: str, times: int = 1) -> None:
         """Note something that the user of the data should know. Rows may be read again: the largest number counts."""
-        self.notes |= Counter({what: times})
+        self.note_all({what: times})
+
+    def note_all(self, met: Mapping[str, int]) -> None:
+        """Note what was met how often; of what was noted before, the larger number counts."""
+        self.notes |= Counter(met)
 
     def remarks(self) -> list[str]:
         """Return all notes as sentences."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections import namedtuple
 from typing import NamedTuple
 
 import torch
@@ -46,12 +45,25 @@ class Sizes(NamedTuple):
     unimix: float
 
 
-Weights = namedtuple(
-    "Weights",
-    "in_deter in_deter_bias in_deter_scale in_stoch in_stoch_bias in_stoch_scale shared own recurrent_bias "
-    "recurrent_scale gates gates_bias head head_scale logits logits_bias",
-)
-"""Parameters in PyTorch's layout: matrices are ``[outputs, inputs]``, or ``[K, outputs, inputs]`` in blocks."""
+class Weights(NamedTuple):
+    """Parameters in PyTorch's layout: matrices are ``[outputs, inputs]``, or ``[K, outputs, inputs]`` in blocks."""
+
+    in_deter: Tensor
+    in_deter_bias: Tensor
+    in_deter_scale: Tensor
+    in_stoch: Tensor
+    in_stoch_bias: Tensor
+    in_stoch_scale: Tensor
+    shared: Tensor
+    own: Tensor
+    recurrent_bias: Tensor
+    recurrent_scale: Tensor
+    gates: Tensor
+    gates_bias: Tensor
+    head: Tensor
+    head_scale: Tensor
+    logits: Tensor
+    logits_bias: Tensor
 
 
 PRODUCTS = ("in_deter", "in_stoch", "shared", "own", "gates", "head", "second", "logits")
@@ -69,12 +81,22 @@ def model(sizes: Sizes, rows: int, weights: dict[str, Tensor]) -> Model:
     return Model(rows=rows, **sizes._asdict(), **{name: weight.data_ptr() for name, weight in weights.items()})
 
 
-Trace = namedtuple(
-    "Trace",
-    "before_deter before_stoch pre_deter pre_stoch shared pre_recurrent recurrent gates deter pre_head head probs "
-    "stoch",
-)
-"""The intermediate values of all steps, each ``[T, M, width]``."""
+class Trace(NamedTuple):
+    """The intermediate values of all steps, each ``[T, M, width]``."""
+
+    before_deter: Tensor
+    before_stoch: Tensor
+    pre_deter: Tensor
+    pre_stoch: Tensor
+    shared: Tensor
+    pre_recurrent: Tensor
+    recurrent: Tensor
+    gates: Tensor
+    deter: Tensor
+    pre_head: Tensor
+    head: Tensor
+    probs: Tensor
+    stoch: Tensor
 
 
 def _trace(s: Sizes, steps: int, rows: int) -> Trace:

@@ -44,7 +44,11 @@ class Uploads:
         self, run: Path, upload: Upload, export: Export, put: Callable[[Path, str], None], drop: Callable[[str], None]
     ) -> None:
         """``put(file, folder)`` sends one file; ``drop(folder)`` deletes a folder there, if the tracker can."""
-        self.run, self.upload, self.export, self.put, self.drop = run, upload, export, put, drop
+        self.run: Path = run
+        self.upload: Upload = upload
+        self.export: Export = export
+        self.put: Callable[[Path, str], None] = put
+        self.drop: Callable[[str], None] = drop
         self.there: set[str] = set()  # names of the checkpoints at the tracker
         self._whole: set[str] = set()  # of those the ones that this process has sent
         self._seen: dict[Path, tuple[int, int]] = {}  # files as they were sent: time of the last change, and size

@@ -222,7 +222,8 @@ class Tail:
     """Reads the lines that were appended to a ``metrics.jsonl`` since the last time."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.offset = path, 0
+        self.path: Path = path
+        self.offset: int = 0
 
     def read(self) -> list[dict[str, Any]]:
         """Return the new complete lines; damaged ones are skipped."""
@@ -244,7 +245,9 @@ class Lane:
 
     def __init__(self, name: str, metrics: Path, total: int, unit: str = "steps") -> None:
         """``total`` is the length of the run in steps; ``unit`` is their name in the display."""
-        self.name, self.total, self.unit = name, total, unit
+        self.name: str = name
+        self.total: int = total
+        self.unit: str = unit
         self.state: LaneState = "waiting"
         self.note: str = ""  # a few words on its state; empty if ``state`` says enough
         self.tail: Tail = Tail(metrics)
@@ -294,7 +297,9 @@ class Board:
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         """``lanes``: none shows nothing. ``stream``: default standard output; only a terminal shows the ``title``."""
-        self.lanes, self.title, self.now = lanes, title, now
+        self.lanes: Sequence[Lane] = lanes
+        self.title: str = title
+        self.now: Callable[[], float] = now
         self.stream: TextIO = sys.stdout if stream is None else stream
         self.since: float = now()
         self.last: float = self.since

@@ -97,7 +97,9 @@ class Guarded:
 
     def __init__(self, sink: Sink, what: str = "", errors: type[Exception] = OSError) -> None:
         """``what``: the sink in messages, if not its class. ``errors``: those that do not end the run."""
-        self.sink, self.errors, self.failed = sink, errors, False
+        self.sink: Sink = sink
+        self.errors: type[Exception] = errors
+        self.failed: bool = False
         self.name: str = what or f"the sink {type(sink).__name__}"
 
     def write(self, values: Values, step: int) -> None:

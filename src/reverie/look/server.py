@@ -59,7 +59,8 @@ class Guard:
     """Lets in who has the token, from a page of this server, under a name of this machine."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
-        self.app, self.token = app, token
+        self.app: ASGIApp = app
+        self.token: str = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -176,7 +177,9 @@ class Looker:
 
     def __init__(self, folder: Path, options: Mapping[str, Any] | None = None, data: str | None = None) -> None:
         """``options`` of :func:`reverie.load`. ``data``: what recorded episodes are read from; None: from the run."""
-        self.folder, self.options, self.data = folder, dict(options or {}), data
+        self.folder: Path = folder
+        self.options: dict[str, Any] = dict(options or {})
+        self.data: str | None = data
         self.runs: dict[str, Path] = runs_in(folder)
         self.single: bool = list(self.runs) == ["."]
         self.worker: ThreadPoolExecutor = ThreadPoolExecutor(1, "look")

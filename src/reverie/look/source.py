@@ -106,7 +106,8 @@ class Pictures:
 
     def __init__(self, agent: Agent, dreamt: Collection[str] | None) -> None:
         """``dreamt``: the observations that dreams have. None: there are none, and the environment's pictures do."""
-        self.agent, self.dreamt = agent, dreamt
+        self.agent: Agent = agent
+        self.dreamt: Collection[str] | None = dreamt
         self._closing = contextlib.ExitStack()
         self._paint = None if dreamt is None else self._closing.enter_context(painting(agent, dreamt))
         self._image = next((key for key, part in agent.obs_spec.items() if part.kind == "image"), None)

@@ -76,7 +76,7 @@ class Inputs(nn.Module):
         self.vectors: dict[str, ObsPart] = {key: spec[key] for key in sorted(spec) if key not in read}
         self.dtype = dtype
         self.encoder: Any = cfg.encoder.build(read) if read else None
-        self.width = sum(part.width for part in self.vectors.values())
+        self.width: int = sum(part.width for part in self.vectors.values())
         self.width += 0 if self.encoder is None else self.encoder.width
         self.memory: Remembers | None = None if memory is None else memory.build(self.width)
         if self.memory is not None:
