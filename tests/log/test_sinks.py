@@ -9,7 +9,7 @@ from logs import logged
 
 from reverie.core.clock import Clock
 from reverie.log import sinks
-from reverie.log.metrics import FINAL, JsonlSink, read_metrics
+from reverie.log.metrics import FINAL, JsonlSink, read_metrics, series_of
 from reverie.log.sinks import Guarded, Outputs, TensorBoardSink, VideoSink
 from reverie.run.checkpoint import export
 
@@ -29,8 +29,9 @@ def test_one_object_a_flush_readable_at_once(tmp_path):
 def test_not_finite_is_null_and_read_as_nan(tmp_path):
     path = logged(tmp_path / "m.jsonl", [(1, {"a": math.nan, "b": math.inf, "c": 1.0})])
     assert json.loads(path.read_text()) == {"step": 1, "a": None, "b": None, "c": 1.0}
-    row = read_metrics(path)[0]
-    assert (math.isnan(row["a"]), row["c"]) == (True, 1.0)
+    rows = read_metrics(path)
+    assert (math.isnan(rows[0]["a"]), rows[0]["c"]) == (True, 1.0)
+    assert [len(series_of(rows, name)[1]) for name in ("a", "c", "absent")] == [0, 1, 0]
 
 
 def test_truncated_last_line_is_skipped_and_then_cut(tmp_path):
