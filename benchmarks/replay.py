@@ -29,7 +29,7 @@ import torch
 from machine import child, machine, write
 
 from reverie.core.machine import keep_freed_memory
-from reverie.core.specs import ActionPart, ActionSpec, ExtraPart, ObsPart
+from reverie.core.specs import ActionPart, ActionSpec, Column, ObsPart
 from reverie.core.types import Step, Update, Window
 from reverie.replay.config import ReplayConfig
 from reverie.replay.replay import Replay
@@ -38,7 +38,7 @@ ENVS, ROWS, SECONDS = 8, 100_000, 0.5
 IMAGE = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}
 SMALL = {"vector": ObsPart(kind="vector", shape=(1,), dtype="float32")}
 ACTION = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(6,))})
-LATENTS = {"deter": ExtraPart(shape=(2048,), dtype="float32"), "stoch": ExtraPart(shape=(32, 16), dtype="float32")}
+LATENTS = {"deter": Column(shape=(2048,), dtype="float32"), "stoch": Column(shape=(32, 16), dtype="float32")}
 SAMPLERS: dict[str, dict[str, Any]] = {
     "uniform": {},
     "recency": {"fractions.uniform": 0, "fractions.recency": 1},
@@ -56,13 +56,13 @@ MUJOCO = {"observation": ObsPart(kind="vector", shape=(17,), dtype="float32")}
 FORCES = ActionSpec(parts={"action": ActionPart(kind="continuous", size=6)})
 
 
-def build(config: ReplayConfig, obs: dict[str, ObsPart], extras: dict[str, ExtraPart], batch: int) -> Replay:
+def build(config: ReplayConfig, obs: dict[str, ObsPart], extras: dict[str, Column], batch: int) -> Replay:
     window = Window(batch=batch, length=64, context=1, crosses_episodes=True)
     return config.build(obs_spec=obs, action_spec=ACTION, extra_spec=extras, num_envs=ENVS, window=window, seed=0)
 
 
 def one_step(
-    obs: dict[str, ObsPart], extras: dict[str, ExtraPart], action: ActionSpec = ACTION, envs: int = ENVS
+    obs: dict[str, ObsPart], extras: dict[str, Column], action: ActionSpec = ACTION, envs: int = ENVS
 ) -> tuple[Step, torch.Tensor, dict[str, Any]]:
     """What one step of all environments gives to a replay."""
     flag = torch.zeros(envs, dtype=torch.bool)

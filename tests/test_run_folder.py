@@ -19,7 +19,7 @@ from reverie.api import train_config as train
 from reverie.cli import main
 from reverie.core.errors import DataError, RunError
 from reverie.core.files import write_json
-from reverie.core.lock import FolderLock
+from reverie.core.lock import folder_lock
 from reverie.core.spaces import ActionCodec
 from reverie.core.specs import ActionSpec, ObsPart, signature
 from reverie.experiment.config import ExperimentConfig
@@ -95,7 +95,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_left_alone(run: Path) -> Non
 
 
 def test_a_run_that_is_being_written_can_be_read_but_not_trained(run: Path) -> None:
-    with FolderLock(run):
+    with folder_lock(run):
         with pytest.raises(RunError, match=r"run is in use by process \d+ on host"):
             train(CONFIG.merge({"steps": 90}), env=Steps, run=run)
         agent = load(run, env=Steps)

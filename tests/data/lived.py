@@ -3,7 +3,7 @@
 import torch
 
 from reverie.core.columns import columns_of
-from reverie.core.specs import ActionPart, ActionSpec, ExtraPart, ObsPart
+from reverie.core.specs import ActionPart, ActionSpec, Column, ObsPart
 from reverie.core.types import Step, Update
 from reverie.replay.config import ReplayConfig
 from reverie.replay.replay import Replay
@@ -14,7 +14,7 @@ OBS = {
     "pixels": ObsPart(kind="image", shape=(3, 2, 1), dtype="uint8"),
 }
 ACTION = ActionSpec(parts={"a": ActionPart(kind="categorical", classes=(3,))})
-EXTRA = {"deter": ExtraPart(shape=(2,), dtype="float16"), "stoch": ExtraPart(shape=(), dtype="uint8")}
+EXTRA = {"deter": Column(shape=(2,), dtype="float16"), "stoch": Column(shape=(), dtype="uint8")}
 
 
 class Lived:

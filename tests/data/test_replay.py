@@ -9,7 +9,7 @@ from lived import ACTION, OBS, Lived
 
 from reverie.core.columns import columns_of
 from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.core.specs import ExtraPart
+from reverie.core.specs import Column
 from reverie.core.types import Update, Window
 from reverie.replay.storage import DeviceStorage, HostStorage
 
@@ -18,8 +18,8 @@ KINDS = pytest.mark.parametrize("kind", [HostStorage, DeviceStorage])
 
 @KINDS
 def test_what_nobody_stored_is_blank(kind):
-    extras = {"return": ExtraPart(shape=(), dtype="float32", blank=-np.inf),
-              "latent": ExtraPart(shape=(2,), dtype="float32")}  # fmt: skip
+    extras = {"return": Column(shape=(), dtype="float32", blank=-np.inf),
+              "latent": Column(shape=(2,), dtype="float32")}  # fmt: skip
     columns = {name: spec for name, spec in columns_of(OBS, ACTION, extras).items() if name.startswith("extras/")}
     storage = kind(columns, 2, 5, *([torch.device("cpu")] if kind is DeviceStorage else []))
     for _ in range(5):

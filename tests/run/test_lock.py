@@ -13,13 +13,13 @@ import pytest
 
 from reverie.core import lock as module
 from reverie.core.errors import RunError
-from reverie.core.lock import FolderLock
+from reverie.core.lock import folder_lock
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from reverie.core.lock import FolderLock
-with FolderLock(Path(sys.argv[1])):
+from reverie.core.lock import folder_lock
+with folder_lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -31,14 +31,14 @@ def test_another_process_is_named_and_a_killed_one_forgotten(tmp_path):
     assert holder.stdout.readline() == "held\n"
     with (
         pytest.raises(RunError, match=f"is in use by process {holder.pid} on host"),
-        FolderLock(tmp_path),
+        folder_lock(tmp_path),
     ):
         pass
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     holder.stdout.close()
     assert (tmp_path / ".lock").exists()
-    with FolderLock(tmp_path):
+    with folder_lock(tmp_path):
         said = json.loads((tmp_path / ".lock").read_text())
         assert said == {"pid": os.getpid(), "host": socket.gethostname()}
     assert not list(tmp_path.iterdir())
@@ -48,10 +48,10 @@ def test_who_holds_it_deletes_what_a_killed_process_left_half_written(tmp_path):
     others = ["config.yaml", ".hidden", ".notes.part"]
     for name in (".config.yaml.77.part", ".metrics.jsonl.4194304.part", *others):
         (tmp_path / name).write_text("")
-    with FolderLock(tmp_path):
+    with folder_lock(tmp_path):
         assert sorted(path.name for path in tmp_path.iterdir()) == sorted([".lock", *others])
         (tmp_path / ".eval.json.77.part").write_text("")
-        with pytest.raises(RunError, match="is in use"), FolderLock(tmp_path):
+        with pytest.raises(RunError, match="is in use"), folder_lock(tmp_path):
             pass
         assert (tmp_path / ".eval.json.77.part").exists()
 
@@ -67,6 +67,6 @@ def test_a_file_that_its_last_owner_deleted_is_not_a_lock(tmp_path, monkeypatch)
 
     os_open = os.open
     monkeypatch.setattr(module.os, "open", open_then_lose)
-    with FolderLock(tmp_path):
+    with folder_lock(tmp_path):
         assert (tmp_path / ".lock").exists()
     assert len(opened) == 2

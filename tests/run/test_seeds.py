@@ -24,7 +24,7 @@ from reverie.cli.train import read_seeds
 from reverie.core import signals
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.lock import FolderLock
+from reverie.core.lock import folder_lock
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.metrics import JsonlSink
 from reverie.run import signals as run_signals
@@ -217,7 +217,7 @@ def test_an_error_here_lets_the_children_save_and_end(stage: type[Actor], monkey
         train_seeds(CONFIG, range(3), jobs=3, run="all")
     assert [actor.told for actor in stage.cast[1:]] == [[signal.SIGTERM], [signal.SIGTERM]]
     assert all(actor.ended for actor in stage.cast)
-    with FolderLock(Path("all")):  # it is free
+    with folder_lock(Path("all")):  # it is free
         pass
 
 
@@ -260,7 +260,7 @@ def test_folders_of_something_else_are_left_alone(stage: type[Actor], elsewhere:
         train_seeds(CONFIG.merge({"env.id": "Acrobot-v1"}), [0], run="all")
     with pytest.raises(RunError, match="run with algorithm 'dreamer_v3', not 'td3'"):
         train_seeds(ExperimentConfig(algo=TD3Config()), [0], run="all")
-    with FolderLock(Path("all")), pytest.raises(RunError, match="is in use by process"):
+    with folder_lock(Path("all")), pytest.raises(RunError, match="is in use by process"):
         train_seeds(CONFIG, [0, 1], run="all")
     assert began(stage) == [0]
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import reverie
-from reverie.core.clock import LooseRatio
+from reverie.core.clock import Ratio
 from reverie.core.columns import Column
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -119,7 +119,7 @@ def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: 
 
 def test_learner_and_actors_wait_only_beyond_the_slack() -> None:
     """Ratio 0.5, slack 2, counted from step 10 on."""
-    ratio = LooseRatio(0.5, 2.0)
+    ratio = Ratio(0.5, 2.0)
     assert ratio.waits
     assert ratio.room == 4  # env steps until updates / ratio + slack / ratio
     assert [ratio.due(10) for _ in range(4)] == [1, 1, 0, 0]  # two ahead
@@ -130,16 +130,16 @@ def test_learner_and_actors_wait_only_beyond_the_slack() -> None:
     assert ratio.room == -2  # 14 steps x 0.5 - 4 updates = 3: one more than the slack
     assert [ratio.due(24), ratio.room] == [1, 0]
     assert [ratio.due(24), ratio.room] == [1, 2]
-    assert [ratio.remaining(), ratio.remaining(), ratio.room] == [1, 0, 4]  # at the end of a run
+    assert [ratio.whole(), ratio.whole(), ratio.room] == [1, 0, 4]  # at the end of a run
 
 
 def test_without_bound_the_learner_never_waits_once_it_has_begun() -> None:
-    ratio = LooseRatio(0.5, float("inf"))
+    ratio = Ratio(0.5, float("inf"))
     assert ratio.waits
     assert [ratio.due(10) for _ in range(50)] == [1] * 50
     assert ratio.room == float("inf")
     assert ratio.state_dict()["credit"] == -1.0  # no debt for a resumed run with a bound
-    assert LooseRatio(0.0, float("inf")).due(10) == 0
+    assert Ratio(0.0, float("inf")).due(10) == 0
 
 
 # ---------------------------------------------------------------- what arrives

@@ -20,7 +20,7 @@ from reverie.core.discover import algorithm_config, algorithm_name, algorithms
 from reverie.core.errors import ConfigError, plural, unwritten
 from reverie.core.learners import averaged, is_distributed
 from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
-from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.core.specs import ActionSpec, Column, ObsSpec
 from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.nn.actor_critic import NetworkConfig, kind_of
 from reverie.nn.memory import MEMORY, Memory
@@ -296,7 +296,7 @@ class Algorithm(nn.Module):
     """
 
     window: Window
-    extra_spec: Mapping[str, ExtraPart]
+    extra_spec: Mapping[str, Column]
     device: torch.device
     _policy: Policy[Any]
     tapes: ClassVar[bool] = False
@@ -507,7 +507,7 @@ class ModelFree(Algorithm):
         self.preprocess: Preprocessor = cfg.preprocessor(obs_spec)
         self.burn_in: int = getattr(cfg.networks, "burn_in", 0)
         self.window: Window = self.preprocess.window(cfg.batch_size, cfg.batch_length, self.burn_in)
-        self.extra_spec: dict[str, ExtraPart] = {}
+        self.extra_spec: dict[str, Column] = {}
         self.memories: Memories | None = None
         self.optims: dict[str, Adam] = {}
 
@@ -527,7 +527,7 @@ class ModelFree(Algorithm):
         if not memories.own:
             return policy
         self.memories = memories
-        self.extra_spec = {MEMORY: ExtraPart(shape=(memories.width,), dtype="float32")}
+        self.extra_spec = {MEMORY: Column(shape=(memories.width,), dtype="float32")}
         return RememberingPolicy(policy, memories, self.device)
 
     @property

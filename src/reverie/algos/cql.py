@@ -22,7 +22,7 @@ from reverie.core.bounds import Above, AtLeast, Finite, Rate, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import RowAnnotator, RowStorage
-from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
+from reverie.core.specs import EXTRAS, ActionSpec, Column, ObsSpec
 from reverie.core.types import FLAGS, Batch, Obs, Stats, Step, Update
 from reverie.nn.actor_critic import NetworkConfig, draws, values_of
 from reverie.nn.exploration import SampledPolicy
@@ -265,8 +265,8 @@ class CQL(SAC):
         if isinstance(cfg.conservatism, Lagrange) and self.objective.log_multiplier is not None:
             self.optims["multiplier"] = Adam([self.objective.log_multiplier], cfg.conservatism.lr)
         if cfg.floor is not None:
-            self.extra_spec: dict[str, ExtraPart] = {
-                RETURN: ExtraPart(shape=(), dtype="float32", blank=-math.inf, kept=False)
+            self.extra_spec: dict[str, Column] = {
+                RETURN: Column(shape=(), dtype="float32", blank=-math.inf, kept=False)
             }
             self._policy = Unreturned(self.objective.actor, device)
 

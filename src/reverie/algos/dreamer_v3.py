@@ -29,7 +29,7 @@ from reverie.algos.world_model import (
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
-from reverie.core.specs import ActionSpec, ExtraPart, ObsPart, ObsSpec, observed
+from reverie.core.specs import ActionSpec, Column, ObsPart, ObsSpec, observed
 from reverie.core.types import Batch, Metrics, Stats, Update, Window
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import TwoHot, log_of
@@ -330,19 +330,19 @@ class DreamerV3(ActorCritic, Dreamer):
         parts = (self.world, self.actor, self.critic)
         self.optim: Optim = cfg.optim.build([p for part in parts for p in part.parameters()])
         self._policy = LatentPolicy(self)
-        self.extra_spec: dict[str, ExtraPart] = self._extra_spec()
+        self.extra_spec: dict[str, Column] = self._extra_spec()
 
     # ------------------------------------------------------------------ stored latents
 
-    def _extra_spec(self) -> dict[str, ExtraPart]:
+    def _extra_spec(self) -> dict[str, Column]:
         c = self.cfg
         if not c.replay_context:
             return {}
         # float16 keeps more of numbers in [-1, 1] than bfloat16, but ends at 65,504.
         real = "float16" if c.precision != "float32" and self.world.rssm.bounded else "float32"
         number = "uint8" if c.rssm.classes <= 255 else "int16"
-        classes = ExtraPart(shape=(c.rssm.stoch,), dtype=number)
-        return {"deter": ExtraPart(shape=(c.rssm.deter,), dtype=real), "classes": classes}
+        classes = Column(shape=(c.rssm.stoch,), dtype=number)
+        return {"deter": Column(shape=(c.rssm.deter,), dtype=real), "classes": classes}
 
     def pack(self, latent: Latent) -> dict[str, Tensor]:
         """Return latents ``[..., D]``, ``[..., S, C]`` as columns: h itself, z as class indices ``[..., S]``.

@@ -13,7 +13,7 @@ from reverie.algos.base import ModelFree, ValueConfig, check_sequences
 from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.errors import ConfigError
 from reverie.core.learners import average
-from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.core.specs import ActionSpec, Column, ObsSpec
 from reverie.core.types import FLAGS, Batch, Stats, Update, Window
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.memory import MEMORY
@@ -193,7 +193,7 @@ class OnPolicy(ModelFree, ABC):
         self.to(device)
         self.optim: Optim = self.build_optim()
         if network.width:
-            self.extra_spec: dict[str, ExtraPart] = {MEMORY: ExtraPart(shape=(network.width,), dtype="float32")}
+            self.extra_spec: dict[str, Column] = {MEMORY: Column(shape=(network.width,), dtype="float32")}
             self._policy = RecurrentPolicy(network, device)
         else:
             self._policy = SampledPolicy(network.actor, device)

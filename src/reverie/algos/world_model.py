@@ -18,7 +18,7 @@ from reverie.algos.imagination import ActionDraw, Dream, Legal, open_loop, stack
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.specs import MASK, ActionSpec, ExtraPart, ObsPart, ObsSpec, observed
+from reverie.core.specs import MASK, ActionSpec, Column, ObsPart, ObsSpec, observed
 from reverie.core.types import Batch, Metrics, Mode, Obs, Stats, Step, Window
 from reverie.nn.decoder import DenseDecoderConfig, Prediction
 from reverie.nn.encoder import ARRIVAL, DenseEncoderConfig
@@ -497,7 +497,7 @@ class DenseDreamer(Dreamer):
 
     stats: ClassVar[type[Stats]] = DenseDreamerStats
     cfg: DenseDreamerConfig
-    extra_spec: Mapping[str, ExtraPart]
+    extra_spec: Mapping[str, Column]
     optims: dict[str, Optim]
     samples = 1
     """Posterior samples of each row."""

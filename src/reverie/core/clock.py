@@ -11,24 +11,50 @@ from reverie.core.types import State
 
 
 class Ratio:
-    """Number of updates due so that ``updates = ratio x env steps``, from the first ``due`` on; fractions are kept."""
+    """Number of updates due so that ``updates = ratio x env steps``, from the first ``due`` on; fractions are kept.
 
-    def __init__(self, ratio: float) -> None:
+    With ``slack`` updates and env steps may each be that many updates ahead; if it is infinite, nobody waits.
+    """
+
+    def __init__(self, ratio: float, slack: float | None = None) -> None:
         self.ratio = ratio
+        self.one_at_a_time: bool = slack is not None
+        self.slack: float = slack or 0.0
         self.credit: float = 0.0
         self.seen: int | None = None
 
     def due(self, env_steps: int) -> int:
-        """Return the whole updates due since the last call; the fraction stays in ``credit``."""
-        self._earn(env_steps)
-        whole = int(self.credit + 1e-9)  # 10 x 0.1 is one whole update
-        self.credit = max(0.0, self.credit - whole)
-        return whole
-
-    def _earn(self, env_steps: int) -> None:
+        """Return the updates to make now; with slack at most one, as rows may have arrived after it."""
         if self.seen is not None:
             self.credit += max(0, env_steps - self.seen) * self.ratio
         self.seen = env_steps
+        if not self.one_at_a_time:
+            return self.whole()
+        if self.slack == math.inf:
+            self.credit = 0.0  # a run that is resumed with a bound begins without debts
+        if self.waits:
+            return 0
+        self.credit -= 1.0
+        return 1
+
+    def whole(self) -> int:
+        """Return all whole updates that are due still; the fraction stays in ``credit``."""
+        whole = max(0, int(self.credit + 1e-9))  # 10 x 0.1 is one whole update
+        if whole:
+            self.credit = max(0.0, self.credit - whole)
+        return whole
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next update has to wait for env steps."""
+        return self.seen is None or not self.ratio or self.credit - 1.0 < -self.slack - 1e-9
+
+    @property
+    def room(self) -> float:
+        """Env steps that may be taken before the next update, if learning has started."""
+        if not self.ratio or self.slack == math.inf:
+            return math.inf
+        return math.ceil((max(1.0, self.slack) - self.credit) / self.ratio - 1e-9)
 
     @property
     def counts(self) -> bool:
@@ -48,42 +74,6 @@ class Ratio:
         self.credit, self.seen = float(state["credit"]), state["seen"]
 
 
-class LooseRatio(Ratio):
-    """A ratio that updates and env steps may each be ``slack`` updates ahead of; if it is infinite, nobody waits."""
-
-    def __init__(self, ratio: float, slack: float) -> None:
-        super().__init__(ratio)
-        self.slack = slack
-
-    def due(self, env_steps: int) -> int:
-        """Return 1 if an update may be made now, else 0: one at a time, as rows may have arrived after it."""
-        self._earn(env_steps)
-        if self.slack == math.inf:
-            self.credit: float = 0.0  # a run that is resumed with a bound begins without debts
-        if self.waits:
-            return 0
-        self.credit -= 1.0
-        return 1
-
-    def remaining(self) -> int:
-        """Return the whole updates that are due still, at the end of a run."""
-        whole = max(0, int(self.credit + 1e-9))
-        self.credit -= whole
-        return whole
-
-    @property
-    def waits(self) -> bool:
-        """Whether the next update has to wait for env steps."""
-        return self.seen is None or not self.ratio or self.credit - 1.0 < -self.slack - 1e-9
-
-    @property
-    def room(self) -> float:
-        """Env steps that may be taken before the next update, if learning has started."""
-        if not self.ratio or self.slack == math.inf:
-            return math.inf
-        return math.ceil((max(1.0, self.slack) - self.credit) / self.ratio - 1e-9)
-
-
 @dataclass
 class Clock:
     """Counters of a run.
@@ -98,7 +88,7 @@ class Clock:
     action_repeat: int = 1
     on_policy: bool = False  # whether all windows that there are become updates at once: those of a whole rollout
     slack: float | None = None
-    """Updates by which the ratio need not hold, see :class:`LooseRatio`. None: it holds in every turn."""
+    """Updates by which the ratio need not hold, see :class:`Ratio`. None: it holds in every turn."""
     unit: Literal["steps", "updates"] = "steps"
     """What the length, the logs and the periods count: env steps, or updates where nothing is collected."""
     env_steps: int = 0
@@ -117,7 +107,7 @@ class Clock:
     speaks: bool = True  # whether this process tells the user about signals: of several learners, one does
 
     def __post_init__(self) -> None:
-        self.ratio = Ratio(self.replay_ratio) if self.slack is None else LooseRatio(self.replay_ratio, self.slack)
+        self.ratio = Ratio(self.replay_ratio, self.slack)
 
     @property
     def frames(self) -> int:
@@ -159,8 +149,8 @@ class Clock:
         if self.unit == "updates":
             return 1
         due = self.ratio.due(self.env_steps)
-        if self.env_steps >= self.length and isinstance(self.ratio, LooseRatio):
-            due += self.ratio.remaining()
+        if self.env_steps >= self.length:
+            due += self.ratio.whole()
         self.promised = self.updates + due
         return due
 

@@ -5,9 +5,7 @@ The copies are definitions: ``kernels/rows.py`` does the same in one compiled ca
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,36 +14,21 @@ from torch import Tensor
 
 from reverie.core.accelerate import accelerated
 from reverie.core.errors import DataError
-from reverie.core.specs import EXTRAS, ActionSpec, ExtraPart, ObsSpec
+from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
+from reverie.core.specs import Column as Column
 from reverie.core.types import FLAGS
 
 StepRows = Mapping[str, Tensor | np.ndarray]
 """One row of each of N streams by column, ``[N, ...]``, on any device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """Shape and dtype of one field of a row; for the other attributes see ``ExtraPart``."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    blank: float = 0.0
-    kept: bool = True
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one row."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-
-def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ExtraPart]) -> dict[str, Column]:
+def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, Column]) -> dict[str, Column]:
     """Return the columns of a row: ``obs/<key>``, ``extras/<key>``, and the fixed ones under their names."""
     columns = {f"obs/{key}": Column(part.shape, part.dtype) for key, part in obs.items()}
     columns["action"] = Column((action.width,), "float32")
     columns["reward"] = Column((), "float32")
     columns |= {name: Column((), "bool") for name in FLAGS}
-    extra = {f"{EXTRAS}{key}": Column(part.shape, part.dtype, part.blank, part.kept) for key, part in extras.items()}
-    return columns | extra
+    return columns | {f"{EXTRAS}{key}": column for key, column in extras.items()}
 
 
 def check_columns(

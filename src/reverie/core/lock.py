@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
+import fcntl
 import json
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
 
 from reverie.core.errors import RunError
 from reverie.core.files import delete_staged, remedy, writing
 
-fcntl: Any = importlib.import_module("fcntl") if importlib.util.find_spec("fcntl") else None
-"""None on Windows, where nothing is locked."""
+LOCK = ".lock"
+"""Name of the lock file in a folder."""
 
 held: set[int] = set()
 """File descriptors of the locks of this process."""
@@ -29,90 +29,73 @@ def forget() -> None:
     held.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget)
+os.register_at_fork(after_in_child=forget)
 
 
-class FileLock:
-    """While entered, no other process can enter the lock of the same path, a file that names its process."""
+@contextlib.contextmanager
+def file_lock(path: Path, guarded: Path, instead: str) -> Iterator[None]:
+    """Within, no other process enters the lock of the same ``path``, a file that names its process.
 
-    def __init__(self, path: Path, guarded: Path, instead: str) -> None:
-        """``guarded``: what only one process may write, ``instead``: what else to choose, both for messages."""
-        self.path = path
-        self.guarded = guarded
-        self.instead = instead
-        self.descriptor: int | None = None
-
-    def __enter__(self) -> Self:
-        """Take the lock."""
-        if fcntl is None:
-            return self
-        while True:
-            try:
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            except OSError as error:
-                raise RunError(f"cannot write to {self.path.parent}: {error.strerror}. {remedy(error)}") from error
-            if self._take(descriptor):
-                return self
-            os.close(descriptor)
-
-    def __exit__(self, *error: object) -> None:
-        if self.descriptor is not None:
-            with contextlib.suppress(OSError):
-                self.path.unlink()  # while locked: a process that has opened this file notices in ``_take``
-            os.close(self.descriptor)
-            held.discard(self.descriptor)
-            self.descriptor = None
-
-    def _take(self, descriptor: int) -> bool:
-        """Lock the open file; return False if its last owner deleted it meanwhile."""
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            used = f"{self.guarded} is in use by {self._owner()}"
-            raise RunError(f"{used}. Wait until it has finished, or choose {self.instead}.") from None
-        except OSError:  # a file system without locks
-            pass
-        try:
-            if os.stat(self.path).st_ino != os.fstat(descriptor).st_ino:
-                return False
-        except FileNotFoundError:
-            return False
-        with contextlib.suppress(OSError):  # a full disk: who holds the lock is only needed for messages
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
-        self.descriptor = descriptor
-        held.add(descriptor)
-        return True
-
-    def _owner(self) -> str:
-        try:
-            said = json.loads(self.path.read_text())
-            return f"process {said['pid']} on host {said['host']}"
-        except (OSError, ValueError, KeyError, TypeError):
-            return "another process"
+    ``guarded``: what only one process may write, ``instead``: what else to choose, both for messages.
+    """
+    descriptor = None
+    while descriptor is None:
+        descriptor = _locked(path, guarded, instead)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()  # while locked: a process that has opened this file notices in ``_locked``
+        os.close(descriptor)
+        held.discard(descriptor)
 
 
-LOCK = ".lock"
-"""Name of the lock file in a folder."""
+def _locked(path: Path, guarded: Path, instead: str) -> int | None:
+    """Open and lock the file; return its descriptor, or None if its last owner deleted it meanwhile."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise RunError(f"cannot write to {path.parent}: {error.strerror}. {remedy(error)}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        used = f"{guarded} is in use by {_owner(path)}"
+        raise RunError(f"{used}. Wait until it has finished, or choose {instead}.") from None
+    except OSError:  # a file system without locks
+        pass
+    try:
+        mine = os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        mine = False
+    if not mine:
+        os.close(descriptor)
+        return None
+    with contextlib.suppress(OSError):  # a full disk: who holds the lock is only needed for messages
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
+    held.add(descriptor)
+    return descriptor
 
 
-class FolderLock(FileLock):
-    """The lock of a folder that one process writes."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder / LOCK, folder, "another run folder")
-
-    def __enter__(self) -> Self:
-        """Take the lock, and delete the unfinished files that a killed process left in the folder."""
-        super().__enter__()
-        delete_staged(self.guarded)
-        return self
+def _owner(path: Path) -> str:
+    try:
+        said = json.loads(path.read_text())
+        return f"process {said['pid']} on host {said['host']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
 
 
-def lock_of(target: Path) -> FileLock:
+@contextlib.contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder that one process writes; delete the unfinished files that a killed one left there."""
+    with file_lock(folder / LOCK, folder, "another run folder"):
+        delete_staged(folder)
+        yield
+
+
+def lock_of(target: Path) -> AbstractContextManager[None]:
     """Return the lock of a file or folder that does not exist yet: ``.name.lock`` beside it; makes its folder."""
     with writing(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(target.with_name(f".{target.name}.lock"), target, "another name")
+    return file_lock(target.with_name(f".{target.name}.lock"), target, "another name")

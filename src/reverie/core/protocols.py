@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.specs import ActionSpec, ExtraPart, ObsSpec
+from reverie.core.specs import ActionSpec, Column, ObsSpec
 from reverie.core.types import Batch, Metrics, Mode, State, Step, Update, Window
 
 S = TypeVar("S")
@@ -120,7 +120,7 @@ class Algorithm(Protocol):
     """A learner: it owns networks and optimisers, is updated with batches, and provides a policy."""
 
     window: Window
-    extra_spec: Mapping[str, ExtraPart]
+    extra_spec: Mapping[str, Column]
     device: torch.device
 
     @property

@@ -122,16 +122,21 @@ class ActionSpec:
         return out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtraPart:
-    """A column that a policy stores with each row, such as the latent state it held there."""
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field of each row: of the environment, or an extra one, such as the latent state that the policy held there."""
 
     shape: tuple[int, ...]
     dtype: str
     blank: float = 0.0
-    """Value of rows for which nothing was stored."""
+    """Extra columns: value of rows for which nothing was stored."""
     kept: bool = True
     """Whether checkpoints hold the column. If not, it is blank after resuming, or computed from the rows again."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
 # ---------------------------------------------------------------- signatures: specs as plain values, to compare

@@ -26,7 +26,7 @@ from reverie.core.images import ImageOptions
 from reverie.core.masks import check_recorded, check_taken, with_choice
 from reverie.core.rows import Rows, check_rows, episodes_of
 from reverie.core.spaces import ActionCodec, ObsCodec, columns_in
-from reverie.core.specs import MASK, ActionSpec, ExtraPart, ObsSpec
+from reverie.core.specs import MASK, ActionSpec, Column, ObsSpec
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import About, Reader, ReadOptions
@@ -58,7 +58,7 @@ class DatasetConfig(ReadOptions):
 
     def build(
         self, rows: Recorded, *, window: Window, seed: int, batch_sampler: BatchSamplerConfig | None = None,
-        extra_spec: Mapping[str, ExtraPart] | None = None, scratch: Path | None = None,
+        extra_spec: Mapping[str, Column] | None = None, scratch: Path | None = None,
         parts: Iterator[Rows] | None = None,
     ) -> Dataset:  # fmt: skip
         """Read all ``rows`` and return them as a dataset of ``window``, drawn with ``seed``; uniformly by default.

@@ -43,6 +43,8 @@ Steps are cheap beside updates, and random ones must find the goal a few times."
 
 # For a machine without a GPU, so that a run takes about an hour on two cores; values are ours.
 _CPU: Settings = CPU | {"size": "nano", "env.vector": "serial", "schedule.eval_every": 10_000}
+_CPU_IMAGES = _CPU | FEW_UPDATES
+_CPU_GRIDS = _CPU | {"steps": 40_000}
 
 _EARLIER: Settings = {f"algo.{part}.units": 64 for part in ("reward", "cont", "actor", "critic")} | {
     "threads": 1, "steps": 20_000, "replay_ratio": 0.4, "random_steps": 500, "learning_starts": 500, "env.num": 4,
@@ -76,7 +78,21 @@ V2_DMC: Settings = V2 | {
 }
 """DreamerV2 on DeepMind Control, from states or from pixels."""
 
+WORKERS: Settings = {"env.num": 16, "env.vector": "process"}
 PIXELS: Settings = {"env.pixels": "only", "env.resize": (64, 64)}
+DMC: Settings = {"env.id": "dm_control/walker-walk-v0", **WORKERS}
+MINIGRID: Settings = {"steps": 500_000, "train_ratio": 512, "env.id": "MiniGrid-DoorKey-5x5-v0", "env.num": 4}
+MINATAR: Settings = {"steps": 2_000_000, "train_ratio": 128, "env.id": "MinAtar/Breakout-v1", "env.num": 8}
+
+ATARI: Settings = {
+    "env.id": "ALE/Pong-v5", "env.num": 1, "env.resize": (64, 64), "env.action_repeat": 4, "env.pool_frames": 2,
+    "env.noop_max": 30, "env.time_limit": 27_000,
+    "env.kwargs": {"repeat_action_probability": 0.25, "full_action_space": True},
+}
+"""Atari with sticky actions and all 18 actions."""
+
+ATARI_100K: Settings = ATARI | {"env.kwargs": {"repeat_action_probability": 0.0, "full_action_space": False}}
+"""Atari without sticky actions, with the game's own actions."""
 
 V1: Settings = {"steps": 1_000_000, "replay_ratio": 1 / 5, "random_steps": 2500, "learning_starts": 2500, "env.num": 1}
 """DreamerV1; the steps are ours."""
@@ -98,6 +114,9 @@ PYDREAMER: Settings = {
 }
 """PyDreamer's config/defaults.yaml. Its trainer does not wait for its workers; on a V100 an update takes about as long
 as 20 of their steps (README.md). Number of steps: ours, but for Atari."""
+
+R2_DMC: Settings = {"size": "12m", "train_ratio": 512, "replay.capacity": 500_000, "env.action_repeat": 2, **DMC}
+"""R2-Dreamer on DeepMind Control, from states or from pixels."""
 
 TDMPC2: Settings = {
     "size": "5m", "steps": 1_000_000, "replay_ratio": 1.0, "learning_starts": 2500, "random_steps": 2500, "env.num": 1,
@@ -134,92 +153,70 @@ TABLE: dict[str, Preset] = {
     "demo": Preset("dreamer_v3", {"size": "nano"} | DEMO,
         "The demonstration: an agent walks to the goal, seen from above, on two CPU cores; settings are ours."),
     "atari": Preset("dreamer_v3",
-        {"size": "200m", "steps": 51_000_000, "train_ratio": 32, "env": {"id": "ALE/Pong-v5", "num": 16,
-            "vector": "process", "resize": (96, 96), "grayscale": True, "action_repeat": 4, "pool_frames": 2,
-            "noop_max": 30, "time_limit": 27_000, "kwargs": {"repeat_action_probability": 0.25,
-            "full_action_space": True}}},
+        {"size": "200m", "steps": 51_000_000, "train_ratio": 32, **ATARI, **WORKERS, "env.resize": (96, 96),
+            "env.grayscale": True},
         "Atari, 200M frames: 96x96 grey, sticky actions, all 18 actions (configs.yaml: atari).", envs="ALE/",
-        cpu=_CPU | FEW_UPDATES | {"replay_ratio": 0.05, "schedule.eval_every": 20_000}),
-    "atari100k": Preset("dreamer_v3",
-        {"size": "200m", "steps": 110_000, "train_ratio": 256, "env": {"id": "ALE/Pong-v5", "num": 1, "resize":
-            (64, 64), "action_repeat": 4, "pool_frames": 2, "noop_max": 30, "time_limit": 27_000,
-            "kwargs": {"repeat_action_probability": 0.0, "full_action_space": False}}},
+        cpu=_CPU_IMAGES | {"replay_ratio": 0.05, "schedule.eval_every": 20_000}),
+    "atari100k": Preset("dreamer_v3", {"size": "200m", "steps": 110_000, "train_ratio": 256, **ATARI_100K},
         "Atari with 400K frames: 64x64 RGB, no sticky actions, the game's own actions (configs.yaml: atari100k).",
-        cpu=_CPU | FEW_UPDATES | {"schedule.eval_every": 20_000}),
-    "dmc_proprio": Preset("dreamer_v3",
-        {"size": "1m", "steps": 1_100_000, "train_ratio": 1024, "env": {"id": "dm_control/walker-walk-v0", "num": 16,
-            "vector": "process"}},
+        cpu=_CPU_IMAGES | {"schedule.eval_every": 20_000}),
+    "dmc_proprio": Preset("dreamer_v3", {"size": "1m", "steps": 1_100_000, "train_ratio": 1024, **DMC},
         "DeepMind Control from proprioceptive states, 1M steps, at 1 million parameters (configs.yaml: dmc_proprio).",
         envs="dm_control/", cpu=_CPU),
-    "dmc_vision": Preset("dreamer_v3",
-        {"size": "200m", "steps": 1_100_000, "train_ratio": 256, "env": {"id": "dm_control/walker-walk-v0", "num": 16,
-            "vector": "process", "pixels": "only", "resize": (64, 64)}},
-        "DeepMind Control from 64x64 pixels, 1M steps (configs.yaml: dmc_vision).", cpu=_CPU | FEW_UPDATES),
+    "dmc_vision": Preset("dreamer_v3", {"size": "200m", "steps": 1_100_000, "train_ratio": 256, **DMC, **PIXELS},
+        "DeepMind Control from 64x64 pixels, 1M steps (configs.yaml: dmc_vision).", cpu=_CPU_IMAGES),
     "crafter": Preset("dreamer_v3",
         {"size": "200m", "steps": 1_100_000, "train_ratio": 512, "env.id": "CrafterReward-v1", "env.num": 1},
-        "Crafter, 1M steps (configs.yaml: crafter).", envs="Crafter", cpu=_CPU | FEW_UPDATES),
+        "Crafter, 1M steps (configs.yaml: crafter).", envs="Crafter", cpu=_CPU_IMAGES),
     "procgen": Preset("dreamer_v3",
-        {"size": "200m", "steps": 110_000_000, "train_ratio": 64, "env": {"id": "procgen-coinrun-v0", "num": 16,
-            "vector": "process", "resize": (96, 96)}},
+        {"size": "200m", "steps": 110_000_000, "train_ratio": 64, "env.id": "procgen-coinrun-v0", **WORKERS,
+            "env.resize": (96, 96)},
         "ProcGen, 100M steps at 96x96 (configs.yaml: procgen).", envs="procgen-",
-        cpu=_CPU | FEW_UPDATES | {"replay_ratio": 0.05}),
+        cpu=_CPU_IMAGES | {"replay_ratio": 0.05}),
     "dmlab": Preset("dreamer_v3",
-        {"size": "200m", "steps": 26_000_000, "train_ratio": 32, "env": {"id": "dmlab/explore_goal_locations_small",
-            "num": 16, "vector": "process", "resize": (64, 64)}},
+        {"size": "200m", "steps": 26_000_000, "train_ratio": 32, "env.id": "dmlab/explore_goal_locations_small",
+            **WORKERS, "env.resize": (64, 64)},
         "DeepMind Lab, 100M frames at 64x64, four for each action (configs.yaml: dmlab).", envs="dmlab/",
-        cpu=_CPU | FEW_UPDATES),
+        cpu=_CPU_IMAGES),
     "minecraft": Preset("dreamer_v3",
-        {"size": "200m", "steps": 100_000_000, "train_ratio": 32, "env": {"id": "MineRLNavigateDense-v0", "num": 16,
-            "vector": "process", "resize": (64, 64), "time_limit": 36_000}},
+        {"size": "200m", "steps": 100_000_000, "train_ratio": 32, "env.id": "MineRLNavigateDense-v0", **WORKERS,
+            "env.resize": (64, 64), "env.time_limit": 36_000},
         "MineRL and MineDojo at 64x64 (configs.yaml: minecraft); the number of steps is ours.", envs="MineRL minedojo/",
-        cpu=_CPU | FEW_UPDATES),
+        cpu=_CPU_IMAGES),
     "games": Preset("dreamer_v3",
-        {"size": "50m", "steps": 10_000_000, "train_ratio": 64, "env": {"id": "MiniWorld-OneRoom-v0", "num": 8,
-            "vector": "process", "resize": (64, 64)}},
+        {"size": "50m", "steps": 10_000_000, "train_ratio": 64, "env.id": "MiniWorld-OneRoom-v0", **WORKERS,
+            "env.num": 8, "env.resize": (64, 64)},
         "MiniWorld, Memory Maze, Super Mario Bros. and DIAMBRA at 64x64; settings are ours.",
-        envs="MiniWorld- MemoryMaze- SuperMarioBros diambra/", cpu=_CPU | FEW_UPDATES),
+        envs="MiniWorld- MemoryMaze- SuperMarioBros diambra/", cpu=_CPU_IMAGES),
     "craftax": Preset("dreamer_v3",
-        {"size": "12m", "steps": 10_000_000, "train_ratio": 64, "env.id": "Craftax-Classic-Symbolic-v1",
-            "env.num": 16},
+        {"size": "12m", "steps": 10_000_000, "train_ratio": 64, "env.id": "Craftax-Classic-Symbolic-v1", "env.num": 16},
         "Craftax from its symbols; settings are ours.", envs="Craftax-", cpu=_CPU),
-    "minigrid": Preset("dreamer_v3",
-        {"size": "1m", "steps": 500_000, "train_ratio": 512, "env": {"id": "MiniGrid-DoorKey-5x5-v0", "num": 4}},
-        "MiniGrid from its 7x7 symbols; settings are ours.", envs="MiniGrid- BabyAI-",
-        cpu=_CPU | {"steps": 40_000}),
-    "minatar": Preset("dreamer_v3",
-        {"size": "1m", "steps": 2_000_000, "train_ratio": 128, "env.id": "MinAtar/Breakout-v1", "env.num": 8},
-        "MinAtar from its 10x10 planes; settings are ours.", envs="MinAtar/", cpu=_CPU | {"steps": 40_000}),
+    "minigrid": Preset("dreamer_v3", {"size": "1m"} | MINIGRID,
+        "MiniGrid from its 7x7 symbols; settings are ours.", envs="MiniGrid- BabyAI-", cpu=_CPU_GRIDS),
+    "minatar": Preset("dreamer_v3", {"size": "1m"} | MINATAR,
+        "MinAtar from its 10x10 planes; settings are ours.", envs="MinAtar/", cpu=_CPU_GRIDS),
     "r2dreamer": Preset("r2dreamer", {"size": "12m"} | V3,
         "R2-Dreamer with the defaults of its authors' code at 12M parameters, for any environment; the steps are ours.",
         cpu=_CPU),
-    "r2dreamer_dmc_proprio": Preset("r2dreamer",
-        {"size": "12m", "steps": 255_000, "train_ratio": 512, "replay.capacity": 500_000, "env": {"id":
-            "dm_control/walker-walk-v0", "num": 16, "vector": "process", "action_repeat": 2}},
+    "r2dreamer_dmc_proprio": Preset("r2dreamer", R2_DMC | {"steps": 255_000},
         "R2-Dreamer on DeepMind Control from proprioceptive states, 510K frames (dmc_proprio.yaml).",
         envs="dm_control/", cpu=_CPU),
-    "r2dreamer_dmc_vision": Preset("r2dreamer",
-        {"size": "12m", "steps": 505_000, "train_ratio": 512, "replay.capacity": 500_000, "env": {"id":
-            "dm_control/walker-walk-v0", "num": 16, "vector": "process", "action_repeat": 2, "pixels": "only",
-            "resize": (64, 64)}},
-        "R2-Dreamer on DeepMind Control from 64x64 pixels, 1M frames (dmc_vision.yaml).", cpu=_CPU | FEW_UPDATES),
+    "r2dreamer_dmc_vision": Preset("r2dreamer", R2_DMC | PIXELS | {"steps": 505_000},
+        "R2-Dreamer on DeepMind Control from 64x64 pixels, 1M frames (dmc_vision.yaml).", cpu=_CPU_IMAGES),
     "r2dreamer_atari100k": Preset("r2dreamer",
-        {"size": "200m", "steps": 102_500, "train_ratio": 128, "replay.capacity": 500_000, "env": {"id": "ALE/Alien-v5",
-            "num": 1, "resize": (64, 64), "action_repeat": 4, "pool_frames": 2, "noop_max": 30, "time_limit": 27_000,
-            "kwargs": {"repeat_action_probability": 0.0, "full_action_space": False}}},
+        {"size": "200m", "steps": 102_500, "train_ratio": 128, "replay.capacity": 500_000, **ATARI_100K,
+            "env.id": "ALE/Alien-v5"},
         "R2-Dreamer on Atari with 410K frames: 64x64 RGB, no sticky actions, the game's own (atari100k.yaml).",
-        envs="ALE/", cpu=_CPU | FEW_UPDATES | {"schedule.eval_every": 20_000}),
+        envs="ALE/", cpu=_CPU_IMAGES | {"schedule.eval_every": 20_000}),
     "r2dreamer_crafter": Preset("r2dreamer",
-        {"size": "200m", "steps": 1_010_000, "train_ratio": 512, "replay.capacity": 500_000, "env.id":
-            "CrafterReward-v1", "env.num": 1},
-        "R2-Dreamer on Crafter, 1M steps (crafter.yaml).", envs="Crafter", cpu=_CPU | FEW_UPDATES),
-    "r2dreamer_minigrid": Preset("r2dreamer",
-        {"size": "1m", "steps": 500_000, "train_ratio": 512, "env": {"id": "MiniGrid-DoorKey-5x5-v0", "num": 4}},
+        {"size": "200m", "steps": 1_010_000, "train_ratio": 512, "replay.capacity": 500_000,
+            "env.id": "CrafterReward-v1", "env.num": 1},
+        "R2-Dreamer on Crafter, 1M steps (crafter.yaml).", envs="Crafter", cpu=_CPU_IMAGES),
+    "r2dreamer_minigrid": Preset("r2dreamer", {"size": "1m"} | MINIGRID,
         "R2-Dreamer on MiniGrid from its 7x7 symbols; settings are ours.", envs="MiniGrid- BabyAI-",
-        cpu=_CPU | {"steps": 40_000}),
-    "r2dreamer_minatar": Preset("r2dreamer",
-        {"size": "1m", "steps": 2_000_000, "train_ratio": 128, "env.id": "MinAtar/Breakout-v1", "env.num": 8},
-        "R2-Dreamer on MinAtar from its 10x10 planes; settings are ours.", envs="MinAtar/",
-        cpu=_CPU | {"steps": 40_000}),
+        cpu=_CPU_GRIDS),
+    "r2dreamer_minatar": Preset("r2dreamer", {"size": "1m"} | MINATAR,
+        "R2-Dreamer on MinAtar from its 10x10 planes; settings are ours.", envs="MinAtar/", cpu=_CPU_GRIDS),
     "dreamer_v2": Preset("dreamer_v2", V2,
         "DreamerV2 with the defaults of its authors' code (configs.yaml: defaults); the number of steps is ours.",
         cpu=_V2),
@@ -227,12 +224,11 @@ TABLE: dict[str, Preset] = {
         "Plan2Explore on DreamerV2 with the defaults of its authors' code; the number of steps is ours.",
         cpu=_V2 | _FEW_MODELS | {"algo.ensemble.head.units": 64, "algo.explore_norm.momentum": 0.99}),
     "dreamer_v2_atari": Preset("dreamer_v2",
-        V2 | {"steps": 50_000_000, "replay_ratio": 1 / 16, "random_steps": 50_000, "learning_starts": 50_000,
-            "env": {"id": "ALE/Pong-v5", "num": 1, "resize": (64, 64), "grayscale": True, "action_repeat": 4,
-            "pool_frames": 2, "noop_max": 30, "time_limit": 27_000, "kwargs": {"repeat_action_probability": 0.25,
-            "full_action_space": False}}, "algo.rssm.deter": 600, "algo.rssm.hidden": 600, "algo.scales.kl": 0.1,
-            "algo.scales.cont": 5.0, "algo.discount": 0.999, "algo.entropy": 1e-3, "algo.model_optim.lr": 2e-4,
-            "algo.actor_optim.lr": 4e-5, "algo.critic_optim.lr": 1e-4},
+        V2 | ATARI | {"steps": 50_000_000, "replay_ratio": 1 / 16, "random_steps": 50_000, "learning_starts": 50_000,
+            "env.grayscale": True, "env.kwargs": {"repeat_action_probability": 0.25, "full_action_space": False},
+            "algo.rssm.deter": 600, "algo.rssm.hidden": 600, "algo.scales.kl": 0.1, "algo.scales.cont": 5.0,
+            "algo.discount": 0.999, "algo.entropy": 1e-3, "algo.model_optim.lr": 2e-4, "algo.actor_optim.lr": 4e-5,
+            "algo.critic_optim.lr": 1e-4},
         "DreamerV2 on Atari, 200M frames: 64x64 grey, sticky actions, the game's own (configs.yaml: atari).",
         envs="ALE/", cpu=_V2 | FEW_UPDATES),
     "dreamer_v2_crafter": Preset("dreamer_v2",
@@ -264,10 +260,8 @@ TABLE: dict[str, Preset] = {
         cpu=_PYDREAMER | {"algo.encoder.class_units": (64, 64), "algo.decoder.class_units": (64,),
             "algo.probe.heads": ("mlp('map', given='map_coord', units=128, norm='layer', init='torch')",)}),
     "pydreamer_atari": Preset("dreamer_v2",
-        PYDREAMER | {"steps": 50_000_000, "env": {"id": "ALE/Pong-v5", "num": 1, "resize": (64, 64), "action_repeat": 4,
-            "pool_frames": 2, "noop_max": 30, "time_limit": 27_000, "kwargs": {"repeat_action_probability": 0.25,
-            "full_action_space": True}}, "algo.rewards": "tanh", "algo.rssm.deter": 1024, "algo.scales.kl": 0.1,
-            "algo.discount": 0.99, "algo.entropy": 1e-3},
+        PYDREAMER | ATARI | {"steps": 50_000_000, "algo.rewards": "tanh", "algo.rssm.deter": 1024,
+            "algo.scales.kl": 0.1, "algo.discount": 0.99, "algo.entropy": 1e-3},
         "PyDreamer on Atari, 200M frames: 64x64 RGB, sticky actions, all 18 actions (defaults.yaml: atari).",
         cpu=_PYDREAMER | FEW_UPDATES),
     "pydreamer_dmc": Preset("dreamer_v2",

@@ -10,10 +10,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from reverie.core.columns import Column, columns_of
+from reverie.core.columns import columns_of
 from reverie.core.errors import ConfigError
 from reverie.core.machine import available_memory
-from reverie.core.specs import VERSION, ActionSpec, ExtraPart, ObsSpec
+from reverie.core.specs import VERSION, ActionSpec, Column, ObsSpec
 from reverie.core.types import Window
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.replay import Replay
@@ -81,7 +81,7 @@ class ReplayConfig(BatchSamplerConfig):
         return int(size.amount // row_bytes) if size.is_bytes else size.amount
 
     def build(
-        self, *, obs_spec: ObsSpec, action_spec: ActionSpec, extra_spec: Mapping[str, ExtraPart], num_envs: int,
+        self, *, obs_spec: ObsSpec, action_spec: ActionSpec, extra_spec: Mapping[str, Column], num_envs: int,
         window: Window, seed: int, most: int | None = None, scratch: Path | None = None, versions: bool = False,
     ) -> Replay:  # fmt: skip
         """Return a replay of ``num_envs`` streams that samples batches of ``window``; it holds one of each at least.

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from reverie.core.discover import same_algorithm, version
 from reverie.core.errors import ConfigError, RunError, did_you_mean
 from reverie.core.files import check_local, write_atomic, write_json
 from reverie.core.importing import check_module
-from reverie.core.lock import LOCK, FolderLock
+from reverie.core.lock import LOCK, folder_lock
 from reverie.core.specs import differences, other_bounds
 
 SCHEMA = 1
@@ -51,14 +52,14 @@ class RunFolder:
     def __str__(self) -> str:
         return str(self._given)
 
-    def lock(self) -> FolderLock:
+    def lock(self) -> AbstractContextManager[None]:
         """Return the lock of the one process that writes here."""
-        return FolderLock(self.path)
+        return folder_lock(self.path)
 
     def files(self) -> dict[str, Path]:
         """Return the existing files that people read, by name."""
-        known = {"settings": self.config, "metrics": self.metrics, "curve": self.curve, "evaluation": self.evaluation,
-                 "estimate": self.estimate}  # fmt: skip
+        known = {"settings": self.config, "metrics": self.metrics, "curve": self.curve}
+        known |= {"evaluation": self.evaluation, "estimate": self.estimate}
         return {what: path for what, path in known.items() if path.exists()}
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from reverie.algos.base import Algorithm
-from reverie.core.clock import Clock, LooseRatio
+from reverie.core.clock import Clock, Ratio
 from reverie.core.columns import Column, columns_of
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
@@ -82,7 +82,6 @@ class Feed:
         clock: Clock, meter: Meter, seed: int,
     ) -> None:  # fmt: skip
         """``env`` has the spaces of the environments that actors make by ``config`` and ``factory``."""
-        assert isinstance(clock.ratio, LooseRatio)
         self.config = config
         self.factory = factory
         self.seed = seed
@@ -91,7 +90,7 @@ class Feed:
         self.meter = meter
         self.algo = algo
         self.obs_spec: ObsSpec = env.obs_spec
-        self.ratio: LooseRatio = clock.ratio
+        self.ratio: Ratio = clock.ratio
         self.columns: dict[str, Column] = columns_of(env.obs_spec, env.action_spec, algo.extra_spec)
         self.lanes: list[Lane] = [Lane(number) for number in range(len(source.replays))]
         self.rank = 0

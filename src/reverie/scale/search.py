@@ -18,7 +18,7 @@ import yaml
 from reverie.core.errors import ConfigError, RunError, brief, plural
 from reverie.core.files import check_local, check_writable, write_atomic, writing
 from reverie.core.importing import trusts
-from reverie.core.lock import FolderLock
+from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.experiment.config import NO_ENV, ExperimentConfig, resolved
 from reverie.log.console import Board, Tail
@@ -157,7 +157,7 @@ def tune_of(
     check_same(path, config, space)
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
-    with FolderLock(path):
+    with folder_lock(path):
         write_saved(path / "settings.yaml", Saved(algorithm=config.name, experiment=config.to_dict()))
         write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
         optuna.logging.set_verbosity(optuna.logging.WARNING)

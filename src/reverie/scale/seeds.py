@@ -23,7 +23,7 @@ from reverie.core.discover import found_elsewhere
 from reverie.core.errors import ConfigError, RunError, brief, plural
 from reverie.core.files import check_local, check_writable, writing
 from reverie.core.importing import trusts
-from reverie.core.lock import FolderLock
+from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device
 from reverie.core.signals import PARENT, SIGNALS
@@ -143,7 +143,7 @@ def train_seeds_of(
         )
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
-    with FolderLock(path):
+    with folder_lock(path):
         for text in changes:
             logger.info(text)
         if before is None or changes:
