@@ -290,9 +290,8 @@ def _heads(agent: DreamerV3, cfg: DreamerV3Config) -> Iterator[tuple[str, str]]:
     yield from _mlp("pol/mlp", "actor.mlp", cfg.actor.layers)
     for i, key in enumerate(agent.actor.keys):
         part = agent.actor.parts[i].part
-        outputs = {"logits": "logits"} if part.kind == "categorical" else {"mean": "mean", "stddev": "std"}
-        for theirs, ours in outputs.items():
-            yield from _layer(f"pol/head/{key}/{theirs}", f"actor.parts.{i}.{ours}")
+        for k, theirs in enumerate(["logits"] if part.kind == "categorical" else ["mean", "stddev"]):
+            yield from _layer(f"pol/head/{key}/{theirs}", f"actor.parts.{i}.outputs.{k}")
     yield "retnorm/lo/value", "return_scale.low"
     yield "retnorm/hi/value", "return_scale.high"
 

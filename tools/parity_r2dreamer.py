@@ -150,7 +150,7 @@ class Recording:
             yield from layer(f"{theirs}.last", f"{ours}.{output}")
         yield from mlp("actor.mlp.layers.actor", "actor.mlp", c.actor.layers)
         if self.action_spec.parts["action"].kind == "categorical":
-            yield from layer("actor.last", "actor.parts.0.logits")
+            yield from layer("actor.last", "actor.parts.0.outputs.0")
         if self.kind == "dreamer":
             yield from self._decoder(agent)
         elif self.kind == "dreamerpro":

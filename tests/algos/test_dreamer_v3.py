@@ -101,7 +101,7 @@ def test_evaluation_takes_the_mode_and_exploration_samples():
 def test_the_policys_unimix_is_applied_and_can_be_switched_off(unimix, least):
     agent = build(**({} if unimix == 0.01 else {"actor__unimix": unimix}))
     with torch.no_grad():
-        agent.actor.parts[0].logits.bias.copy_(torch.tensor([50.0, 0.0, 0.0, 0.0]))
+        agent.actor.parts[0].outputs[0].bias.copy_(torch.tensor([50.0, 0.0, 0.0, 0.0]))
     probs = see(agent, "eval", 0)[1].parts["action"].probs
     torch.testing.assert_close(probs[:, 0, 1:], torch.full((3, 3), least), rtol=1e-3, atol=1e-8)
 

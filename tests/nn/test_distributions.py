@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.distributions import Categorical, Normal
 
-from reverie.nn.distributions import Bernoulli, BoundedNormal, Categoricals, TwoHot, log_of, softmax, straight_through
+from reverie.nn.distributions import Bernoulli, Categoricals, TwoHot, log_of, softmax, straight_through
 from reverie.nn.functional import unimix_probs
+from reverie.nn.heads import ActorConfig
 from reverie.objectives.transforms import symexp_bins, two_hot
 
 
@@ -70,9 +71,9 @@ def test_an_absent_index_counts_nothing():
     torch.testing.assert_close(dist.log_prob_index(torch.tensor([[1, -1]])), dist.log_probs[:, 0, 1])
 
 
-def test_bounded_normal_matches_torch():
+def test_the_normal_of_bounded_deviation_matches_torch():
     mean, std, x = torch.randn(3, 6, 3)
-    dist, reference = BoundedNormal(mean, std, 0.1, 1.0), Normal(mean.tanh(), 0.9 * torch.sigmoid(std + 2) + 0.1)
+    dist, reference = ActorConfig().continuous(mean, std), Normal(mean.tanh(), 0.9 * torch.sigmoid(std + 2) + 0.1)
     found = dist.log_prob(2 * x), dist.entropy(), dist.mode()
     known = reference.log_prob(2 * x).sum(-1), reference.entropy().sum(-1), mean.tanh()
     torch.testing.assert_close(found, known)

@@ -99,6 +99,9 @@ class ActionVAE(nn.Module):
 class Perturbation(nn.Module):
     """The perturbation network xi, which changes actions by at most phi: BCQ (Fujimoto et al. 2019), section 4.1."""
 
+    of_several = True
+    """See :func:`~reverie.nn.actor_critic.values_of`."""
+
     def __init__(
         self, obs_spec: ObsSpec, width: int, phi: float, cfg: NetworkConfig, dtype: torch.dtype = torch.float32
     ) -> None:
@@ -111,9 +114,6 @@ class Perturbation(nn.Module):
         """Return the actions ``[..., A]``, or n for each observation ``[..., n, A]``, perturbed within [-1, 1]."""
         features = self.inputs(obs)  # [..., F]
         return (action + self.phi * self.body(features, action.to(features.dtype)).float()).clamp(-1, 1)
-
-    values_of = forward
-    """The same, of n actions for each observation, which is encoded once."""
 
 
 class Decided(NamedTuple):
@@ -245,7 +245,7 @@ class BCQObjective(TDObjective):
     def best_action(self, obs: Obs, latent: Tensor) -> Tensor:
         """argmax_a Q_1(s, a), ``[..., A]``, over n actions decoded from ``latent`` and perturbed: equation 11."""
         action = values_of(self.perturb, obs, self.vae.decode(obs, latent))  # [..., n, A]
-        best = values_of(self.critic, obs, action, copy=0).argmax(-1)  # [...]
+        best = values_of(self.critic, obs, action, first=True).argmax(-1)  # [...]
         index = best[..., None, None].expand(*best.shape, 1, action.shape[-1])
         return action.gather(-2, index).squeeze(-2)
 

@@ -111,6 +111,9 @@ class FQEObjective(nn.Module):
 class UnitCritic(nn.Module):
     """Q(s, a) = shift + scale f(s, a), so that values far from 0 are learned sooner."""
 
+    of_several = True
+    """See :func:`~reverie.nn.actor_critic.values_of`."""
+
     def __init__(self, inner: QEnsemble, units: Units) -> None:
         super().__init__()
         self.inner = inner
@@ -120,10 +123,6 @@ class UnitCritic(nn.Module):
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
         """Return values ``[...]`` of observations ``[..., *shape]`` and actions ``[..., A]``."""
         return self.shift + self.scale * self.inner(obs, action)
-
-    def values_of(self, obs: Obs, action: Tensor) -> Tensor:
-        """Return values ``[..., n]`` of n actions ``[..., n, A]`` for each observation, which is encoded once."""
-        return self.shift + self.scale * self.inner.values_of(obs, action)
 
 
 class FQE(ModelFree):

@@ -107,13 +107,12 @@ class Network(nn.Module):
     """Observations, and maybe another input, through an MLP, or K of them (``copies``) that share only an encoder."""
 
     def __init__(
-        self, spec: ObsSpec, outputs: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32, *, more: int = 0,
-        copies: int | None = None, squash: bool = False,
-    ) -> None:  # fmt: skip
-        """``more`` is the width of the other input; ``squash`` applies tanh to the output."""
+        self, spec: ObsSpec, outputs: int, cfg: NetworkConfig, dtype: torch.dtype, more: int = 0, **settings: Any
+    ) -> None:
+        """``more`` is the width of the other input; ``settings`` are those of :class:`ReluMLP`."""
         super().__init__()
         self.inputs: Inputs = Inputs(spec, cfg, dtype, getattr(cfg, "memory", None))
-        self.body: nn.Module = ReluMLP(self.inputs.width + more, cfg.units, outputs, copies, squash=squash)
+        self.body: nn.Module = ReluMLP(self.inputs.width + more, cfg.units, outputs, **settings)
 
     def outputs(self, obs: Obs, *more: Tensor, copy: int | None = None) -> Tensor:
         """Return the outputs ``[..., outputs]``, float32; ``[K, ...]`` of K copies, or those of one ``copy``."""
@@ -195,9 +194,13 @@ class MixedActor(Network):
     """A policy pi(a | s) over numbers and choices: one perceptron for the parameters of both."""
 
     def __init__(
-        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype = torch.float32,
-        numbers: Callable[[Tensor, Tensor], DiagonalNormal | SquashedNormal] = tanh_mean,
-    ) -> None:  # fmt: skip
+        self,
+        obs_spec: ObsSpec,
+        action_spec: ActionSpec,
+        cfg: NetworkConfig,
+        dtype: torch.dtype = torch.float32,
+        numbers: Callable[[Tensor, Tensor], DiagonalNormal] = tanh_mean,
+    ) -> None:
         """``numbers(mean, log_std)`` is the distribution of the numbers, of two outputs ``[..., C]`` each."""
         classes, count = all_classes(action_spec), all_numbers(action_spec)
         super().__init__(obs_spec, 2 * count + sum(classes), cfg, dtype)
@@ -229,22 +232,24 @@ def draws(policy: Any, n: int) -> tuple[Tensor, Tensor]:
 class QEnsemble(Network):
     """A critic Q(s, a), or K critics (``copies``) that share only a CNN."""
 
+    of_several = True
+    """See :func:`values_of`."""
+
     def __init__(
-        self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, copies: int | None = None,
+        self,
+        obs_spec: ObsSpec,
+        width: int,
+        cfg: NetworkConfig,
+        copies: int | None = None,
         dtype: torch.dtype = torch.float32,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(obs_spec, 1, cfg, dtype, more=width, copies=copies)
 
-    def forward(self, obs: Obs, action: Tensor) -> Tensor:
-        """Map observations ``[..., *shape]`` and actions ``[..., A]`` to values ``[...]``; ``[K, ...]`` of K copies."""
-        return self.outputs(obs, action).squeeze(-1)
+    def forward(self, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
+        """Map observations ``[..., *shape]`` and actions ``[..., A]`` to values ``[...]``; ``[K, ...]`` of K copies.
 
-    def first_value(self, obs: Obs, action: Tensor) -> Tensor:
-        """See :func:`first_value`."""
-        return self.outputs(obs, action, copy=0).squeeze(-1)
-
-    def values_of(self, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
-        """See :func:`values_of`; observations are encoded once."""
+        Actions may also be n for each observation, ``[..., n, A]``. ``copy`` is the index of the only copy to compute.
+        """
         return self.outputs(obs, action, copy=copy).squeeze(-1)
 
 
@@ -277,25 +282,22 @@ class Stacked(nn.Module):
 
 def first_value(critic: nn.Module, *inputs: Any) -> Tensor:
     """Return the values ``[...]`` of the first of several critics, without computing the others if possible."""
-    ask = getattr(critic, "first_value", None)
-    value: Tensor = critic(*inputs)[0] if ask is None else ask(*inputs)
+    ensemble = isinstance(critic, QEnsemble | DiscreteQEnsemble)
+    value: Tensor = critic(*inputs, copy=0) if ensemble else critic(*inputs)[0]
     return value
 
 
-def values_of(critic: nn.Module, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
+def values_of(critic: nn.Module, obs: Obs, action: Tensor, *, first: bool = False) -> Tensor:
     """Return the values ``[(K,) ..., n]`` of n actions ``[..., n, A]`` for each observation ``[..., *shape]``.
 
-    A critic's own method ``values_of`` is used if there is one; other critics get each observation n times. ``copy`` is
-    the index of the only one of K critics to return, ``[..., n]``.
+    A critic with the attribute ``of_several`` takes them so; others get each observation n times. ``first``: return
+    those of the first of K critics alone, ``[..., n]``.
     """
-    ask = getattr(critic, "values_of", None)
-    if ask is not None:
-        values: Tensor = ask(obs, action) if copy is None else ask(obs, action, copy)
-        return values
-    axis, n = action.ndim - 2, action.shape[-2]
-    every = {k: v.unsqueeze(axis).expand(*v.shape[:axis], n, *v.shape[axis:]) for k, v in obs.items()}
-    values = critic(every, action)
-    return values if copy is None else values[copy]
+    if not getattr(critic, "of_several", False):
+        axis, n = action.ndim - 2, action.shape[-2]
+        obs = {k: v.unsqueeze(axis).expand(*v.shape[:axis], n, *v.shape[axis:]) for k, v in obs.items()}
+    values: Tensor = first_value(critic, obs, action) if first else critic(obs, action)
+    return values
 
 
 # ---------------------------------------------------------------------- critics of discrete actions
@@ -333,9 +335,15 @@ class DiscreteQNetwork(Network):
     """A critic Q(s, .) of the A classes of one or several choices; with ``quantiles``, N quantiles of each's return."""
 
     def __init__(
-        self, obs_spec: ObsSpec, classes: tuple[int, ...], cfg: NetworkConfig, *, dueling: bool = False,
-        quantiles: int | None = None, dtype: torch.dtype = torch.float32,
-    ) -> None:  # fmt: skip
+        self,
+        obs_spec: ObsSpec,
+        classes: tuple[int, ...],
+        cfg: NetworkConfig,
+        *,
+        dueling: bool = False,
+        quantiles: int | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         nn.Module.__init__(self)
         self.inputs: Inputs = Inputs(obs_spec, cfg, dtype, getattr(cfg, "memory", None))
         each = quantiles or 1
@@ -359,13 +367,9 @@ class DiscreteQEnsemble(Network):
     ) -> None:
         super().__init__(obs_spec, classes, cfg, dtype, copies=copies)
 
-    def forward(self, obs: Obs) -> Tensor:
-        """Map observations ``[..., *shape]`` to ``[K, ..., A]``."""
-        return masked(self.outputs(obs), obs)
-
-    def first_value(self, obs: Obs) -> Tensor:
-        """Return the outputs of the first copy, ``[..., A]``, without computing the others."""
-        return masked(self.outputs(obs, copy=0), obs)
+    def forward(self, obs: Obs, copy: int | None = None) -> Tensor:
+        """Map observations ``[..., *shape]`` to ``[K, ..., A]``, or to ``[..., A]`` of the only ``copy`` to compute."""
+        return masked(self.outputs(obs, copy=copy), obs)
 
 
 # ---------------------------------------------------------------------- which actions an algorithm learns

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -82,6 +82,8 @@ class Categoricals:
         self.unimix = unimix
         self.ragged: bool = len(set(classes)) > 1
         self.padded: Tensor = self._pad(logits.float(), ILLEGAL)  # [..., n, C]
+        if legal is None and self.ragged:
+            legal = torch.ones_like(logits, dtype=torch.bool)
         self.legal: Tensor | None = None if legal is None else self._pad(legal, False)  # [..., n, C]
         if self.legal is not None:
             self.padded = self.padded.masked_fill(~self.legal, ILLEGAL)
@@ -105,15 +107,11 @@ class Categoricals:
     def _mixed(self, probs: Tensor) -> Tensor:
         if not self.unimix:
             return probs
-        if self.legal is not None:
-            count = self.legal.sum(-1, keepdim=True)  # [..., n, 1]
-            share = self.unimix / count if self.ragged else (self.unimix / count.double()).float()  # as below
-            return torch.where(self.legal, (1 - self.unimix) * probs + share, 0.0)
-        if not self.ragged:
+        if self.legal is None:
             return (1 - self.unimix) * probs + self.unimix / self.classes[0]
-        # Created on the device: a copy would wait for it.
-        sizes = torch.cat([torch.full((1, 1), float(c), device=probs.device) for c in self.classes])  # [n, 1]
-        return torch.where(self.padded > ILLEGAL / 2, (1 - self.unimix) * probs + self.unimix / sizes, 0.0)
+        count = self.legal.sum(-1, keepdim=True)  # [..., n, 1]
+        share = self.unimix / count if self.ragged else (self.unimix / count.double()).float()  # as without a mask
+        return torch.where(self.legal, (1 - self.unimix) * probs + share, 0.0)
 
     def _pad(self, flat: Tensor, value: float) -> Tensor:
         if not self.ragged:
@@ -237,15 +235,6 @@ class Normal:
         return (self.std.log() + LOG_ROOT_E).sum(-1)
 
 
-class BoundedNormal(Normal):
-    """N(tanh(mean), std^2), std in [min_std, max_std]."""
-
-    def __init__(self, mean: Tensor, std: Tensor, min_std: float, max_std: float) -> None:
-        """``mean`` and ``std`` are a head's outputs before any activation, ``[..., A]``."""
-        deviation = (max_std - min_std) * torch.sigmoid(std.float() + 2.0) + min_std
-        super().__init__(torch.tanh(mean.float()), deviation)
-
-
 Distribution = Categoricals | Normal
 """Distributions over flat actions ``[..., A]``."""
 
@@ -347,9 +336,9 @@ class DiagonalNormal:
         self.mean = mean
         self.log_std = log_std
 
-    def repeated(self, n: int) -> DiagonalNormal:
+    def repeated(self, n: int) -> Self:
         """Return the distribution repeated n times, over ``[..., n, A]``."""
-        return DiagonalNormal(times(self.mean, n), times(self.log_std.expand_as(self.mean), n))
+        return type(self)(times(self.mean, n), times(self.log_std.expand_as(self.mean), n))
 
     def sample(self) -> tuple[Tensor, Tensor]:
         """Return actions ``[..., A]``, clipped to [-1, 1], and log-densities ``[...]`` before that; with gradient."""
@@ -385,7 +374,7 @@ LOG_STD = (-20.0, 2.0)
 """Limits of ln sigma of :class:`SquashedNormal`, from the code of the authors of SAC."""
 
 
-class SquashedNormal:
+class SquashedNormal(DiagonalNormal):
     """a = tanh(u), u ~ N(mean, std^2): Haarnoja et al. 2018, arXiv:1812.05905, appendix C.
 
     ln pi(a) = ln N(u) - sum ln(1 - tanh(u)^2)   (equation 26)
@@ -395,24 +384,13 @@ class SquashedNormal:
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
         """Both are ``[..., A]``; ``log_std`` (ln sigma) may be any number, and is clamped to ``LOG_STD``."""
-        self.mean = mean
-        self.raw = log_std
-
-    @property
-    def log_std(self) -> Tensor:
-        """The clamped ln sigma, ``[..., A]``."""
-        return self.raw.clamp(*LOG_STD)
-
-    def repeated(self, n: int) -> SquashedNormal:
-        """Return the distribution repeated n times, over ``[..., n, A]``."""
-        return SquashedNormal(times(self.mean, n), times(self.raw, n))
+        super().__init__(mean, log_std.clamp(*LOG_STD))
 
     def sample(self) -> tuple[Tensor, Tensor]:
         """Return an action ``[..., A]`` and its log-density ``[...]``, both with gradient."""
         noise = torch.randn(self.mean.shape, dtype=self.mean.dtype, device=self.mean.device)  # [..., A]
-        log_std = self.log_std
-        u = self.mean + exp(log_std) * noise  # [..., A]
-        return u.tanh(), log_density(noise, u, log_std)
+        u = self.mean + exp(self.log_std) * noise  # [..., A]
+        return u.tanh(), log_density(noise, u, self.log_std)
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-density ``[...]`` of actions ``[..., A]``; at -1 and 1, that of the nearest number inside."""

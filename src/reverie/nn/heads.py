@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,6 @@ from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.nn.distributions import (
     Bernoulli,
-    BoundedNormal,
     Categoricals,
     Constant,
     Distribution,
@@ -220,9 +219,9 @@ class ActorConfig(HeadConfig):
     max_std: Annotated[float, Above(0)] = 1.0
     """Continuous actions: largest standard deviation, where actions are in [-1, 1]."""
 
-    def head(self, inputs: int, part: ActionPart) -> nn.Module:
-        """Return the last layer, of one key of the action: a module from ``[..., inputs]`` to a distribution."""
-        return _PartHead(inputs, part, self)
+    def continuous(self, mean: Tensor, std: Tensor) -> Normal:
+        """Return N(tanh(mean), deviation^2) of outputs ``[..., A]``, the deviation in [min_std, max_std]."""
+        return Normal(mean.tanh(), (self.max_std - self.min_std) * torch.sigmoid(std + 2.0) + self.min_std)
 
 
 @dataclass(frozen=True)
@@ -280,25 +279,7 @@ class DenseActorConfig(DenseHeadConfig):
 
     continuous: ContinuousAction = field(default_factory=TruncNormal)
     """Distribution of continuous actions: trunc_normal, tanh_normal or normal_tanh."""
-
-    def head(self, inputs: int, part: ActionPart) -> nn.Module:
-        return _DenseHead(inputs, part, self)
-
-
-class _DenseHead(nn.Module):
-    """The last layers of one key of the action: logits, or mean and deviation."""
-
-    def __init__(self, inputs: int, part: ActionPart, cfg: DenseActorConfig) -> None:
-        super().__init__()
-        self.part, self.continuous = part, cfg.continuous
-        count = 1 if part.kind == "categorical" else 2
-        self.outputs = nn.ModuleList([cfg.last(inputs, part.width) for _ in range(count)])
-
-    def forward(self, x: Tensor, legal: Tensor | None = None) -> Distribution:
-        y = [layer(x).float() for layer in self.outputs]  # [..., A] each
-        if self.part.kind == "categorical":
-            return Categoricals(y[0], self.part.classes, legal=legal)
-        return self.continuous(*y)
+    unimix: ClassVar[float] = 0.0
 
 
 class JointDistribution:
@@ -349,23 +330,22 @@ class JointDistribution:
         return torch.stack(list(self.entropies().values())).sum(0)
 
 
-class _PartHead(nn.Module):
-    """The last layer, of one key of the action."""
+class PartHead(nn.Module):
+    """The last layers of one key of the action: logits, or mean and deviation."""
 
-    def __init__(self, inputs: int, part: ActionPart, cfg: ActorConfig) -> None:
+    def __init__(self, inputs: int, part: ActionPart, cfg: ActorConfig | DenseActorConfig) -> None:
         super().__init__()
         self.part = part
         self.cfg = cfg
-        if part.kind == "categorical":
-            self.logits = Linear(inputs, part.width, cfg.scale)
-        else:
-            self.mean = Linear(inputs, part.width, cfg.scale)
-            self.std = Linear(inputs, part.width, cfg.scale)
+        count = 1 if part.kind == "categorical" else 2
+        self.outputs: nn.ModuleList = nn.ModuleList([cfg.last(inputs, part.width) for _ in range(count)])
 
     def forward(self, x: Tensor, legal: Tensor | None = None) -> Distribution:
+        """Map ``[..., inputs]`` to a distribution over ``[..., A]``, of which classes are ``legal`` ``[..., A]``."""
+        y = [layer(x).float() for layer in self.outputs]  # [..., A] each
         if self.part.kind == "categorical":
-            return Categoricals(self.logits(x), self.part.classes, self.cfg.unimix, legal)
-        return BoundedNormal(self.mean(x), self.std(x), self.cfg.min_std, self.cfg.max_std)
+            return Categoricals(y[0], self.part.classes, self.cfg.unimix, legal)
+        return self.cfg.continuous(*y)
 
 
 class Actor(nn.Module):
@@ -379,7 +359,7 @@ class Actor(nn.Module):
         self.slices: dict[str, slice] = spec.slices()
         self.mlp: DenseMLP | MLP = cfg.body(inputs)
         self.keys: list[str] = list(self.slices)
-        self.parts: nn.ModuleList = nn.ModuleList([cfg.head(self.mlp.width, spec.parts[k]) for k in self.keys])
+        self.parts: nn.ModuleList = nn.ModuleList([PartHead(self.mlp.width, spec.parts[k], cfg) for k in self.keys])
 
     def forward(self, feature: Tensor, legal: Tensor | None = None) -> JointDistribution:
         """Map features ``[..., F]`` to a distribution over ``[..., A]``; ``legal`` ``[..., A]`` is its mask."""

@@ -141,7 +141,9 @@ class Optim:
         """
         for p in self.params:
             p.grad = None
-        self._backward(loss, keep)
+        # An actor's loss may also depend on the world model, which has an optimiser of its own.
+        inputs = [p for p in self.params if p.requires_grad]
+        loss.backward(inputs=inputs, retain_graph=keep)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         grads = [p.grad for p in self.params if p.grad is not None]
         if len(grads) != len(self.params):
             without = [list(p.shape) for p in self.params if p.grad is None]
@@ -151,9 +153,6 @@ class Optim:
             )
         average(grads)
         return grads
-
-    def _backward(self, loss: Tensor, keep: bool) -> None:
-        loss.backward(retain_graph=keep)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     @torch.no_grad()
     def apply(self, grads: Tensors) -> Metrics:
@@ -287,11 +286,6 @@ class GlobalAdam(Optim):
     32 times as large here. The form ``torch`` is that, with decay lr in place of decay.
     """
 
-    def _backward(self, loss: Tensor, keep: bool) -> None:
-        # An actor's loss also depends on the world model, which has an optimiser of its own.
-        inputs = [p for p in self.params if p.requires_grad]
-        loss.backward(inputs=inputs, retain_graph=keep)  # type: ignore[no-untyped-call]
-
     @torch.no_grad()
     def apply(self, grads: Tensors) -> Metrics:
         c, torchs = self.cfg, self.cfg.form == "torch"
@@ -391,18 +385,15 @@ class AdamSettings(NamedTuple):
 class Adam:
     """Adam (Kingma and Ba 2015, Algorithm 1), all parameters in one call."""
 
-    def __init__(
-        self, parameters: Iterable[nn.Parameter], lr: Rate, betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8, cosine: int = 0,
-    ) -> None:  # fmt: skip
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: Rate, eps: float = 1e-8, cosine: int = 0) -> None:
         """``cosine``: updates over which the learning rate decays to 0 along half a cosine, where it then stays.
 
         Loshchilov and Hutter 2017, equation 5; 0 keeps it constant.
         """
-        most = lr.most if isinstance(lr, Ramp) else lr
         self.params: Tensors = to_train(parameters)
         rate = rate_of(lr, self.params[0].device)
-        self.settings: AdamSettings = AdamSettings(most, betas, eps, cosine, rate if isinstance(rate, Tensor) else None)
+        changing = rate if isinstance(rate, Tensor) else None
+        self.settings: AdamSettings = AdamSettings(first(lr), eps=eps, cosine=cosine, rate=changing)
         self.ramp: Ramp | None = lr if isinstance(lr, Ramp) else None
         self.mean: list[Tensor] = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.square: list[Tensor] = [torch.zeros_like(p, requires_grad=False) for p in self.params]

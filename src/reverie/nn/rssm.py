@@ -9,9 +9,8 @@ Hafner et al. (2025), equation 1::
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -25,7 +24,7 @@ from reverie.core.accelerate import accelerated
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError
-from reverie.nn.distributions import log_of, straight_through
+from reverie.nn.distributions import Normal, log_of, straight_through
 from reverie.nn.functional import StepLinear, draw, gru, linear, step_linear, unimix_probs
 from reverie.nn.layers import (
     Activation,
@@ -116,15 +115,17 @@ class LogitNet(nn.Module):
     """An MLP that outputs logits. Its first linear layer is separate, so that it can be computed in two parts."""
 
     def __init__(
-        self, inputs: int, hidden: int, layers: int, outputs: int, linear: Callable[[int, int], Linear] = Linear,
+        self,
+        widths: Sequence[int],
+        linear: Callable[[int, int], Linear] = Linear,
         after: Callable[[int], list[nn.Module]] = lambda width: [RMSNormSiLU(width)],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``linear`` makes each linear layer, ``after`` the norm and activation after all but the last."""
         super().__init__()
-        widths = [inputs] + [hidden] * layers + [outputs]
         linears = [linear(i, o) for i, o in pairwise(widths)]
         self.first: Linear = linears[0]
-        self.rest: nn.Sequential = nn.Sequential(*[m for layer in linears[1:] for m in (*after(hidden), layer)])
+        rest = [m for layer in linears[1:] for m in (*after(layer.weight.shape[1]), layer)]
+        self.rest: nn.Sequential = nn.Sequential(*rest)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., inputs]`` to logits ``[..., outputs]``."""
@@ -268,8 +269,9 @@ class RSSM(StateSpaceModel):
         self.recurrent: nn.ModuleList = nn.ModuleList(blocks)
         self.recurrent_norms: nn.ModuleList = nn.ModuleList([RMSNormSiLU(c.deter) for _ in range(c.recurrent_layers)])
         self.gates: BlockLinear = BlockLinear(c.deter, 3 * c.deter, c.blocks, extra[-1])
-        self.posterior: LogitNet = LogitNet(c.deter + embed, c.hidden, c.posterior_layers, c.stoch * c.classes)
-        self.prior_net: LogitNet = LogitNet(c.deter, c.hidden, c.prior_layers, c.stoch * c.classes)
+        logits = c.stoch * c.classes
+        self.posterior: LogitNet = LogitNet([c.deter + embed, *[c.hidden] * c.posterior_layers, logits])
+        self.prior_net: LogitNet = LogitNet([c.deter, *[c.hidden] * c.prior_layers, logits])
 
     @property
     def bounded(self) -> bool:
@@ -431,11 +433,10 @@ class Gaussian(LatentKind):
         return gaussian_kl(p, q)
 
     def log_prob(self, stats: Tensor, z: Tensor) -> Tensor:
-        (mean, std), x = stats.unbind(-1), z[..., 0].float()  # [..., S]
-        return (-0.5 * ((x - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+        return Normal(*stats.unbind(-1)).log_prob(z[..., 0])
 
     def entropy(self, stats: Tensor) -> Tensor:
-        return (stats[..., 1].log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+        return Normal(*stats.unbind(-1)).entropy()
 
     def named(self, stats: Tensor) -> dict[str, Tensor]:
         """Return ``mean`` and ``std``, ``[..., S]``."""
@@ -462,31 +463,18 @@ class LayerNormGRU(nn.Module):
 
 
 class KerasGRU(nn.Module):
-    """The GRU of DreamerV1, that of Keras and PyTorch: h' = u h + (1 - u) tanh(c(x) + r c(h)), with two biases."""
+    """The GRU of DreamerV1, that of Keras and PyTorch: h' = u h + (1 - u) tanh(c(x) + r c(h)), with two biases.
 
-    def __init__(self, inputs: int, deter: int, bias: bool = True) -> None:
+    ``normed``: with a layer norm of each gate and no biases, ``gru_layernorm`` of PyDreamer; h' = u n + (1 - u) h.
+    """
+
+    def __init__(self, inputs: int, deter: int, normed: bool = False) -> None:
         super().__init__()
-        self.from_input: Dense = Dense(inputs, 3 * deter, bias)
-        self.from_state: Dense = Dense(deter, 3 * deter, bias)
+        self.from_input: Dense = Dense(inputs, 3 * deter, bias=not normed)
+        self.from_state: Dense = Dense(deter, 3 * deter, bias=not normed)
         nn.init.orthogonal_(self.from_state.weight)
-
-    def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
-        from_input, from_state = self.from_input.steps(dtype), self.from_state.steps(dtype)
-
-        def step(x: Tensor, h: Tensor) -> Tensor:
-            (update, reset, new), (update_h, reset_h, new_h) = from_input(x).chunk(3, -1), from_state(h).chunk(3, -1)
-            new = torch.tanh(new + torch.sigmoid(reset + reset_h) * new_h)  # [M, D]
-            return torch.lerp(new, h, torch.sigmoid(update + update_h))
-
-        return step
-
-
-class NormedGatesGRU(KerasGRU):
-    """A GRU with a layer norm of each gate and no biases: ``gru_layernorm`` of PyDreamer; h' = u n + (1 - u) h."""
-
-    def __init__(self, inputs: int, deter: int) -> None:
-        super().__init__(inputs, deter, bias=False)
-        self.norms: nn.ModuleList = nn.ModuleList([LayerNorm(deter) for _ in range(3)])
+        self.norms: nn.ModuleList = nn.ModuleList([LayerNorm(deter) if normed else nn.Identity() for _ in range(3)])
+        self.normed = normed
 
     def steps(self, dtype: torch.dtype) -> Callable[[Tensor, Tensor], Tensor]:
         from_input, from_state = self.from_input.steps(dtype), self.from_state.steps(dtype)
@@ -495,7 +483,8 @@ class NormedGatesGRU(KerasGRU):
         def step(x: Tensor, h: Tensor) -> Tensor:
             (update, reset, new), (update_h, reset_h, new_h) = from_input(x).chunk(3, -1), from_state(h).chunk(3, -1)
             new = torch.tanh(new_norm(new + torch.sigmoid(reset_norm(reset + reset_h)) * new_h))  # [M, D]
-            return torch.lerp(h, new, torch.sigmoid(update_norm(update + update_h)))
+            share = torch.sigmoid(update_norm(update + update_h))
+            return torch.lerp(h, new, share) if self.normed else torch.lerp(new, h, share)
 
         return step
 
@@ -507,7 +496,7 @@ CELLS: dict[str, MakeCell] = {
     "layer_norm_gru": LayerNormGRU,
     "bare_layer_norm_gru": partial(LayerNormGRU, bias=False),  # ``gru_layernorm_dv2`` of PyDreamer
     "keras_gru": KerasGRU,
-    "normed_gates_gru": NormedGatesGRU,
+    "normed_gates_gru": partial(KerasGRU, normed=True),
 }
 
 
@@ -596,8 +585,9 @@ class DenseRSSM(StateSpaceModel):
         self.gru: KerasGRU | LayerNormGRU | CellStack = (
             make(c.hidden, c.deter) if c.layers == 1 else CellStack(make, c.hidden, c.deter, c.layers)
         )
-        self.posterior: LogitNet = LogitNet(c.deter + embed, c.hidden, 1, c.stoch * c.latent.outputs, Dense, after)
-        self.prior_net: LogitNet = LogitNet(c.deter, c.hidden, 1, c.stoch * c.latent.outputs, Dense, after)
+        outputs = c.stoch * c.latent.outputs
+        self.posterior: LogitNet = LogitNet((c.deter + embed, c.hidden, outputs), Dense, after)
+        self.prior_net: LogitNet = LogitNet((c.deter, c.hidden, outputs), Dense, after)
         if c.init == "split":
             self._split(self.input, self.width)
             self._split(self.posterior.first, c.deter)
