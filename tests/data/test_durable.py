@@ -30,8 +30,8 @@ def replay_of(streams):
     )
 
 
-def durable(replay, store, former=None):
-    return DurableReplay(replay, store, "there", former=lambda place: former)
+def durable(replay, store, run):
+    return DurableReplay(replay, ReplayConfig(store=store, buffer="600kB"), run, stop=lambda: False)
 
 
 def lived():
@@ -48,25 +48,23 @@ def test_another_number_of_streams(tmp_path, monkeypatch, damaged, stored):
     monkeypatch.setattr(zarr, "CHUNK_BYTES", LOST * 24 * 24 * 3)
     monkeypatch.setattr(reverie.replay.durable, "BLOCK_BYTES", 300_000)
 
-    def opened():
-        return Store(tmp_path, buffer_bytes=600_000)
-
-    former = opened()
-    first = durable(replay_of(STREAMS), former)
-    first.begin({})
+    place = str(tmp_path / "rows")
+    first = durable(replay_of(STREAMS), place, tmp_path)
+    former = first.store
+    first.begin()
     first.replay.extend(lived())
     former.extend(lived())
     state = dict(first.state_dict())
     assert former.close(60)
     del first
     if damaged:
-        (tmp_path / former.segments[0].name / "obs" / "image" / "c.2.0.0.0.0").write_bytes(b"nonsense")
+        (tmp_path / "rows" / former.segments[0].name / "obs" / "image" / "c.2.0.0.0.0").write_bytes(b"nonsense")
 
-    replay, store = replay_of(OTHERS), opened()
-    second = durable(replay, store if stored else None, former=store)
+    replay = replay_of(OTHERS)
+    second = durable(replay, place if stored else "none", tmp_path)
     tracemalloc.start()
     try:
-        second.load_state_dict(state if stored else state | {"place": "elsewhere"})
+        second.load_state_dict(state)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -79,8 +77,8 @@ def test_another_number_of_streams(tmp_path, monkeypatch, damaged, stored):
     np.testing.assert_array_equal(rows["reward"].ravel(), expected)
     np.testing.assert_array_equal(rows["obs/image"][..., 0, 0, 0].ravel(), expected % 256)
     if stored:
-        assert store.close(60)
-        again = opened()
+        assert second.store.close(60)
+        again = Store(place)
         chunks = list(again.read(again.segments[1]))
         assert again.segments[1].imported == replay.count
         np.testing.assert_array_equal(np.concatenate([c.rows["reward"] for c in chunks], 1), rows["reward"])

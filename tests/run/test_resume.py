@@ -195,13 +195,12 @@ def test_a_smaller_replay_keeps_its_latents(tmp_path: Path, monkeypatch: pytest.
     assert newest is not None
     saved = np.load(newest / "replay" / "deter.npy")
     experiment = build(CONFIG.merge({"replay.capacity": 40}), Walk)
-    store = Store(run / "replay")
-    replay = DurableReplay(experiment.replay, store, "auto", former=lambda place: None)
+    replay = DurableReplay(experiment.replay, CONFIG.replay, run, stop=lambda: False)
     Checkpoints(run / "checkpoints").load(newest, {"replay": replay})
     rows = experiment.replay.storage.read(experiment.replay.oldest, experiment.replay.count)
     assert np.array_equal(rows["extras/deter"], saved[:, -20:])
     assert saved[:, -20:].any()
-    store.close(0)
+    replay.close(failed=True)
 
 
 def test_a_state_that_is_carried_goes_on_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

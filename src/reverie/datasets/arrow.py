@@ -13,6 +13,7 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, DataError
 from reverie.datasets.reader import package
+from reverie.datasets.transitions import Column
 
 MOST_OPEN = 8
 """Number of Parquet files that stay open: columns are read at about the same pace."""
@@ -90,7 +91,7 @@ def _arrow_table(file: Path) -> Any:
 
 
 class TableColumn:
-    """One column of all pieces; a ``transitions.Column``. If its rows are lists, ``flat`` makes each item a row."""
+    """One column of all pieces. If its rows are lists, ``flat`` makes each item a row."""
 
     def __init__(self, pieces: Sequence[Piece], name: str, where: str, flat: bool = False) -> None:
         self.arrow: Any = pyarrow_of()
@@ -98,7 +99,7 @@ class TableColumn:
         self.name = name
         self.where = where
         self.flat = flat
-        self._array = lru_cache(1)(self._read)
+        self._array = lru_cache(1)(self._piece)
 
     @cached_property
     def lengths(self) -> np.ndarray:
@@ -113,21 +114,18 @@ class TableColumn:
         return np.append(0, np.cumsum(self.lengths))[rows] if self.flat else rows
 
     @cached_property
-    def _sample(self) -> np.ndarray:
-        """The first value that is not missing, ``[1, ...]``."""
+    def values(self) -> Column:
+        """Its values as numbers, read piece by piece."""
         array = self._array(int(np.flatnonzero(np.diff(self.edges))[0]))
         known = int(np.asarray(array.is_valid()).argmax()) if array.null_count else 0
-        return self._numbers(array.slice(known, 1))
+        one = numbers(self.arrow, array.slice(known, 1), self.where)
+        return Column((int(self.edges[-1]), *one.shape[1:]), one.dtype, self._read)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (int(self.edges[-1]), *self._sample.shape[1:])
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        parts = [numbers(self.arrow, array, self.where) for array in self._slices(start, stop)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self._sample.dtype
-
-    def _read(self, piece: int) -> Any:
+    def _piece(self, piece: int) -> Any:
         array = self.pieces[piece].column(self.name)
         array.validate(full=True)  # reading beyond the end of a buffer would end the process
         return array.flatten() if self.flat else array
@@ -140,10 +138,6 @@ class TableColumn:
             yield self._array(piece).slice(start - int(self.edges[piece]), end - start)
             start = end
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        parts = [self._numbers(array) for array in self._slices(start, stop)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
     def codes(self) -> tuple[np.ndarray, list[Any]]:
         """Return each value's number, int64 ``[n]``, and the value of each number."""
         whole = self.arrow.chunked_array(list(self._slices(0, int(self.edges[-1]))))
@@ -155,27 +149,19 @@ class TableColumn:
         numbers = [np.asarray(chunk.indices.to_numpy(zero_copy_only=False), np.int64) for chunk in coded.chunks]
         return np.concatenate(numbers), coded.chunk(0).dictionary.to_pylist()
 
-    def _numbers(self, array: Any) -> np.ndarray:
-        """Return an array as numbers. Only floats may be missing: they are NaN."""
-        if has_gaps(self.arrow, array):
-            raise DataError(f"{self.where} has no value in some rows: expected one in each.")
-        return numbers(self.arrow, array, self.where)
 
+def vectors(columns: Sequence[TableColumn]) -> Column:
+    """Return k columns of numbers as one column of vectors ``[n, k]``, in their order."""
+    for column in columns:
+        if len(shape := column.values.shape) > 1:
+            found = f"{column.where} contains arrays of shape {list(shape[1:])}"
+            raise ConfigError(f"{found}, not numbers to join. Name it alone, obs.{column.name}: {column.name}.")
+    parts = [column.values for column in columns]
 
-class StackedColumns:
-    """k columns of numbers as one column of vectors ``[n, k]``, in their order; a ``transitions.Column``."""
+    def read(start: int, stop: int) -> np.ndarray:
+        return np.stack([part.read(start, stop) for part in parts], axis=1)
 
-    def __init__(self, columns: Sequence[TableColumn]) -> None:
-        for column in columns:
-            if len(column.shape) > 1:
-                found = f"{column.where} contains arrays of shape {list(column.shape[1:])}"
-                raise ConfigError(f"{found}, not numbers to join. Name it alone, obs.{column.name}: {column.name}.")
-        self.columns = columns
-        self.shape: tuple[int, ...] = (columns[0].shape[0], len(columns))
-        self.dtype: np.dtype[Any] = np.result_type(*(column.dtype for column in columns))
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        return np.stack([column.read(start, stop) for column in self.columns], axis=1)
+    return Column((parts[0].shape[0], len(parts)), np.result_type(*(part.dtype for part in parts)), read)
 
 
 def is_list(arrow: Any, kind: Any) -> bool:
@@ -184,24 +170,20 @@ def is_list(arrow: Any, kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def has_gaps(arrow: Any, array: Any) -> bool:
-    """Return whether values are missing in an array, or in the lists in it, that are not floats."""
-    if isinstance(array, arrow.ExtensionArray):
-        return has_gaps(arrow, array.storage)
-    if arrow.types.is_floating(array.type):
-        return False
-    return bool(array.null_count) or (is_list(arrow, array.type) and has_gaps(arrow, array.flatten()))
-
-
 def numbers(arrow: Any, array: Any, where: str) -> np.ndarray:
-    """Convert an Arrow array to NumPy, ``[n, ...]``. Lists become dimensions; compressed pictures are decoded."""
+    """Convert an Arrow array to NumPy, ``[n, ...]``. Lists become dimensions; compressed pictures are decoded.
+
+    Only floats may be missing: they are NaN. ``where`` is for messages.
+    """
     kind, types = array.type, arrow.types
+    if isinstance(array, arrow.ExtensionArray):
+        return numbers(arrow, array.storage, where)
+    if array.null_count and not types.is_floating(kind):
+        raise DataError(f"{where} has no value in some rows: expected one in each.")
     if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:  # as Hugging Face stores pictures
         return pictures(array.field("bytes").to_pylist())
     if types.is_binary(kind) or types.is_large_binary(kind):
         return pictures(array.to_pylist())
-    if isinstance(array, arrow.ExtensionArray):
-        return numbers(arrow, array.storage, where)
     if is_list(arrow, kind):
         if not types.is_fixed_size_list(kind):
             lengths = np.asarray(array.value_lengths().to_numpy(zero_copy_only=False))

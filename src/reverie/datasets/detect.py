@@ -12,7 +12,7 @@ from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.importing import imported
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.hdf5 import NEEDED as OF_D4RL
-from reverie.datasets.hdf5 import D4RLReader, is_hdf5, open_hdf5
+from reverie.datasets.hdf5 import D4RLReader, open_hdf5
 from reverie.datasets.minari import local_names, metadata_of, minari_path, minari_reader
 from reverie.datasets.own_store import StoreReader, is_store
 from reverie.datasets.pydreamer import PyDreamerReader
@@ -126,9 +126,9 @@ def content(path: Path) -> str:
     """Return the format that the first bytes of a file show, as ``format_of`` names it; "" if unknown."""
     with path.open("rb") as file:
         head = file.read(4)
-    begins = {b"PK\x03\x04": "npz", b"PAR1": "Parquet", b"ARRO": "Arrow", b"\xff\xff\xff\xff": "Arrow"}
-    if is_hdf5(path):
-        return "HDF5"
+    begins = {
+        b"\x89HDF": "HDF5", b"PK\x03\x04": "npz", b"PAR1": "Parquet", b"ARRO": "Arrow", b"\xff\xff\xff\xff": "Arrow",
+    }  # fmt: skip
     return begins.get(head) or ("TFRecord" if looks_like_records(path) else "")
 
 

@@ -6,7 +6,7 @@ Columns are memory-mapped if contiguous in the file, else read in pieces. Nothin
 from __future__ import annotations
 
 import json
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,26 +15,15 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.core.space_json import space_of
 from reverie.datasets.reader import About, ReadOptions, as_flags, package
-from reverie.datasets.transitions import Transitions, TransitionsReader, limited
+from reverie.datasets.transitions import Column, Transitions, TransitionsReader, limited
 
 if TYPE_CHECKING:
     import h5py
 
 
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
 CACHE_BYTES = 1 << 20
 KEPT_BYTES = 64_000_000
 """Largest size in bytes at which a chunked or compressed column is read into memory as a whole."""
-
-
-def is_hdf5(path: Path) -> bool:
-    """Return True if the file begins with the signature of HDF5, perhaps after a user block."""
-    with path.open("rb") as file:
-        for offset in (0, 512, 1024, 2048, 4096):
-            file.seek(offset)
-            if file.read(8) == SIGNATURE:
-                return True
-    return False
 
 
 def open_hdf5(path: Path) -> h5py.File:
@@ -56,7 +45,7 @@ class Hdf5File:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._held: dict[Any, Any] = {}
+        self._held: dict[str, Any] = {}  # datasets, with the chunks that they have decompressed, and mapped files
 
     def __enter__(self) -> Self:
         return self
@@ -71,53 +60,27 @@ class Hdf5File:
         """The open file. Raises as ``open_hdf5`` does."""
         return open_hdf5(self.path)
 
-    def dataset(self, name: str) -> h5py.Dataset:
-        """Return a dataset. It is held, and with it the chunks that it has decompressed, until the file is closed."""
-        if name not in self._held:
-            self._held[name] = self.opened[name]
-        return self._held[name]
-
-    def mapped(self, column: Hdf5Column) -> np.ndarray:
-        """Return a column that is contiguous in the file. It holds a file descriptor until the file is closed."""
-        if column not in self._held:
-            whole = np.memmap(self.path, column.dtype, "r", column.offset or 0, column.shape)
-            self._held[column] = whole.view(np.ndarray)  # slicing that is five times as fast
-        found: np.ndarray = self._held[column]
-        return found
-
-    def column(self, name: str) -> Hdf5Column:
+    def column(self, name: str) -> Column:
         """Return a numeric dataset ``[n, ...]``."""
-        kind = getattr(self.dataset(name), "dtype", "a group")
+        data = self.opened[name]
+        kind = getattr(data, "dtype", "a group")
         if not isinstance(kind, np.dtype) or kind.kind not in "biuf":
             raise DataError(f"{self.path}: '{name}' contains {kind}: expected an array of numbers.")
-        return Hdf5Column(self, name)
+        shape: tuple[int, ...] = data.shape
+        keeps = data.chunks is not None and data.nbytes <= KEPT_BYTES
+        contiguous = data.chunks is None and not data.external and not self.opened.userblock_size
+        offset = data.id.get_offset() if contiguous and data.nbytes else None
+        whole = cache(lambda: np.asarray(self.opened[name][()]))  # so that each chunk is decompressed once
 
+        def read(start: int, stop: int) -> np.ndarray:
+            if keeps:
+                return whole()[start:stop]
+            if name not in self._held:  # a view of a mapped file is sliced five times as fast
+                mapped = None if offset is None else np.memmap(self.path, kind, "r", offset, shape).view(np.ndarray)
+                self._held[name] = self.opened[name] if mapped is None else mapped
+            return np.asarray(self._held[name][start:stop])
 
-class Hdf5Column:
-    """A numeric dataset ``[n, ...]``; a ``transitions.Column``."""
-
-    def __init__(self, file: Hdf5File, name: str) -> None:
-        found = file.dataset(name)
-        self.file = file
-        self.name = name
-        self.shape: tuple[int, ...] = tuple(found.shape)
-        self.dtype: np.dtype[Any] = found.dtype
-        self._keeps = found.chunks is not None and found.nbytes <= KEPT_BYTES
-        offset = found.id.get_offset() if found.chunks is None and not found.external else None
-        self.offset: int | None = offset if found.nbytes and not found.file.userblock_size else None
-
-    @cached_property
-    def _kept(self) -> np.ndarray:
-        """The whole dataset, so that each compressed chunk is decompressed once."""
-        return self._get(())
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        if self.offset is not None:
-            return self.file.mapped(self)[start:stop]
-        return self._kept[start:stop] if self._keeps else self._get(slice(start, stop))
-
-    def _get(self, where: Any) -> np.ndarray:
-        return np.asarray(self.file.dataset(self.name)[where])
+        return Column(shape, kind, read)
 
 
 # ---------------------------------------------------------------- D4RL
@@ -146,7 +109,7 @@ class D4RLReader(TransitionsReader):
             names = set(self.file.opened)
             self.declared: dict[Any, Any] = dict(self.file.opened.attrs)
             found = [name for name in (*NEEDED, "timeouts", "next_observations") if name in names]
-            self.columns: dict[str, Hdf5Column] = {name: self.file.column(name) for name in found}
+            self.columns: dict[str, Column] = {name: self.file.column(name) for name in found}
         lengths = {name: column.shape[0] for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"{path}: the columns have different lengths: {lengths}.")

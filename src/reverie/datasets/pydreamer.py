@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import re
 import zipfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -65,18 +64,26 @@ class PyDreamerReader(Reader):
         return sum(len(load(path, "reset")["reset"]) for path in self.paths)
 
     def parts(self) -> Iterator[Rows]:
-        """Yield one file at a time. Its last row needs the next file, in which the episode may continue."""
-        met: Counter[str] = Counter()
-        held: Rows | None = None
-        before: Path | None = None
-        for path in self.paths:
-            rows = self._rows(load(path), path, held is not None and follows(before, path), met)
-            if held is not None:
-                yield self._ended(held, rows)
-            held, before = rows, path
-        if held is not None:
-            yield self._ended(held, None)
-        self.note_all(met)
+        """Yield one file at a time. The action of its last row is in the next file, if the episode continues there."""
+        path: Path | None = self.paths[0]
+        values, inside, lost = load(self.paths[0]), False, 0
+        for after in [*self.paths[1:], None]:
+            coming = {} if after is None else load(after)
+            goes_on = after is not None and follows(path, after) and not coming["reset"].reshape(-1)[0]
+            first, terminal = (as_flags(values[name], f"{path}: '{name}'") for name in ("reset", "terminal"))
+            lost += int(not first[0] and not inside)
+            first[0] |= not inside
+            last = np.append(first[1:], not goes_on)
+            led_on = coming["action"][:1] if goes_on else np.zeros_like(values["action"][:1])
+            action = np.concatenate([values["action"][1:], led_on])
+            action = action.argmax(axis=1) if self._one_hot else action
+            action[last] = 0
+            reward = values["reward"].reshape(-1).astype(np.float32)
+            reward[first] = 0.0
+            flags = {"is_first": first, "is_last": last, "is_terminal": terminal & last}
+            yield self._obs(values) | {"action": action, "reward": reward} | flags
+            path, values, inside = after, coming, goes_on
+        self.note(LOST, lost)
 
     def _obs(self, values: Rows) -> Rows:
         """Return observations by column. The last axis of ``image_t`` is time; a lone ``vecobs`` becomes ``obs``."""
@@ -88,37 +95,6 @@ class PyDreamerReader(Reader):
             if value.shape[:1] == (len(values["reset"]),):
                 found["obs/" + (key.removesuffix("_t") if value.ndim == 4 else key)] = value
         return {"obs": found["obs/vecobs"]} if list(found) == ["obs/vecobs"] else found
-
-    def _rows(self, values: Rows, path: Path, goes_on: bool, met: Counter[str]) -> Rows:
-        """Convert a file to rows, without knowing what comes after it; ``_ended`` completes its last row.
-
-        The extra column ``led`` ``[1, ...]`` is the action that led to the first row: it belongs to the row before.
-        """
-        first, terminal = (as_flags(values[name], f"{path}: '{name}'") for name in ("reset", "terminal"))
-        if not first[0] and not goes_on:
-            met[LOST] += 1
-            first[0] = True
-        moved = np.zeros_like(values["action"])
-        moved[:-1] = values["action"][1:]
-        last = np.zeros(len(first), bool)
-        last[:-1] = first[1:]
-        reward = values["reward"].reshape(-1).astype(np.float32)
-        reward[first] = 0.0
-        rows = {"reward": reward, "is_first": first, "is_last": last, "is_terminal": terminal}
-        return self._obs(values) | rows | {"action": moved, "led": values["action"][:1]}
-
-    def _ended(self, rows: Rows, following: Rows | None) -> Rows:
-        """Complete the last of ``rows`` with the action from the next file, or end the episode there."""
-        rows.pop("led")
-        if following is not None and not following["is_first"][0]:
-            rows["action"][-1] = following["led"][0]
-        else:
-            rows["is_last"][-1] = True
-        rows["is_terminal"] &= rows["is_last"]
-        if self._one_hot:
-            rows["action"] = rows["action"].argmax(axis=1)
-        rows["action"][rows["is_last"]] = 0
-        return rows
 
 
 def follows(before: Path | None, path: Path) -> bool:

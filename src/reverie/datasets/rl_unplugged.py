@@ -21,8 +21,8 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
+from reverie.core.types import FLAGS
 from reverie.datasets.reader import About, Reader, ReadOptions, files_of
-from reverie.datasets.transitions import Carried, Places
 
 MASK = 0xA282EAD8
 GZIP = b"\x1f\x8b"
@@ -31,7 +31,7 @@ BROKEN = (EOFError, zlib.error, OSError)
 Values = list[bytes] | np.ndarray
 NEEDED = ("o_t", "o_tp1", "a_t", "r_t", "d_t")
 BLOCK = 512
-"""Number of transitions in one part: 14 MB of frames."""
+"""Number of rows in one part: 14 MB of frames."""
 SHARD = re.compile(r"run_\d+-\d{5}-of-\d{5}")
 Decode = Callable[[bytes], np.ndarray]
 
@@ -125,22 +125,23 @@ class RLUnpluggedReader(Reader):
             yield held, True
 
     def parts(self) -> Iterator[Rows]:
-        carried, linked = Carried(), self._linked()
+        rows = self._rows()
         decode = lru_cache(64)(png)  # a frame is in several neighbouring stacks
-        while block := list(itertools.islice(linked, BLOCK)):
-            yield self._rows(block, carried, decode)
+        while block := list(itertools.islice(rows, BLOCK)):
+            pictures, action, reward, *flags = zip(*block, strict=True)
+            obs = np.stack([stacked(each, decode) for each in pictures])
+            done = {"action": np.array(action, np.int64), "reward": np.array(reward, np.float32)}
+            yield {"obs": obs, **done, **{name: np.array(flag) for name, flag in zip(FLAGS, flags, strict=True)}}
 
-    def _rows(self, block: list[tuple[Record, bool]], carried: Carried, decode: Decode) -> Rows:
-        found, ends = [record for record, _ in block], np.array([end for _, end in block])
-        place = Places.of(ends, np.array([record.terminal for record in found]), adds=ends)
-        obs = np.empty((len(place.source), *self._scan.shape), np.uint8)
-        shown = dict(zip(place.added.tolist(), place.shown.tolist(), strict=True))
-        for row, index in enumerate(place.source.tolist()):
-            obs[row] = stacked(found[shown[row]].after if row in shown else found[index].before, decode)
-        action = np.array([record.action for record in found], np.int64)[place.source]
-        action[place.last] = 0
-        rewards = np.array([record.reward for record in found], np.float32)
-        return {"obs": obs, "action": action, **place.flags_and_rewards(rewards, bool(ends[-1]), carried)}
+    def _rows(self) -> Iterator[tuple[list[bytes], int, float, bool, bool, bool]]:
+        """Yield the compressed frames of each row, its action, its reward and its flags."""
+        reward, first = 0.0, True
+        for record, end in self._linked():
+            yield record.before, record.action, reward, first, False, False
+            reward, first = record.reward, False
+            if end:
+                yield record.after, 0, reward, False, True, record.terminal
+                reward, first = 0.0, True
 
 
 def stacked(pictures: list[bytes], decode: Decode) -> np.ndarray:

@@ -18,9 +18,9 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.space_json import space_of
-from reverie.datasets.arrow import Piece, StackedColumns, TableColumn, open_table, pyarrow_of
+from reverie.datasets.arrow import Piece, TableColumn, open_table, pyarrow_of, vectors
 from reverie.datasets.reader import About, Named, ReadOptions, as_flags, by_number, format_of
-from reverie.datasets.transitions import STEPLESS, Column, Reordered, Transitions, TransitionsReader, limited
+from reverie.datasets.transitions import STEPLESS, Column, Transitions, TransitionsReader, limited, reordered
 
 FORMATS = ("Arrow", "Parquet")
 END_ROLES = ("terminal", "truncated", "end")
@@ -100,7 +100,7 @@ class TableReader(TransitionsReader):
     def column(self, role: str) -> Column:
         """Return the column of a role, or the several columns that form its vector."""
         found = self.columns(role)
-        return found[0] if isinstance(self.roles[role], str) else StackedColumns(found)
+        return found[0].values if isinstance(self.roles[role], str) else vectors(found)
 
     def group(self, head: str) -> dict[str, Column]:
         """Return all columns of a role such as obs, whose keys are ``obs`` or ``obs.camera``, by their new names."""
@@ -121,8 +121,8 @@ class TableReader(TransitionsReader):
             end = self._whole_ends(flags)
             index = np.arange(len(end)) + np.repeat(np.arange(self.total), self.columns("reward")[0].lengths)
             final = {_column(role): self.column(role) for role in self.roles if self._has_final(role)}
-            obs |= {name: Reordered(column, index) for name, column in final.items()}
-            next_obs |= {name: Reordered(column, index + 1) for name, column in final.items()}
+            obs |= {name: reordered(column, index) for name, column in final.items()}
+            next_obs |= {name: reordered(column, index + 1) for name, column in final.items()}
         elif "episode" in self.roles:
             end = self._episode_ends(end, flags)
         told, action = not self.uses("time_limit") or limit is not None, self.group("action")

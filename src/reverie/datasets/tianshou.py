@@ -16,7 +16,7 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.datasets.hdf5 import Hdf5File
 from reverie.datasets.reader import About, ReadOptions, as_flags
-from reverie.datasets.transitions import Column, Reordered, Transitions, TransitionsReader
+from reverie.datasets.transitions import Column, Transitions, TransitionsReader, reordered
 
 UNTOLD = "the buffer does not distinguish truncated from terminated: all ends are treated as terminal"
 CUT = "the oldest episode of a full ring may have lost its first steps: it starts at the oldest stored step"
@@ -46,7 +46,7 @@ class TianshouReader(TransitionsReader):
         """Return (first slot, number of slots, number of transitions, slot of the newest) of each ring."""
         names = ("last_index", "_lengths", "_extend_offset")
         with self.file:
-            room = int(self.attributes.get("maxsize", self.file.dataset("_meta/rew").shape[0]))
+            room = int(self.attributes.get("maxsize", self.file.opened["_meta/rew"].shape[0]))
             arrays = {n: np.atleast_1d(self.file.opened[n][()]) for n in names if n in self.file.opened}
         if "_lengths" not in arrays:
             held = int(self.attributes.get("_size", room))
@@ -78,7 +78,7 @@ class TianshouReader(TransitionsReader):
                     f"{self.path}: '{name}' is a pickled {kind.removeprefix('pickled_')}, which is not read because "
                     "unpickling can run any code. Save the buffer with arrays of numbers."
                 )
-            found[f"{root}/{way}".rstrip("/")] = Reordered(self.file.column(name), self._order)
+            found[f"{root}/{way}".rstrip("/")] = reordered(self.file.column(name), self._order)
         return found
 
     @cached_property
@@ -96,7 +96,7 @@ class TianshouReader(TransitionsReader):
             obs = self._columns("obs", "obs")
             next_obs = self._columns("obs_next", "obs") if "obs_next" in self.names else {}
             if self.frames > 1:
-                obs = {name: FrameStack(column, end, self.frames) for name, column in obs.items()}
+                obs = {name: stacked(column, end, self.frames) for name, column in obs.items()}
                 next_obs = {}  # single frames; the earlier frames of their stacks would have to be guessed
             action, reward = self._columns("act", "action"), self._columns("rew", "reward")["reward"]
             return Transitions(
@@ -110,31 +110,27 @@ class TianshouReader(TransitionsReader):
         return as_flags(flags.read(0, flags.shape[0])[self._order], f"{self.path}: '_meta/{name}'")
 
 
-class FrameStack:
-    """The last ``count`` frames of each transition, oldest first; a ``transitions.Column``.
+def stacked(frames: Column, end: np.ndarray, count: int) -> Column:
+    """Return the last ``count`` of the ``frames`` up to each transition, oldest first.
 
     Images are stacked along their channels, ``[n, H, W, C * count]``, everything else along a new first axis,
-    ``[n, count, ...]``. At the beginning of an episode its first frame is repeated, as by ``env.frame_stack``.
+    ``[n, count, ...]``. At the beginning of an episode its first frame is repeated, as by ``env.frame_stack``. ``end``,
+    bool ``[n]``, marks the last transition of each episode.
     """
+    shape = frames.shape[1:]
+    image = len(shape) in (2, 3)
+    one = {2: (*shape, 1), 3: shape}.get(len(shape), (1, *shape))
+    whole = (*one[:-1], one[-1] * count) if image else (count, *shape)
+    begins = np.zeros(len(end), np.int64)
+    begins[1:] = np.where(end[:-1], np.arange(1, len(end)), 0)
+    begins = np.maximum.accumulate(begins)  # [n], the first transition of each one's episode
 
-    def __init__(self, frames: Column, end: np.ndarray, count: int) -> None:
-        """Stack ``frames`` ``[n, ...]``; ``end``, bool ``[n]``, marks the last of each episode."""
-        self.frames = frames
-        self.count = count
-        self.dtype: np.dtype[Any] = frames.dtype
-        shape = frames.shape[1:]
-        self.axis: int = -1 if len(shape) in (2, 3) else 1
-        self.one: tuple[int, ...] = {2: (*shape, 1), 3: shape}.get(len(shape), (1, *shape))
-        stacked = (*self.one[:-1], self.one[-1] * count) if self.axis == -1 else (count, *shape)
-        self.shape: tuple[int, ...] = (frames.shape[0], *stacked)
-        first = np.zeros(len(end), np.int64)
-        first[1:] = np.where(end[:-1], np.arange(1, len(end)), 0)
-        self.first: np.ndarray = np.maximum.accumulate(first)  # [n], the first transition of each one's episode
+    def read(start: int, stop: int) -> np.ndarray:
+        low, index = max(start - count + 1, 0), np.arange(start, stop)
+        near = frames.read(low, stop)
+        near = near.reshape(len(near), *one)
+        first = np.maximum(begins[start:stop], low)
+        parts = [near.take(np.maximum(index - back, first) - low, axis=0) for back in range(count - 1, -1, -1)]
+        return np.concatenate(parts, axis=-1 if image else 1)
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        low, index = max(start - self.count + 1, 0), np.arange(start, stop)
-        near = self.frames.read(low, stop)
-        near = near.reshape(len(near), *self.one)
-        first = np.maximum(self.first[start:stop], low)
-        parts = [near.take(np.maximum(index - back, first) - low, axis=0) for back in range(self.count - 1, -1, -1)]
-        return np.concatenate(parts, axis=self.axis)
+    return Column((frames.shape[0], *whole), frames.dtype, read)

@@ -21,10 +21,10 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -45,36 +45,26 @@ COMPARED = 1 << 10
 """Number of transitions whose observations are compared together; they fit into a processor's cache."""
 
 
-class Column(Protocol):
-    """One field of all n transitions, ``[n, ...]``, wherever it is stored."""
+@dataclass(frozen=True)
+class Column:
+    """One field of all n transitions, wherever it is stored."""
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """``[n, ...]``."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the values of transitions ``start`` to ``stop - 1``, read-only: they may be the file itself."""
-        ...
+    shape: tuple[int, ...]  # [n, ...]
+    dtype: np.dtype[Any]
+    read: Callable[[int, int], np.ndarray]
+    """Returns the values of transitions ``start`` to ``stop - 1``, read-only: they may be the file itself."""
 
 
-class Reordered:
-    """The transitions of a column in another order; a ``transitions.Column``."""
+def reordered(column: Column, order: np.ndarray) -> Column:
+    """Return the transitions of a column in another order."""
 
-    def __init__(self, column: Column, order: np.ndarray) -> None:
-        self.column = column
-        self.order = order
-        self.shape: tuple[int, ...] = (len(order), *column.shape[1:])
-        self.dtype: np.dtype[Any] = column.dtype
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        order = self.order[start:stop]
-        runs = [run for run in np.split(order, np.flatnonzero(np.diff(order) != 1) + 1) if len(run)]
-        parts = [self.column.read(int(run[0]), int(run[-1]) + 1) for run in runs]  # neighbours in the file together
+    def read(start: int, stop: int) -> np.ndarray:
+        some = order[start:stop]
+        runs = [run for run in np.split(some, np.flatnonzero(np.diff(some) != 1) + 1) if len(run)]
+        parts = [column.read(int(run[0]), int(run[-1]) + 1) for run in runs]  # neighbours in the file together
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    return Column((len(order), *column.shape[1:]), column.dtype, read)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,20 +133,31 @@ class Transitions:
         columns = [*self.obs.values(), *self.action.values()]
         size = sum(math.prod(c.shape[1:]) * c.dtype.itemsize for c in columns)
         block = max(LEAST, PART_BYTES // max(1, size))
-        carried = Carried()
         for start in range(0, len(self.ends), block):
-            yield self._part(start, min(start + block, len(self.ends)), carried)
+            yield self._part(start, min(start + block, len(self.ends)))
 
-    def _part(self, start: int, stop: int, carried: Carried) -> Rows:
-        place = Places.of(self.ends[start:stop], self.terminal[start:stop], self._adds[start:stop])
-        rows = {name: column.read(start, stop).take(place.source, axis=0) for name, column in self.obs.items()}
+    def _part(self, start: int, stop: int) -> Rows:
+        """Return the rows of transitions ``start`` to ``stop - 1``, with the final observations that these led to."""
+        ends, adds = self.ends[start:stop], self._adds[start:stop]
+        source = np.repeat(np.arange(start, stop), 1 + adds)  # the transition whose observation or outcome a row holds
+        newest = np.cumsum(1 + adds) - 1  # the last row of each transition
+        rows = {name: column.read(start, stop).take(source - start, axis=0) for name, column in self.obs.items()}
         for name, column in self.next_obs.items():
-            if len(place.shown):
-                rows[name][place.added] = column.read(start, stop)[place.shown]
+            if adds.any():
+                rows[name][newest[adds]] = column.read(start, stop)[adds]
         for name, column in self.action.items():
-            rows[name] = column.read(start, stop).take(place.source, axis=0)
-            rows[name][place.last] = 0
-        return rows | place.flags_and_rewards(self.reward.read(start, stop), bool(self.ends[stop - 1]), carried)
+            rows[name] = column.read(start, stop).take(source - start, axis=0)
+            rows[name][newest[ends]] = 0
+        first, last, terminal = (np.zeros(len(source), bool) for _ in range(3))
+        last[newest[ends]] = True
+        terminal[newest[ends]] = self.terminal[start:stop][ends]
+        first[0] = not start or self.ends[start - 1]
+        first[1:] = last[:-1]
+        before = max(0, start - 1)  # the transition that led to the first row
+        earned = self.reward.read(before, stop).reshape(stop - before, -1)[:, 0]
+        reward = earned.take(np.append(before, source[:-1]) - before).astype(np.float32)
+        reward[first] = 0.0
+        return rows | {"is_first": first, "is_last": last, "is_terminal": terminal, "reward": reward}
 
 
 class TransitionsReader(Reader):
@@ -196,64 +197,6 @@ class TransitionsReader(Reader):
 
     def close(self) -> None:
         self.file.__exit__(None, None, None)
-
-
-@dataclass
-class Carried:
-    """State that one part hands on to the next."""
-
-    inside: bool = False
-    """True if an episode continues in the next part."""
-    reward: float = 0.0
-    """Reward of the first row of the next part."""
-
-
-@dataclass(frozen=True)
-class Places:
-    """Maps m rows to the n transitions that they come from. *Added* rows hold the final observation of an episode."""
-
-    source: np.ndarray
-    """Index of each row's transition, ``[m]``; for an added row, of the transition that led to it."""
-    added: np.ndarray
-    """Indices of the added rows."""
-    shown: np.ndarray
-    """Index of the transition of each added row."""
-    last: np.ndarray
-    """Indices of the rows that end an episode, in ascending order."""
-    terminal: np.ndarray
-    """For each row of ``last``, whether it is terminal."""
-
-    @classmethod
-    def of(cls, ends: np.ndarray, terminal: np.ndarray, adds: np.ndarray) -> Places:
-        """Compute the mapping from flags, bool ``[n]``; ``adds`` marks the ends after which a row is added."""
-        shown = np.flatnonzero(adds)
-        added = shown + 1 + np.arange(len(shown))
-        source = np.arange(len(ends) + len(shown))
-        if len(shown):
-            extra = np.zeros(len(source), np.int64)
-            extra[added] = 1
-            source -= np.cumsum(extra)
-        at = np.flatnonzero(ends)  # a transition's own row is its index plus the number of rows added before it
-        last = at + np.searchsorted(shown, at) + adds[at]
-        return cls(source, added, shown, last, terminal[at])
-
-    def flags_and_rewards(self, rewards: np.ndarray, ended: bool, carried: Carried) -> Rows:
-        """Return ``is_first``, ``is_last``, ``is_terminal`` and ``reward``, that of the previous transition.
-
-        ``rewards`` ``[n, ...]`` are those of the transitions; ``ended``: the last ends an episode. Updates ``carried``.
-        """
-        first, last, terminal = (np.zeros(len(self.source), bool) for _ in range(3))
-        first[:1] = not carried.inside
-        last[self.last] = True
-        terminal[self.last] = self.terminal
-        first[1:] = last[:-1]
-        flat = rewards.reshape(len(rewards), -1)[:, 0]
-        out = np.empty(len(self.source), np.float32)
-        out[:1] = carried.reward
-        out[1:] = flat.take(self.source[:-1])
-        out[first] = 0.0
-        carried.inside, carried.reward = not ended, 0.0 if ended else float(flat[-1])
-        return {"is_first": first, "is_last": last, "is_terminal": terminal, "reward": out}
 
 
 def limited(terminal: np.ndarray, limit: int) -> np.ndarray:

@@ -40,9 +40,9 @@ from reverie.log.meter import Meter
 from reverie.objectives.returns import Later, returns_to_go
 from reverie.replay.config import check_capacity, check_memory, most_rows, replay_bytes
 from reverie.replay.dataset import Dataset, DatasetPart
+from reverie.replay.durable import DurableReplay
 from reverie.replay.replay import Replay
 from reverie.replay.rollout import Rollout
-from reverie.replay.run_store import RunStore
 from reverie.replay.sources import MixedSource, prefetch, split_window
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.collect import Collector
@@ -122,7 +122,7 @@ class Experiment(Trainable):
     def parts(self) -> dict[str, Stateful]:
         parts: dict[str, Stateful] = {"meter": self.meter}
         if self.collector is not None and self.store is not None:
-            parts |= {"replay": self.store.part, "collector": self.collector}
+            parts |= {"replay": self.store, "collector": self.collector}
         if self.dataset is not None:
             parts["data"] = DatasetPart(self.dataset, self.config.data.path, self.estimator)
         return parts | {"random": RngState()}  # last, because loading the other parts may draw from it
@@ -312,7 +312,7 @@ def make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: i
 def collecting(
     config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seeds: Mapping[str, int], run: Path | None,
     clock: Clock,
-) -> tuple[Replay, Collector, RunStore | None]:  # fmt: skip
+) -> tuple[Replay, Collector, DurableReplay | None]:  # fmt: skip
     """Build what collects rows and keeps them. See :func:`build` for the arguments."""
     replay = config.replay.build(
         obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec, num_envs=config.env.num,
@@ -321,10 +321,10 @@ def collecting(
     replay.annotator = algo.annotator
     check_memory(config.replay, replay, config.steps)
     check_capacity(config.replay, replay, config.learning_starts)
-    store = None if run is None else RunStore(replay, config.replay, run, stop=lambda: clock.stop)
+    store = None if run is None else DurableReplay(replay, config.replay, run, stop=lambda: clock.stop)
     collector = Collector(
         env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps,
-        running_statistics=algo.running_statistics, exact=lambda: store is not None and store.part.exact,
+        running_statistics=algo.running_statistics, exact=lambda: store is not None and store.exact,
     )  # fmt: skip
     if isinstance(replay, Rollout):
         assert isinstance(algo, OnPolicy)

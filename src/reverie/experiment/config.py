@@ -27,7 +27,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name, named, put_away
 from reverie.nn.rewards import ReturnStd
 from reverie.replay.config import ReplayConfig
-from reverie.replay.run_store import place_of
+from reverie.replay.durable import place_of
 from reverie.replay.sources import Experience, Mixed, of_share
 from reverie.run.folder import Saved
 from reverie.run.schedule import Schedule, parse_period

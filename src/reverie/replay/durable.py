@@ -1,4 +1,4 @@
-"""Save and restore what a checkpoint holds besides the learner, so that a resumed run continues exactly.
+"""The replay of a run with its store: saved and restored so that a resumed run continues exactly.
 
 A checkpoint holds the position in the *store* (``store/store.py``), the few rows that the store had not confirmed by
 then (*tail*), and the latents, which every update changes. A resumed run begins a segment of its own, whose parent is
@@ -19,6 +19,7 @@ episodes. Otherwise latents begin as zeros and environments with new episodes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +29,9 @@ import numpy as np
 from reverie.core.columns import Column
 from reverie.core.errors import DataError, RunError, plural
 from reverie.core.logger import logger
-from reverie.core.specs import EXTRAS
+from reverie.core.specs import EXTRAS, VERSION
 from reverie.core.types import State
+from reverie.replay.config import ReplayConfig, parse_size
 from reverie.replay.replay import Replay
 from reverie.replay.storage import Storage
 from reverie.store.segment import Part
@@ -62,30 +64,60 @@ class Found(NamedTuple):
         return max(0, self.stored - oldest - held)
 
 
+def place_of(store: str) -> str:
+    """Return ``replay.store`` as an absolute path, so that the working directory of a process does not matter."""
+    return store if store in ("auto", "none") or "://" in store else os.path.abspath(os.path.expanduser(store))
+
+
 class DurableReplay:
-    """A replay with its durable store, as one part of a checkpoint."""
+    """The replay of a run with its durable store, if it has one; a part of a checkpoint."""
 
     spare = True
 
-    def __init__(
-        self, replay: Replay, store: Store | None, place: str, *, former: Callable[[str], Store | None]
-    ) -> None:
-        """Connect an empty replay to a store, named ``place`` in the settings; ``former`` opens that of another."""
+    def __init__(self, replay: Replay, config: ReplayConfig, run: Path, *, stop: Callable[[], bool]) -> None:
+        """Open the store of the run for reading; ``replay`` is empty. ``stop`` says whether the run is about to end."""
         self.replay = replay
-        self.store = store
-        self.place = place
-        self.former = former
+        self.config = config
+        self.run = run
+        self.place: str = place_of(config.store)
+        self.store: Store | None = self._open(self.place)
+        if self.store is not None:
+            self.store.stopping = stop
         specs = replay.storage.specs.items()
         self.columns: dict[str, Column] = {name: spec for name, spec in specs if not name.startswith(EXTRAS)}
         self.streams: int = replay.storage.streams
+        self.sources: dict[str, Store] = {}  # the stores that a new run begins with, by path
         self.segment: str = ""
-        self.saved: State = {}
+        self.loaded: State = {}
         self.exact: bool = False  # whether the replay was restored row by row as it was saved
         self.copied: bool = False  # whether the loaded rows were copied to a new segment
+        self._counts: dict[str, int] = {}  # rows of the replay at each checkpoint that this process wrote
 
-    def begin(self, sources: Mapping[str, Store]) -> None:
-        """Begin a new run, empty or with the rows of ``sources``, and store every row from now on."""
-        room = self.streams * self.replay.storage.capacity
+    def _open(self, place: str) -> Store | None:
+        """Open the store at ``place``: ``auto`` is in the run's folder; ``none`` returns None."""
+        if place == "none":
+            return None
+        buffer = parse_size(self.config.buffer, "replay.buffer").amount
+        where, owner = (self.run / "replay", "") if place == "auto" else (place, str(self.run.resolve()))
+        return Store(where, buffer_bytes=buffer, keep=self.config.keep, run=owner)
+
+    # ------------------------------------------------------------ the life of a run
+
+    def check(self) -> None:
+        """Check that the store holds rows of the same spaces, if any."""
+        if self.store is not None:
+            self._check_columns(self.store, f"replay.store = '{self.config.store}'")
+
+    def claim(self) -> None:
+        """Check that a run without a checkpoint can write to its store, and open those that it begins with."""
+        self.sources = {path: self._init_store(path) for path in self.config.init}
+        self.check()
+        if self.store is not None:
+            self.store.claim()
+
+    def begin(self) -> bool:
+        """Begin to store, in a run without a checkpoint, after ``claim``; return whether the replay has rows."""
+        sources, room = self.sources, self.streams * self.replay.storage.capacity
         total = max(1, sum(store.rows() for store in sources.values()))
 
         def pieces(columns: Names) -> Iterator[Piece]:
@@ -97,6 +129,45 @@ class DurableReplay:
                     yield from stream_pieces(store, history, stream, newest - int(held * share), names)
 
         self._start_with(pieces if sources else None)
+        if sources:
+            rows = plural(self.replay.count * self.streams, "row")
+            logger.info(f"the replay starts with {rows} from {', '.join(sources)}")
+        return bool(sources)
+
+    def saved(self, name: str, kept: Sequence[str]) -> None:
+        """Let the store delete the rows that none of the ``kept`` checkpoints needs, after one called ``name``."""
+        self._counts[name] = self.replay.count
+        if self.store is not None and all(one in self._counts for one in kept):
+            self.store.drop(min(self._counts[one] for one in kept) - self.replay.storage.capacity)
+
+    def close(self, *, failed: bool) -> None:
+        """Stop the store's thread, at once after an error. Rows that it has not written are in the last checkpoint."""
+        if self.store is not None:
+            self.store.close(0.0 if failed else PATIENCE)
+
+    def _init_store(self, path: str) -> Store:
+        """Open the store of an earlier run: ``path`` is the run's folder, or the store itself."""
+        inside = Path(path) / "replay"
+        store = Store(inside if inside.is_dir() else path)
+        if not store.segments:
+            raise RunError(
+                f"replay.init = '{path}': no store there. Pass a run folder, or the folder or URL of a store. Recorded "
+                f"data are passed as data.path, or made a store: reverie data convert {path} FOLDER --to store"
+            )
+        self._check_columns(store, f"replay.init = '{path}'")
+        return store
+
+    def _check_columns(self, store: Store, what: str) -> None:
+        """Check that the rows in ``store`` have the same spaces as those of the replay."""
+        for segment in store.segments:
+            names = {*segment.columns, *self.columns} - {VERSION}
+            if differing := sorted(name for name in names if segment.columns.get(name) != self.columns.get(name)):
+                raise RunError(
+                    f"{what}: the stored rows do not fit this environment's observations and actions. "
+                    f"Different columns: {', '.join(differing)}. Choose another store."
+                )
+
+    # ------------------------------------------------------------ checkpoints
 
     def state_dict(self) -> State:
         """Return the position in the store, the rows that are not stored yet, and the state of the samplers."""
@@ -114,7 +185,7 @@ class DurableReplay:
 
     def load_state_dict(self, state: State) -> None:
         """Fill the replay with the rows that it held, and continue storing; the module's docstring has all cases."""
-        self.saved = state
+        self.loaded = state
         found = self._found(state)
         if found is None:
             logger.warning("the replay starts empty: its rows were not stored, or are no longer where they were")
@@ -147,8 +218,8 @@ class DurableReplay:
     def load_files(self, folder: Path) -> None:
         """Restore latents and samplers if the rows are the same. Latents that were not saved begin as zeros."""
         if self.exact and any(folder.glob("*")):
-            self.replay.load_extras(folder, int(self.saved["oldest"]))
-        self.replay.load_state_dict(self.saved["replay"])
+            self.replay.load_extras(folder, int(self.loaded["oldest"]))
+        self.replay.load_state_dict(self.loaded["replay"])
 
     def _found(self, state: State) -> Found | None:
         """Find the rows of ``state`` in the current store or in the former one."""
@@ -157,7 +228,7 @@ class DurableReplay:
 
     def holder(self, state: State) -> Store | None:
         """Return the store that held the rows of ``state``: that of now, or the one that the settings named before."""
-        return self.store if state.get("place", self.place) == self.place else self.former(state["place"])
+        return self.store if state.get("place", self.place) == self.place else self._open(state["place"])
 
     def _read_back(self, found: Found, state: State) -> bool:
         """Fill the replay with the rows of a checkpoint as they were. Returns False if that is impossible."""

@@ -5,9 +5,9 @@ Also the feedback of updates, which a GPU sends to rows in the host's memory wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from reverie.core.bounds import Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Source
-from reverie.core.types import Batch, Update, Window
+from reverie.core.types import Batch, Step, Update, Window
 
 
 class Feedback(NamedTuple):
@@ -165,7 +165,7 @@ class MixedSource:
     def __init__(self, recorded: Source, collected: Source) -> None:
         self.recorded = recorded
         self.collected = collected
-        self._split = 0
+        self.drawn: list[tuple[Source, int]] = []
 
     def __len__(self) -> int:
         """Return the number of collected windows: learning starts when there are enough of these."""
@@ -173,27 +173,44 @@ class MixedSource:
 
     def sample(self) -> Batch:
         """Return a batch of both on the device of the collected windows, the recorded windows first."""
-        first, second = self.recorded.sample(), self.collected.sample()
-        self._split = len(first.index)
-        joined: dict[str, Any] = {}
-        for field in fields(Batch):
-            one, two = getattr(first, field.name), getattr(second, field.name)
-            both = isinstance(one, dict)
-            joined[field.name] = {key: cat(one[key], two[key]) for key in one} if both else cat(one, two)
-        return Batch(**joined)
+        sources = self.recorded, self.collected
+        parts = [source.sample() for source in sources]
+        self.drawn = [(source, len(part.index)) for source, part in zip(sources, parts, strict=True)]
+        return joined(parts)
 
     def feedback(self, index: Tensor, update: Update) -> None:
         """Pass each source the part of the update that concerns its windows, those sampled last."""
-        split = self._split
-        for source, part in ((self.recorded, slice(0, split)), (self.collected, slice(split, None))):
-            priority = None if update.priority is None else update.priority[part]
-            extras = {key: value[part] for key, value in update.extras.items()}
-            source.feedback(index[part], replace(update, priority=priority, extras=extras))
+        feed_back(self.drawn, index, update)
 
 
-def cat(one: Tensor, two: Tensor) -> Tensor:
-    """Return both as one tensor on the device of ``two``."""
-    return torch.cat([one.to(two.device, non_blocking=True), two])
+T = TypeVar("T", Batch, Step)
+
+
+def joined(parts: Sequence[T]) -> T:
+    """Return the windows, or rows, of all ``parts`` as one, on the devices of the last."""
+
+    def cat(tensors: list[Tensor]) -> Tensor:
+        return torch.cat([x.to(tensors[-1].device, non_blocking=True) for x in tensors])
+
+    if len(parts) == 1:
+        return parts[0]
+    found: dict[str, Any] = {}
+    for field in fields(parts[0]):
+        values = [getattr(part, field.name) for part in parts]
+        several = isinstance(values[0], dict)
+        found[field.name] = {k: cat([v[k] for v in values]) for k in values[0]} if several else cat(values)
+    return type(parts[0])(**found)
+
+
+def feed_back(drawn: Iterable[tuple[Source, int]], index: Tensor, update: Update) -> None:
+    """Pass each source its part of ``update``; ``drawn``: the sources of the windows in order, and how many are of each."""
+    start = 0
+    for source, count in drawn:
+        part = slice(start, start + count)
+        priority = None if update.priority is None else update.priority[part]
+        extras = {key: value[part] for key, value in update.extras.items()}
+        source.feedback(index[part], replace(update, priority=priority, extras=extras))
+        start += count
 
 
 def split_window(window: Window, fraction: float) -> tuple[Window, Window]:

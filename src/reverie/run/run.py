@@ -81,7 +81,7 @@ class Trainable(Protocol):
     measures: Literal["", "eval", "estimate"]
     """What the run makes at its end: an evaluation, an estimate, or nothing."""
     store: Any = None
-    """The :class:`reverie.replay.run_store.RunStore` of the collected rows; None if there is none."""
+    """The :class:`reverie.replay.durable.DurableReplay` of the collected rows; None if there is none."""
 
     @property
     def saved(self) -> Saved:
@@ -185,7 +185,7 @@ def run(build: Callable[[int | None], Trainable], folder: RunFolder, wanted: Sav
         life.write_settings(anew=newest is None)
         if newest is None:
             experiment.begin()
-        elif experiment.store is not None and experiment.store.part.copied:
+        elif experiment.store is not None and experiment.store.copied:
             life.save()  # without a checkpoint, each attempt that is killed would copy these rows again
         return life.train(open_sinks)
 

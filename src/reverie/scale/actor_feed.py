@@ -26,7 +26,7 @@ from reverie.core.types import FLAGS, State, Step, Window
 from reverie.envs.make import MakeEnv
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import check_capacity, check_memory, most_rows, parse_size
-from reverie.replay.run_store import RunStore
+from reverie.replay.durable import DurableReplay
 from reverie.replay.storage import bytes_of
 from reverie.run.collect import EpisodeStats
 from reverie.scale.actor_processes import PATIENCE, SHARE, Home, Link, Processes
@@ -288,6 +288,6 @@ def feeding(
     check_capacity(config.replay, whole, config.learning_starts)
     stores = None
     if run is not None:
-        own = [RunStore(replay, each, run, stop=lambda: clock.stop) for replay in replays]
+        own = [DurableReplay(replay, each, run, stop=lambda: clock.stop) for replay in replays]
         stores = LaneStores(own, lanes)
     return lanes, Feed(config, factory, algo, env, lanes, clock, meter, seeds["collector"]), stores

@@ -7,18 +7,16 @@ All of them write to one store, each its own segments.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from reverie.core.types import Batch, State, Step, Update, Window
+from reverie.core.types import Batch, State, Update, Window
+from reverie.replay.durable import DurableReplay
 from reverie.replay.replay import Replay
-from reverie.replay.run_store import RunStore
+from reverie.replay.sources import feed_back, joined
 from reverie.store.store import Store
 
 
@@ -50,50 +48,22 @@ class Lanes:
 
     def feedback(self, index: Tensor, update: Update) -> None:
         """Pass each replay the part of the update that concerns its windows, those sampled last."""
-        start = 0
-        for replay, count in self.drawn:
-            part = slice(start, start + count)
-            priority = None if update.priority is None else update.priority[part]
-            extras = {key: value[part] for key, value in update.extras.items()}
-            replay.feedback(index[part], replace(update, priority=priority, extras=extras))
-            start += count
-
-
-T = TypeVar("T", Batch, Step)
-
-
-def joined(parts: Sequence[T]) -> T:
-    """Return the windows, or rows, of all ``parts`` as one."""
-    if len(parts) == 1:
-        return parts[0]
-    found: dict[str, Any] = {}
-    for field in fields(parts[0]):
-        values = [getattr(part, field.name) for part in parts]
-        one = values[0]
-        found[field.name] = {k: torch.cat([v[k] for v in values]) for k in one} if isinstance(one, dict) else (
-            torch.cat(values)
-        )  # fmt: skip
-    return type(parts[0])(**found)
+        feed_back(self.drawn, index, update)
 
 
 class LaneStores:
-    """The stores of several replays as one: see :class:`reverie.replay.run_store.RunStore`. A part of a checkpoint."""
+    """Several replays with their stores as one :class:`reverie.replay.durable.DurableReplay`."""
 
     spare = True
 
-    def __init__(self, stores: Sequence[RunStore], lanes: Lanes) -> None:
-        self.stores: list[RunStore] = list(stores)
+    def __init__(self, stores: Sequence[DurableReplay], lanes: Lanes) -> None:
+        self.stores: list[DurableReplay] = list(stores)
         self.lanes = lanes
-
-    @property
-    def part(self) -> LaneStores:
-        """What a checkpoint holds of the replays."""
-        return self
 
     @property
     def copied(self) -> bool:
         """Whether loaded rows were copied to a new segment."""
-        return any(store.part.copied for store in self.stores)
+        return any(store.copied for store in self.stores)
 
     def check(self) -> None:
         for store in self.stores:
@@ -104,7 +74,7 @@ class LaneStores:
             store.claim()
 
     def begin(self) -> bool:
-        """See ``RunStore``; no replay has rows."""
+        """See ``DurableReplay``; no replay has rows."""
         for store in self.stores:
             store.begin()
         return False
@@ -119,28 +89,28 @@ class LaneStores:
 
     def state_dict(self) -> State:
         """Return the states of all replays, and of the generator that chooses among them."""
-        return {"lanes": [store.part.state_dict() for store in self.stores], "rng": self.lanes.rng.bit_generator.state}
+        return {"lanes": [store.state_dict() for store in self.stores], "rng": self.lanes.rng.bit_generator.state}
 
     def load_state_dict(self, state: State) -> None:
         """Fill the replays with the rows that they held. Those of another number of actors are dealt out anew."""
         self.lanes.rng.bit_generator.state = dict(state["rng"])
         if len(state["lanes"]) != len(self.stores):
-            return self.deal([(self.stores[0].part.holder(saved), saved) for saved in state["lanes"]], 0, 1)
+            return self.deal([(self.stores[0].holder(saved), saved) for saved in state["lanes"]], 0, 1)
         for store, saved in zip(self.stores, state["lanes"], strict=True):
-            store.part.load_state_dict(saved)
+            store.load_state_dict(saved)
         return None
 
     def deal(self, saved: Sequence[tuple[Store | None, State]], rank: int, count: int) -> None:
         """Take the part of learner ``rank`` of ``count`` of the rows that other replays held."""
         own = len(self.stores)
         for number, store in enumerate(self.stores):
-            store.part.deal(saved, rank * own + number, count * own)
+            store.deal(saved, rank * own + number, count * own)
 
     def save_files(self, folder: Path) -> None:
         for number, store in enumerate(self.stores):
             (folder / str(number)).mkdir()
-            store.part.save_files(folder / str(number))
+            store.save_files(folder / str(number))
 
     def load_files(self, folder: Path) -> None:
-        for number, store in enumerate(self.stores if self.stores[0].part.saved else ()):
-            store.part.load_files(folder / str(number))
+        for number, store in enumerate(self.stores if self.stores[0].loaded else ()):
+            store.load_files(folder / str(number))

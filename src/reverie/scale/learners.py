@@ -44,6 +44,7 @@ from reverie.core.types import Batch, State, Step, Update
 from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig, saved_settings
 from reverie.replay.durable import DurableReplay
+from reverie.replay.sources import joined
 from reverie.run import train as training
 from reverie.run.checkpoint import Checkpoints, read, write
 from reverie.run.collect import Collector, EpisodeStats
@@ -51,7 +52,7 @@ from reverie.run.folder import RunFolder, Saved
 from reverie.run.manifest import TENSORS, encode
 from reverie.run.run import Measured, Result, Which
 from reverie.scale.actor_feed import Feed
-from reverie.scale.actor_replays import LaneStores, joined
+from reverie.scale.actor_replays import LaneStores
 from reverie.scale.ranks import Group
 from reverie.scale.wire import Block, blank
 from reverie.store.store import Store
@@ -380,7 +381,7 @@ class Shared(Experiment):
     def parts(self) -> dict[str, Stateful]:
         parts, team = {"ranks": RanksPart(self.team), **super().parts()}, self.team
         if self.store is not None:
-            parts["replay"] = ReplayPart(team, self.store.part, self.run)
+            parts["replay"] = ReplayPart(team, self.store, self.run)
             if isinstance(own := own_of(self.collector), Collector):
                 parts["collector"] = CollectorPart(team, own, self.clock)
         return parts

@@ -6,7 +6,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
@@ -102,21 +101,22 @@ def for_each(function: Callable[[T], None], items: Iterable[T], threads: int) ->
     jobs: SimpleQueue[T] = SimpleQueue()
     for item in items:
         jobs.put(item)
-    ends: list[Future[None]] = [Future() for _ in range(min(threads, jobs.qsize()))]
+    errors: list[BaseException] = []
 
-    def work(end: Future[None]) -> None:
+    def work() -> None:
         try:
             while True:
                 function(jobs.get_nowait())
         except Empty:
-            end.set_result(None)
+            pass
         except BaseException as error:
-            end.set_exception(error)
+            errors.append(error)
 
-    for end in ends[1:]:
-        threading.Thread(target=work, args=(end,), daemon=True).start()
-    if ends:
-        work(ends[0])
-    for error in [end.exception() for end in ends]:
-        if error is not None:
-            raise error
+    others = [threading.Thread(target=work, daemon=True) for _ in range(min(threads, jobs.qsize()) - 1)]
+    for thread in others:
+        thread.start()
+    work()
+    for thread in others:
+        thread.join()
+    if errors:
+        raise errors[0]
