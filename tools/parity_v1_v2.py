@@ -740,11 +740,12 @@ class Likeliest:
 
     def act(self, step: Step, state: Any, mode: str) -> tuple[Tensor, Any]:
         """Act as in ``eval``, but by the head that explores."""
-        acting, self.policy.acting = self.policy.acting, lambda mode: self.policy.learner.explorer.actor
+        learner = self.policy.learner
+        acting, learner.acting = learner.acting, lambda mode: learner.explorer.actor
         try:
             found: tuple[Tensor, Any] = self.policy.act(step, state, "eval")
         finally:
-            self.policy.acting = acting
+            learner.acting = acting
         return found
 
 

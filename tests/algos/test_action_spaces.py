@@ -16,9 +16,8 @@ from dreamer import TINY as DREAMER
 from gymnasium import spaces
 from windows import MOVE, OBS, steps
 
-from reverie.algos.sac import SAC, MixedSAC, SACConfig
+from reverie.algos.sac import SACConfig
 from reverie.core.discover import GROUP, algorithm_config, algorithms
-from reverie.core.errors import ConfigError
 from reverie.core.spaces import ActionCodec
 from reverie.core.specs import MASK, ActionPart, ActionSpec
 from reverie.nn.actor_critic import kind_of
@@ -120,20 +119,7 @@ def test_a_single_choice_draws_what_it_would_alone():
     assert torch.equal(found, F.one_hot(torch.where(drawn < 0.5, index, q.argmax(-1)), 4).float())
 
 
-# ---------------------------------------------------------------- learners of one's own
-
-
-class OwnSAC(SAC):
-    """For numbers, as the class that it is derived from."""
-
-
-def test_a_learner_of_ones_own_is_for_the_actions_of_its_class(monkeypatch):
+def test_numbers_and_choices_have_an_entropy_of_both_to_reach():
     classes = {name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("a", 2), ("c", 3))}
-    mixed = ActionSpec(parts=classes | MOVE.parts)
-    config = SACConfig().merge({"networks.units": (4,)})
-    assert type(config.build(OBS, mixed)) is MixedSAC
-    assert config.build(OBS, mixed).objective.target_entropy == pytest.approx(0.98 * (math.log(2) + math.log(3)) - 2)
-    monkeypatch.setattr(SACConfig, "learner", OwnSAC)
-    assert type(config.build(OBS, MOVE)) is OwnSAC
-    with pytest.raises(ConfigError, match=r"learner = OwnSAC: expected .* derived from MixedSAC"):
-        config.build(OBS, mixed)
+    made = SACConfig().merge({"networks.units": (4,)}).build(OBS, ActionSpec(parts=classes | MOVE.parts))
+    assert made.objective.target_entropy == pytest.approx(0.98 * (math.log(2) + math.log(3)) - 2)

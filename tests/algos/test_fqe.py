@@ -60,7 +60,7 @@ def test_rows_that_a_time_limit_ended_are_worth_what_others_are():
 def test_the_target_follows():
     made = objective(tau=0.5)
     before = [p.clone() for p in made.target_critic.model.parameters()]
-    made.update_targets()
+    made.target_critic.update()
     for old, new, source in zip(before, made.target_critic.model.parameters(), made.critic.parameters(), strict=True):
         torch.testing.assert_close(new, (old + source) / 2)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from windows import ACTS, WIDE, batch, close, moves, row, same_gradients
 
-from reverie.algos.gail import Difference, DiscriminatorObjective, GAILConfig, Negative, Positive
+from reverie.algos.gail import REWARDS, DiscriminatorObjective, GAILConfig
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
@@ -70,9 +70,9 @@ def test_loss_and_gradients_against_the_definition(recorded, lived):
 def test_rewards():
     f = torch.tensor([-1.3, 0.0, 2.1], dtype=torch.float64)
     d = f.sigmoid()
-    torch.testing.assert_close(Difference()(f), d.log() - (1 - d).log())
-    torch.testing.assert_close(Positive()(f), -(1 - d).log())
-    torch.testing.assert_close(Negative()(f), d.log())
+    torch.testing.assert_close(REWARDS["difference"](f), d.log() - (1 - d).log())
+    torch.testing.assert_close(REWARDS["positive"](f), -(1 - d).log())
+    torch.testing.assert_close(REWARDS["negative"](f), d.log())
 
 
 def agent(spec=MOVES, **settings):
@@ -108,7 +108,7 @@ def test_the_environments_reward_has_no_influence(spec):
 
 
 @both
-@pytest.mark.parametrize("kind", [Difference(), Positive(), Negative()], ids=str)
+@pytest.mark.parametrize("kind", REWARDS)
 def test_sac_learns_what_the_discriminator_says_of_lived_rows(spec, kind, monkeypatch):
     from reverie.algos.sac import SAC
 
@@ -123,10 +123,10 @@ def test_sac_learns_what_the_discriminator_says_of_lived_rows(spec, kind, monkey
     f = made.imitation.discriminator(
         {"state": data.obs["state"][3:, :-1]}, data.action[3:, :-1]
     )  # the one that has just learned
-    torch.testing.assert_close(given.reward[:, 1:], kind(f).detach())
+    torch.testing.assert_close(given.reward[:, 1:], REWARDS[kind](f).detach())
     assert (given.reward[:, 0] == 0).all()
     assert update.priority.shape == (8,)
-    torch.testing.assert_close(update.metrics["train/imitation"], kind(f).mean().detach())
+    torch.testing.assert_close(update.metrics["train/imitation"], REWARDS[kind](f).mean().detach())
 
 
 def test_rewards_of_the_environment_are_not_scaled():

@@ -8,9 +8,9 @@ import pytest
 import torch
 from windows import ACTS, MOVE, OBS, batch, steps
 
-from reverie.algos.bc import BCConfig, Categorical, Stochastic
+from reverie.algos.bc import BCConfig
 from reverie.algos.bcq import BCQConfig
-from reverie.algos.cql import RETURN, CQLConfig, Lagrange, MonteCarlo, ReturnsToGo
+from reverie.algos.cql import RETURN, CQLConfig, Lagrange, ReturnsToGo
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_crr import DiscreteCRRConfig
 from reverie.algos.discrete_sac import DiscreteSACConfig
@@ -127,10 +127,10 @@ def test_a_policy_of_choices_draws_while_it_explores(config):
 
 
 def test_what_imitates_is_chosen_by_the_actions():
-    learner(BCConfig(clone=Categorical()), choice(2, 3))
+    learner(BCConfig(clone="categorical"), choice(2, 3))
     with pytest.raises(ConfigError, match=r"clone = stochastic is for continuous actions, but these actions are .*"
-                                          "Use one of categorical, or none"):  # fmt: skip
-        learner(BCConfig(clone=Stochastic()), choice(3))
+                                          "Use one of categorical, or None"):  # fmt: skip
+        learner(BCConfig(clone="stochastic"), choice(3))
     mixed = ActionSpec(parts={**MOVE.parts, "jump": ActionPart(kind="categorical", classes=(3,))})
     with pytest.raises(
         ConfigError,
@@ -140,7 +140,7 @@ def test_what_imitates_is_chosen_by_the_actions():
 
 
 def test_standard_deviations_stay_within_their_limits():
-    actor = learner(BCConfig(clone=Stochastic())).objective.actor
+    actor = learner(BCConfig(clone="stochastic")).objective.actor
     with torch.no_grad():
         actor.body.theta *= 1e4
     found = actor({"state": torch.randn(50, 3)})
@@ -246,13 +246,13 @@ def test_a_multiplier_at_its_end_comes_down_again():
 
 
 def test_a_floor_needs_its_column_and_rewards_that_are_not_cut():
-    agent = learner(CQLConfig(floor=MonteCarlo()))
+    agent = learner(CQLConfig(floor="monte_carlo"))
     assert agent.extra_spec.keys() == {RETURN}
     assert agent.policy.extras(agent.policy.initial(3))[RETURN].tolist() == [-math.inf] * 3  # nobody knows it yet
     with pytest.raises(ConfigError, match=r"reward_scale = return_std\(clip=10\.0\), floor = monte_carlo"):
-        CQLConfig(floor=MonteCarlo()).merge({"reward_scale": "return_std"})
+        CQLConfig(floor="monte_carlo").merge({"reward_scale": "return_std"})
     for scale in ("factor(0.1)", "return_std(None)"):  # what was earned counts in the units that are learned from
-        agent, data = learner(CQLConfig(floor=MonteCarlo()), reward_scale=scale), rows()
+        agent, data = learner(CQLConfig(floor="monte_carlo"), reward_scale=scale), rows()
         data.extras[RETURN] = torch.tensor([[3.0, -math.inf]]).expand(4, 2)
         factor = float(agent.preprocess.rewards.factor)
         torch.testing.assert_close(agent.scaled(data).extras[RETURN], data.extras[RETURN] * factor)

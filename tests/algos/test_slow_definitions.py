@@ -40,8 +40,8 @@ from windows import (
 
 from reverie.algos.bc import BCObjective
 from reverie.algos.bcq import BCQConfig, BCQObjective
-from reverie.algos.cql import RETURN, Best, CQLConfig, CQLObjective, Expected, Fixed, Lagrange, Mode, MonteCarlo, Soft
-from reverie.algos.crr import All, Binary, CRRConfig, CRRObjective, Exp, Max, Mean
+from reverie.algos.cql import RETURN, Best, CQLConfig, CQLObjective, Expected, Fixed, Lagrange, Mode, Soft
+from reverie.algos.crr import All, Binary, CRRConfig, CRRObjective, Exp
 from reverie.algos.ddpg import DDPGConfig, DDPGObjective
 from reverie.algos.discrete_bcq import DiscreteBCQConfig, DiscreteBCQObjective
 from reverie.algos.discrete_cql import DiscreteCQLConfig, DiscreteCQLObjective
@@ -443,7 +443,7 @@ def crr(made, data):
     def each(obs, action, y, b, t):
         policy, critics = made.actor(obs), made.critic.critics
         own = [min(c(obs, sampled(policy, z)).item() for c in critics) for z in drawn[b, t]]
-        baseline = max(own) if isinstance(made.cfg.baseline, Max) else sum(own) / len(own)
+        baseline = max(own) if made.cfg.baseline == "max" else sum(own) / len(own)
         weight = weigh(made.cfg.filter, min(c(obs, action).item() for c in critics) - baseline)
         squared = sum((c(obs, action) - y) ** 2 for c in critics)
         return {"critic": data.weight[b] * squared, "actor": -weight * normal_density(policy, action),
@@ -570,12 +570,12 @@ CASES = {
         lambda c: CQLObjective(gaussian(SquashedNormal), two(), c, ENTROPY), CQLConfig, cql, ACT,
         [CQL | {"backup": x} for x in (Mode(), Expected(), Best(2))]
         + [CQL | {"backup": Soft(), "value_estimator": NStep(2)}, CQL | {"cql_temperature": 0.3},
-           CQL | {"floor": MonteCarlo()}, CQL | {"conservatism": LAGRANGE}],
+           CQL | {"floor": "monte_carlo"}, CQL | {"conservatism": LAGRANGE}],
     ),
     "crr": Case(
         lambda c: CRRObjective(gaussian(DiagonalNormal), two(), c), CRRConfig, crr, AC,
-        [{"samples": SAMPLES, "filter": Exp(0.3, 1.2), "baseline": Max(), "value_estimator": TDLambda(0.8)},
-         {"samples": SAMPLES, "filter": Binary(), "baseline": Mean()}, {"samples": SAMPLES, "filter": All()}],
+        [{"samples": SAMPLES, "filter": Exp(0.3, 1.2), "baseline": "max", "value_estimator": TDLambda(0.8)},
+         {"samples": SAMPLES, "filter": Binary(), "baseline": "mean"}, {"samples": SAMPLES, "filter": All()}],
     ),
     "iql": Case(
         lambda c: IQLObjective(gaussian(DiagonalNormal), two(), state_value(), c), IQLConfig, iql, ACV,

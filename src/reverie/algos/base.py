@@ -34,6 +34,8 @@ from reverie.objectives.estimators import TD0, ValueEstimator
 from reverie.objectives.td import Losses, after, td_targets
 
 Optimiser = Adam | Optim | torch.optim.Optimizer
+Clip = Callable[[Tensor], Tensor] | None
+"""What clips the values that targets bootstrap from to what the rewards allow; None: nothing."""
 
 
 @contextmanager
@@ -106,15 +108,10 @@ class AlgorithmConfig(Config):
         """
         self.check_actions(action_spec)
         with building(seed):
-            kind = self.learner_for(action_spec)
-            learner: Algorithm = kind(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
+            learner: Algorithm = self.learner(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
         if isinstance(learner, Algorithm):
             learner.enter_eval_mode()
         return learner
-
-    def learner_for(self, action_spec: ActionSpec) -> type[Any]:
-        """Return the class of the learner of these actions."""
-        return self.learner
 
     def check_actions(self, spec: ActionSpec) -> None:
         """Raise ConfigError, which names the algorithms that fit, unless the algorithm is for such actions."""
@@ -197,9 +194,6 @@ class ModelFreeConfig(AlgorithmConfig):
 @dataclass(frozen=True, kw_only=True)
 class ValueConfig(ModelFreeConfig):
     """Settings of model-free agents that learn values."""
-
-    in_units_of_values: ClassVar[str] = ""
-    """Name of a setting in units of values, so that its default fits rewards near 1 only; "" if there is none."""
 
     discount: Annotated[float, Within("[0, 1]")] = 0.99
     """Discount factor gamma per agent step."""
@@ -531,7 +525,7 @@ class ModelFree(Algorithm):
         return RememberingPolicy(policy, memories, self.device)
 
     @property
-    def within_range(self) -> Callable[[Tensor], Tensor] | None:
+    def within_range(self) -> Clip:
         """The function that clips values to the returns that the rewards allow; None unless ``bound_values`` is set."""
         return None if self.preprocess.range is None else self.preprocess.range.forward
 
@@ -567,7 +561,7 @@ class TDObjective(nn.Module):
     subclasses define :meth:`critic_loss`, :meth:`actor_loss` (if there is an actor) and :meth:`next_value`.
     """
 
-    def __init__(self, cfg: Any, within: Callable[[Tensor], Tensor] | None = None) -> None:
+    def __init__(self, cfg: Any, within: Clip = None) -> None:
         """``cfg``: settings of the algorithm. ``within`` clips the values that targets bootstrap from."""
         super().__init__()
         self.cfg = cfg

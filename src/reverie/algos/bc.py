@@ -5,18 +5,15 @@ Supervised learning of the actions in a dataset. Rewards are not used.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, ModelFreeConfig, RecordedConfig
 from reverie.core.bounds import Above, Rate
-from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Stats, Update, Window
 from reverie.nn.actor_critic import (
@@ -32,60 +29,21 @@ from reverie.nn.optim import Adam
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 
-
-@dataclass(frozen=True)
-class Clone(Choice, ABC):
-    """The kind of policy that imitates, which determines the loss: squared error, or negative log-likelihood."""
-
-    kind: ClassVar[str] = "continuous"
-    """Kind of the actions that it imitates: ``continuous``, ``categorical`` or ``mixed``."""
-
-    @abstractmethod
-    def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
-        """Return the network for these specs."""
-
-    def policy(self, actor: nn.Module, width: int, device: torch.device) -> Policy[Any]:
-        """Return the policy over ``actor``: it samples when exploring and takes the mode in evaluations."""
-        return SampledPolicy(actor, device)
+CLONES = {"deterministic": "continuous", "stochastic": "continuous", "categorical": "categorical", "mixed": "mixed"}
+"""The kind of actions that each kind of policy imitates; the first for a kind is its default."""
 
 
-@dataclass(frozen=True)
-class Deterministic(Clone):
-    """A deterministic policy, trained by the squared error: it learns the mean of the actions taken."""
-
-    def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
+def cloning_actor(
+    clone: str, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype
+) -> nn.Module:
+    """Return the network of a kind of policy, of which only ``deterministic`` gives actions, not a distribution."""
+    if clone == "deterministic":
         return DeterministicActor(obs_spec, action_spec.width, cfg, dtype)
-
-    def policy(self, actor: nn.Module, width: int, device: torch.device) -> Policy[Any]:
-        return NoisyPolicy(actor, Gaussian(sigma=0.0), width, device)
-
-
-@dataclass(frozen=True)
-class Stochastic(Clone):
-    """A normal distribution, trained by its log-likelihood. Evaluations use its mean; exploration samples."""
-
-    def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
+    if clone == "stochastic":
         return GaussianActor(obs_spec, action_spec.width, cfg, dtype)
-
-
-@dataclass(frozen=True)
-class Categorical(Clone):
-    """Class probabilities of one or several discrete actions, trained by cross entropy. Evaluations use the mode."""
-
-    kind: ClassVar[str] = "categorical"
-
-    def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
+    if clone == "categorical":
         return ChoicesActor(obs_spec, all_classes(action_spec), cfg, dtype)
-
-
-@dataclass(frozen=True)
-class Mixed(Clone):
-    """A normal distribution of the numbers and class probabilities of the choices, trained by their log-likelihood."""
-
-    kind: ClassVar[str] = "mixed"
-
-    def actor(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
-        return MixedActor(obs_spec, action_spec, cfg, dtype)
+    return MixedActor(obs_spec, action_spec, cfg, dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +52,10 @@ class BCConfig(RecordedConfig, ModelFreeConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 
-    clone: Clone | None = None
-    """Kind of policy. Continuous actions: deterministic, or stochastic, which learns their spread too. Discrete
-    actions: categorical. Both: mixed. None: deterministic, categorical or mixed, by the action space."""
+    clone: Literal["deterministic", "stochastic", "categorical", "mixed"] | None = None
+    """Kind of policy, which determines the loss. Continuous actions: deterministic, by the squared error, or
+    stochastic, a normal distribution by its log-likelihood. Discrete actions: categorical, by cross entropy. Both:
+    mixed, by log-likelihood. None: deterministic, categorical or mixed, by the action space."""
     lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of Adam."""
 
@@ -107,19 +66,17 @@ class BCConfig(RecordedConfig, ModelFreeConfig):
                 "records a dataset with a trained agent."
             )
 
-    def fitting(self, spec: ActionSpec) -> Clone:
+    def fitting(self, spec: ActionSpec) -> str:
         """Return ``clone``, or its default for these actions."""
         kinds = {part.kind for part in spec.parts.values()}
         kind = "mixed" if len(kinds) > 1 else min(kinds)
-        if self.clone is None:
-            return {"continuous": Deterministic(), "categorical": Categorical(), "mixed": Mixed()}[kind]
-        if self.clone.kind != kind:
-            fit = ", ".join(name for name, found in Clone.kinds().items() if found.kind == kind)
+        fit = [name for name, imitated in CLONES.items() if imitated == kind]
+        if self.clone is not None and self.clone not in fit:
             raise ConfigError(
-                f"algo.clone = {self.clone.text()} is for {self.clone.kind} actions, but these actions are {kind}. Use "
-                f"one of {fit}, or none to choose it by the kind of the actions."
+                f"algo.clone = {self.clone} is for {CLONES[self.clone]} actions, but these actions are {kind}. Use "
+                f"one of {', '.join(fit)}, or None to choose it by the kind of the actions."
             )
-        return self.clone
+        return self.clone or fit[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,11 +116,14 @@ class BC(ModelFree):
         super().__init__(obs_spec, cfg, device)
         self.window: Window = replace(self.window, gives_priorities=False)
         clone = cfg.fitting(action_spec)
-        actor = clone.actor(self.preprocess.spec, action_spec, cfg.networks, cfg.dtype)
+        actor = cloning_actor(clone, self.preprocess.spec, action_spec, cfg.networks, cfg.dtype)
         self.objective: BCObjective = BCObjective(actor)
         self.to(device)
         self.optims: dict[str, Adam] = {"actor": Adam(actor.parameters(), cfg.lr)}
-        self._policy = clone.policy(actor, action_spec.width, device)
+        if clone == "deterministic":
+            self._policy = NoisyPolicy(actor, Gaussian(sigma=0.0), action_spec.width, device)
+        else:
+            self._policy = SampledPolicy(actor, device)
 
     def train_step(self, batch: Batch) -> Update:
         return self.minimise(self.objective.forward, batch).update()

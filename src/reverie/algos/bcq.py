@@ -17,7 +17,7 @@ from reverie.algos.base import ModelFree, RecordedConfig, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Update
-from reverie.nn.actor_critic import Inputs, NetworkConfig, QEnsemble, first_value, values_of
+from reverie.nn.actor_critic import Inputs, Network, NetworkConfig, QEnsemble, first_value, values_of
 from reverie.nn.exploration import Unaffected
 from reverie.nn.functional import traced
 from reverie.nn.optim import Adam, frozen
@@ -96,7 +96,7 @@ class ActionVAE(nn.Module):
         return self.decoder(features, latent.to(features.dtype)).float()
 
 
-class Perturbation(nn.Module):
+class Perturbation(Network):
     """The perturbation network xi, which changes actions by at most phi: BCQ (Fujimoto et al. 2019), section 4.1."""
 
     of_several = True
@@ -105,15 +105,12 @@ class Perturbation(nn.Module):
     def __init__(
         self, obs_spec: ObsSpec, width: int, phi: float, cfg: NetworkConfig, dtype: torch.dtype = torch.float32
     ) -> None:
-        super().__init__()
-        self.inputs: Inputs = Inputs(obs_spec, cfg, dtype)
-        self.body: ReluMLP = ReluMLP(self.inputs.width + width, cfg.units, width, squash=True)
+        super().__init__(obs_spec, width, cfg, dtype, more=width, squash=True)
         self.phi = phi
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
         """Return the actions ``[..., A]``, or n for each observation ``[..., n, A]``, perturbed within [-1, 1]."""
-        features = self.inputs(obs)  # [..., F]
-        return (action + self.phi * self.body(features, action.to(features.dtype)).float()).clamp(-1, 1)
+        return (action + self.phi * self.outputs(obs, action)).clamp(-1, 1)
 
 
 class Decided(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -97,16 +97,6 @@ class Best(Backup):
     """Number of sampled actions."""
 
 
-@dataclass(frozen=True)
-class Floor(Choice):
-    """Lower bound of the policy's values in the CQL penalty."""
-
-
-@dataclass(frozen=True)
-class MonteCarlo(Floor):
-    """The discounted return from each row on, where its episode ended in a terminal state: Cal-QL, section 5."""
-
-
 RETURN = "return"
 """Name of the column of returns-to-go."""
 
@@ -116,7 +106,6 @@ class CQLConfig(RecordedConfig, SACConfig):
     """Settings of CQL: those of its authors' code for MuJoCo (github.com/aviralkumar2907/CQL) and of appendix F."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
-    in_units_of_values: ClassVar[str] = "conservatism"
 
     conservatism: Conservatism = field(default_factory=Fixed)
     """Weight alpha of the CQL penalty: fixed(5), or lagrange(10), which learns it so that the gap is about 10."""
@@ -126,9 +115,9 @@ class CQLConfig(RecordedConfig, SACConfig):
     """Temperature T of the soft maximum of their values, T ln sum exp(Q / T); towards 0 it is the maximum."""
     backup: Backup = field(default_factory=Expected)
     """Value of next states in the targets: expected, mode, soft, or best(10)."""
-    floor: Floor | None = None
-    """Lower bound of the policy's values in the penalty: monte_carlo is Cal-QL, by the returns of episodes that ended
-    in a terminal state. None: no bound, as in CQL."""
+    floor: Literal["monte_carlo"] | None = None
+    """Lower bound of the policy's values in the penalty: monte_carlo is Cal-QL (section 5), by the discounted return
+    from each row on where the episode ended in a terminal state. None: no bound, as in CQL."""
     actor_lr: Rate = 1e-4
     temperature_lr: Rate = 1e-4
     networks: NetworkConfig = field(  # type: ignore[assignment]  # without SAC's memory
@@ -139,7 +128,7 @@ class CQLConfig(RecordedConfig, SACConfig):
         super().__post_init__()
         if self.floor is not None and isinstance(self.reward_scale, ReturnStd) and self.reward_scale.clip is not None:
             raise ConfigError(
-                f"reward_scale = {self.reward_scale.text()}, floor = {self.floor.text()}: values of clipped rewards "
+                f"reward_scale = {self.reward_scale.text()}, floor = {self.floor}: values of clipped rewards "
                 "cannot reach a floor of unclipped returns. Use reward_scale = return_std(None) or factor(...)."
             )
 
@@ -257,7 +246,7 @@ class CQL(SAC):
 
     cfg: CQLConfig
     objective: CQLObjective
-    losses: type[CQLObjective] = CQLObjective
+    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": CQLObjective}
     stats: type[Stats] = CQLStats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: CQLConfig, device: torch.device) -> None:

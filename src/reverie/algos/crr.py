@@ -6,14 +6,13 @@ The policy imitates the dataset's actions, weighted by their advantage over the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import BoundedConfig, ModelFree, TDConfig, TDObjective
+from reverie.algos.base import BoundedConfig, Clip, ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -65,39 +64,12 @@ class All(Filter):
         return torch.ones_like(advantage)
 
 
-@dataclass(frozen=True)
-class Baseline(Choice, ABC):
-    """The baseline of the advantage, computed from the values of m actions sampled from the policy."""
-
-    @abstractmethod
-    def __call__(self, values: Tensor) -> Tensor:
-        """Return the baseline ``[...]`` of values ``[..., m]``."""
-
-
-@dataclass(frozen=True)
-class Mean(Baseline):
-    """Mean of the values: table 1."""
-
-    def __call__(self, values: Tensor) -> Tensor:
-        return values.mean(-1)
-
-
-@dataclass(frozen=True)
-class Max(Baseline):
-    """Maximum of the values: table 1."""
-
-    def __call__(self, values: Tensor) -> Tensor:
-        return values.amax(-1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class FilterConfig(Config):
     """Settings that CRR and discrete CRR share: those of DeepMind's code (Acme).
 
     The paper has learning rates of 0.0001 and residual networks.
     """
-
-    in_units_of_values: ClassVar[str] = "filter"
 
     filter: Filter = field(default_factory=Exp)
     """Weight f(A) of an action in the actor's loss, by its advantage A: exp(1, 20), binary, or all."""
@@ -123,8 +95,8 @@ class CRRConfig(FilterConfig, BoundedConfig, TDConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
-    baseline: Baseline = field(default_factory=Mean)
-    """Baseline of the advantage: mean or max of the values of the policy's actions."""
+    baseline: Literal["mean", "max"] = "mean"
+    """Baseline of the advantage, of the values of the policy's actions: table 1."""
     samples: Annotated[int, AtLeast(1)] = 4
     """m, actions sampled from the policy for the baseline."""
 
@@ -146,9 +118,7 @@ class CRRObjective(TDObjective):
     ``critic(obs, action)`` gives the values ``[K, ...]`` of K critics.
     """
 
-    def __init__(
-        self, actor: nn.Module, critic: nn.Module, cfg: Any, within: Callable[[Tensor], Tensor] | None = None
-    ) -> None:
+    def __init__(self, actor: nn.Module, critic: nn.Module, cfg: Any, within: Clip = None) -> None:
         """``cfg``: a CRRConfig, or a DiscreteCRRConfig. ``within`` clips the values that targets bootstrap from."""
         super().__init__(cfg, within)
         self.actor = actor
@@ -176,7 +146,8 @@ class CRRObjective(TDObjective):
         """A ``[...]`` of actions ``[..., A]`` over a baseline of m actions sampled from the policy: table 1."""
         value = self.critic(obs, action).amin(0)
         drawn, _ = draws(policy, self.cfg.samples)  # [..., m, A]
-        return value - self.cfg.baseline(values_of(self.critic, obs, drawn).amin(0))
+        values = values_of(self.critic, obs, drawn).amin(0)  # [..., m]
+        return value - (values.mean(-1) if self.cfg.baseline == "mean" else values.amax(-1))
 
     @torch.no_grad()
     def next_value(self, obs: Obs) -> Tensor:

@@ -7,14 +7,13 @@ several choices, each has likely classes of its own and is a branch, as in :mod:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import BoundedConfig, ModelFree, TDConfig, TDObjective
+from reverie.algos.base import BoundedConfig, Clip, ModelFree, TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
@@ -72,9 +71,8 @@ class DiscreteBCQObjective(TDObjective):
     cfg: DiscreteBCQConfig
 
     def __init__(
-        self, network: nn.Module, cfg: DiscreteBCQConfig, within: Callable[[Tensor], Tensor] | None = None,
-        classes: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+        self, network: nn.Module, cfg: DiscreteBCQConfig, within: Clip = None, classes: tuple[int, ...] = ()
+    ) -> None:
         """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
         super().__init__(cfg, within)
         self.classes = classes

@@ -7,7 +7,7 @@ QR-DQN with a penalty that lowers the values of all actions and raises those of 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from torch import Tensor
 
@@ -28,8 +28,6 @@ class DiscreteCQLConfig(RecordedConfig, QRDQNConfig):
 
     The authors' code has batches of 32, and copies the target every 2000 updates.
     """
-
-    in_units_of_values: ClassVar[str] = "min_q_weight"
 
     batch_size: int = 256
     min_q_weight: Annotated[float, AtLeast(0)] = 10.0

@@ -8,14 +8,13 @@ to help on Atari.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import BoundedConfig, TDConfig
+from reverie.algos.base import BoundedConfig, Clip, TDConfig
 from reverie.algos.crr import CRR, CRRObjective, CRRStats, FilterConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -61,9 +60,8 @@ class DiscreteCRRObjective(CRRObjective):
     cfg: DiscreteCRRConfig
 
     def __init__(
-        self, actor: nn.Module, critic: nn.Module, cfg: Any, within: Callable[[Tensor], Tensor] | None = None,
-        classes: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+        self, actor: nn.Module, critic: nn.Module, cfg: Any, within: Clip = None, classes: tuple[int, ...] = ()
+    ) -> None:
         """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
         super().__init__(actor, critic, cfg, within)
         self.classes = classes

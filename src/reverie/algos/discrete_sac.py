@@ -39,6 +39,14 @@ class DiscreteSACObjective(SACObjective):
     ``[2, ..., A]``, which are additive if there are several choices.
     """
 
+    @classmethod
+    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> SACObjective:
+        classes = all_classes(action_spec)
+        actor = ChoicesActor(obs_spec, classes, cfg.networks, cfg.dtype)
+        critic = DiscreteQEnsemble(obs_spec, action_spec.width, cfg.networks, copies=2, dtype=cfg.dtype)
+        entropy = 0.98 * sum(map(math.log, classes)) if cfg.target_entropy is None else cfg.target_entropy
+        return cls(actor, critic, cfg, entropy)
+
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         values: Tensor = self.critic(obs)  # [2, ..., A]
         return (values * action).sum(-1)
@@ -54,15 +62,7 @@ class DiscreteSACObjective(SACObjective):
 class DiscreteSAC(SAC):
     """The learner of discrete SAC: actor, two critics and a temperature over one or several choices."""
 
-    kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
-    losses: type[DiscreteSACObjective] = DiscreteSACObjective
-
-    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
-        c, classes = self.cfg, all_classes(action_spec)
-        actor = ChoicesActor(obs_spec, classes, c.networks, c.dtype)
-        critic = DiscreteQEnsemble(obs_spec, action_spec.width, c.networks, copies=2, dtype=c.dtype)
-        entropy = 0.98 * sum(map(math.log, classes)) if c.target_entropy is None else c.target_entropy
-        return self.losses(actor, critic, c, entropy)
+    losses = dict.fromkeys(("discrete", "multi_discrete"), DiscreteSACObjective)
 
 
-DiscreteSACConfig.learner, DiscreteSACConfig.learners = DiscreteSAC, (DiscreteSAC,)
+DiscreteSACConfig.learner = DiscreteSAC

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reverie.algos.imagination import Dream, imagine_through_time
 from reverie.algos.world_model import (
@@ -76,16 +76,17 @@ class DreamLosses(NamedTuple):
         return {k: v.detach().mean() for k, v in said.items()}
 
 
-class ActorCritic:
+class ActorCritic(nn.Module):
     """A policy with its critic, and their losses: the learner is one itself."""
 
     cfg: DreamerV1Config
     actor: Actor
     critic: NumberHead
 
-    def make_heads(self, width: int, action_spec: ActionSpec) -> None:
+    def make_heads(self, width: int, action_spec: ActionSpec, cfg: DreamerV1Config) -> None:
         """Create the networks, for features of ``width`` numbers."""
-        self.actor, self.critic = Actor(width, action_spec, self.cfg.actor), NumberHead(width, self.cfg.critic)
+        self.cfg = cfg
+        self.actor, self.critic = Actor(width, action_spec, cfg.actor), NumberHead(width, cfg.critic)
 
     def imagined_losses(self, world: WorldModel, start: Latent, reward: Reward = predicted_reward) -> DreamLosses:
         """Equations 7 and 8, from latents ``[M, ...]``. They do not count: the H states after them do.
@@ -113,8 +114,8 @@ class DreamerV1(ActorCritic, DenseDreamer):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV1Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.world: WorldModel = cfg.world(obs_spec, action_spec)
-        self.make_heads(self.world.rssm.feature_width, action_spec)
+        self.world: WorldModel = WorldModel(obs_spec, action_spec, cfg)
+        self.make_heads(self.world.rssm.feature_width, action_spec, cfg)
         self.to(device)
         self.optims: dict[str, Optim] = {
             "model": cfg.model_optim.build(self.world.parameters()),

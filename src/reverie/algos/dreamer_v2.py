@@ -26,7 +26,6 @@ from reverie.algos.world_model import (
     predicted_reward,
     repeated,
     starts,
-    stopped_heads,
 )
 from reverie.core.bounds import AtLeast, Rate, Within
 from reverie.core.config import Config
@@ -111,10 +110,6 @@ class DreamerV2Config(DenseDreamerConfig):
     model_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=1e-4, decay=1e-6))
     actor_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, decay=1e-6))
     critic_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=2e-4, decay=1e-6))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        stopped_heads(self.grad_heads)
 
     @property
     def least_horizon(self) -> int:
@@ -290,7 +285,7 @@ class DreamerV2(DenseDreamer):
         super().__init__(obs_spec, cfg, device)
         probed = cfg.probe.targets(obs_spec)
         seen = {k: part for k, part in obs_spec.items() if k not in probed}
-        self.world: WorldModel = cfg.world(seen, action_spec, stopped_heads(cfg.grad_heads))
+        self.world: WorldModel = WorldModel(seen, action_spec, cfg)
         width = self.world.rssm.feature_width
         self.samples: int = cfg.samples
         self.behaviour: Behaviour = Behaviour(width, action_spec, cfg)

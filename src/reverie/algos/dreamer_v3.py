@@ -6,30 +6,29 @@ code. Three deliberate corrections are listed in ``docs/dreamer_v3.md``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import AlgorithmConfig
 from reverie.algos.imagination import Dream, imagine
 from reverie.algos.world_model import (
     Context,
     Dreamer,
+    DreamerConfig,
     DreamerStats,
     LatentPolicy,
     Posterior,
     WorldModel,
-    mask_head,
     predicted_reward,
     scales_of,
 )
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
-from reverie.core.specs import ActionSpec, Column, ObsPart, ObsSpec, observed
+from reverie.core.specs import ActionSpec, Column, ObsPart, ObsSpec
 from reverie.core.types import Batch, Metrics, Stats, Update, Window
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import TwoHot, log_of
@@ -76,10 +75,8 @@ class LossScales(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DreamerV3Config(AlgorithmConfig):
+class DreamerV3Config(DreamerConfig):
     """Settings of DreamerV3; the defaults are the authors', at their size of 12 million parameters."""
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 
     replay_context: Annotated[int, AtLeast(0)] = 1
     """Rows at the start of each window that only supply the stored latent to start from; 0 starts from zeros."""
@@ -128,25 +125,8 @@ class DreamerV3Config(AlgorithmConfig):
         """Discount factor gamma per agent step."""
         return 1 - 1 / self.discount_horizon
 
-    def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
-        """Return the world model. ``stopped``: see :class:`WorldModel`."""
-        seen = observed(obs_spec)
-        encoder = self.encoder.build(seen)
-        rssm = self.rssm.build(encoder.width, action_spec.width)
-        decoder, width = self.build_decoder(seen), rssm.feature_width
-        reward, cont = TwoHotHead(width, self.reward), BernoulliHead(width, self.cont)
-        mask = mask_head(obs_spec, action_spec, width, self.cont)
-        discount = self.learned_discount
-        return WorldModel(encoder, rssm, decoder, reward, cont, self.dtype, discount, stopped=stopped, mask=mask)
-
-    def build_decoder(self, seen: ObsSpec) -> nn.Module:
-        """Return the decoder of these observations."""
-        return self.decoder.build(seen, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
-
-    @property
-    def learned_discount(self) -> float:
-        """The discount that the learned continuation includes."""
-        return self.discount
+    def build_heads(self, width: int) -> tuple[nn.Module, nn.Module]:
+        return TwoHotHead(width, self.reward), BernoulliHead(width, self.cont)
 
 
 SIZES: dict[str, dict[str, int]] = {
@@ -245,7 +225,7 @@ class WorldModelLosses(NamedTuple):
     dream: Dream
 
 
-class ActorCritic:
+class ActorCritic(nn.Module):
     """An actor with its critic, slow critic and scale of returns, and their losses: the learner is one itself."""
 
     cfg: DreamerV3Config
@@ -255,14 +235,14 @@ class ActorCritic:
     return_scale: PercentileScale
     entropy_scale: float | Tensor
 
-    def make_heads(self, width: int, action_spec: ActionSpec) -> None:
+    def make_heads(self, width: int, action_spec: ActionSpec, cfg: DreamerV3Config) -> None:
         """Create the networks, for features of ``width`` numbers."""
-        self.actor = Actor(width, action_spec, self.cfg.actor)
-        self.critic = TwoHotHead(width, self.cfg.critic)
-        self.slow_critic = Target(self.critic, self.cfg.slow_rate)
-        self.return_scale = PercentileScale(self.cfg.return_rate, self.cfg.return_limit)
-        assert isinstance(self, nn.Module)
-        let_change(self, "entropy_scale", self.cfg.entropy)
+        self.cfg = cfg
+        self.actor = Actor(width, action_spec, cfg.actor)
+        self.critic = TwoHotHead(width, cfg.critic)
+        self.slow_critic = Target(self.critic, cfg.slow_rate)
+        self.return_scale = PercentileScale(cfg.return_rate, cfg.return_limit)
+        let_change(self, "entropy_scale", cfg.entropy)
 
     def imagined_losses(self, dream: Dream, reward: Tensor, cont: Tensor) -> tuple[dict[str, Tensor], Tensor, Metrics]:
         """Actor and critic losses ``[H, M]`` (equations 6 and 5) and the imagined returns ``[H, M]``.
@@ -324,8 +304,8 @@ class DreamerV3(ActorCritic, Dreamer):
         self.window: Window = Window(
             batch=cfg.batch_size, length=cfg.batch_length, context=cfg.replay_context, crosses_episodes=True
         )
-        self.world: WorldModel = cfg.world(obs_spec, action_spec)
-        self.make_heads(self.world.rssm.feature_width, action_spec)
+        self.world: WorldModel = WorldModel(obs_spec, action_spec, cfg)
+        self.make_heads(self.world.rssm.feature_width, action_spec, cfg)
         self.to(device)
         parts = (self.world, self.actor, self.critic)
         self.optim: Optim = cfg.optim.build([p for part in parts for p in part.parameters()])

@@ -103,10 +103,6 @@ class FQEObjective(nn.Module):
         """Value of observations under the policy, ``[...]``, averaged over n of its actions ``[..., n, A]``."""
         return values_of(self.target_critic.model, obs, chosen).mean(-1).clamp(self.units.low, self.units.high)
 
-    def update_targets(self) -> None:
-        """Update the targets, after every update: theta' <- tau theta + (1 - tau) theta' at every n-th call."""
-        self.target_critic.update()
-
 
 class UnitCritic(nn.Module):
     """Q(s, a) = shift + scale f(s, a), so that values far from 0 are learned sooner."""
@@ -143,7 +139,7 @@ class FQE(ModelFree):
 
     def train_step(self, batch: Batch) -> Update:
         losses = self.minimise(self.objective, batch, batch.extras[CHOSEN])
-        self.objective.update_targets()
+        self.objective.target_critic.update()
         return losses.update()
 
     @torch.no_grad()

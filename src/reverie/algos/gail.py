@@ -3,15 +3,15 @@
 A discriminator learns to tell the expert's actions from the agent's, and its output is the agent's only reward. The
 off-policy version is discriminator-actor-critic: Kostrikov et al., "Discriminator-actor-critic: addressing sample
 inefficiency and reward bias in adversarial imitation learning", ICLR 2019, arXiv:1809.02925, here with SAC in place of
-TD3 and without that paper's absorbing states: see :class:`Reward`.
+TD3 and without that paper's absorbing states: see :data:`REWARDS`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from reverie.algos.base import RecordedConfig
 from reverie.algos.discrete_sac import DiscreteSAC
-from reverie.algos.sac import SAC, MixedSAC, SACConfig, SACStats
+from reverie.algos.sac import SAC, SACConfig, SACStats
 from reverie.core.bounds import Above, AtLeast, Rate
-from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Stats, Update
@@ -31,41 +30,21 @@ from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 
 
-@dataclass(frozen=True)
-class Reward(Choice, ABC):
-    """The reward of an action, a function of the discriminator D(s, a) = sigmoid f(s, a), the probability of expert.
-
-    Terminal states have value 0. So rewards that are all positive favour long episodes, and negative rewards short
-    ones, whatever the expert does (the second paper calls it reward bias). Choose by what ends episodes.
-    """
-
-    @abstractmethod
-    def __call__(self, f: Tensor) -> Tensor:
-        """Return rewards ``[...]`` of logits f ``[...]``."""
-
-
-@dataclass(frozen=True)
-class Difference(Reward):
+def difference(f: Tensor) -> Tensor:
     """The reward ln D - ln(1 - D) = f, of either sign: AIRL's (Fu et al. 2018, arXiv:1710.11248)."""
-
-    def __call__(self, f: Tensor) -> Tensor:
-        return f
+    return f
 
 
-@dataclass(frozen=True)
-class Positive(Reward):
-    """The reward -ln(1 - D), above 0: that of GAIL's code."""
+REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "difference": difference,
+    "positive": F.softplus,  # -ln(1 - D), above 0: that of GAIL's code
+    "negative": F.logsigmoid,  # ln D, below 0: that of GAIL's algorithm 1
+}
+"""The reward of an action, a function of the discriminator D(s, a) = sigmoid f(s, a), the probability of expert.
 
-    def __call__(self, f: Tensor) -> Tensor:
-        return F.softplus(f)
-
-
-@dataclass(frozen=True)
-class Negative(Reward):
-    """The reward ln D, below 0: that of GAIL's algorithm 1."""
-
-    def __call__(self, f: Tensor) -> Tensor:
-        return F.logsigmoid(f)
+Terminal states have value 0. So rewards that are all positive favour long episodes, and negative rewards short ones,
+whatever the expert does (the second paper calls it reward bias). Choose by what ends episodes.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +55,7 @@ class GAILConfig(RecordedConfig, SACConfig):
 
     batch_size: Annotated[int, AtLeast(2)] = 256
     """B, windows in a batch, the expert's and the agent's."""
-    reward: Reward = field(default_factory=Difference)
+    reward: Literal["difference", "positive", "negative"] = "difference"
     """The agent's reward, a function of the discriminator: difference, positive or negative."""
     discriminator_lr: Annotated[Rate, Above(0)] = 1e-3
     """Learning rate of the discriminator."""
@@ -197,12 +176,13 @@ class DiscriminatorObjective(nn.Module):
 
 
 class GAIL(SAC):
-    """The learner of GAIL: SAC and a discriminator, here for continuous actions.
+    """The learner of GAIL: SAC, for the kind of the actions, and a discriminator.
 
     The first :attr:`recorded` windows of a batch are the expert's, the others the agent's.
     """
 
     stats: type[Stats] = GAILStats
+    losses = SAC.losses | DiscreteSAC.losses
     cfg: GAILConfig
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: GAILConfig, device: torch.device) -> None:
@@ -220,10 +200,11 @@ class GAIL(SAC):
 
         As in the second paper's algorithm 1, SAC does not learn from the expert's rows.
         """
-        expert, agent = split(batch, self.recorded)
+        expert, agent = batch.map(lambda x: x[: self.recorded]), batch.map(lambda x: x[self.recorded :])
         losses = self.minimise(self.imitation, expert, agent)
         with torch.no_grad():
-            earned = self.cfg.reward(self.imitation.discriminator(before(agent.obs), agent.action[:, :-1]))  # [B', T-1]
+            f = self.imitation.discriminator(before(agent.obs), agent.action[:, :-1])  # [B', T-1]
+            earned = REWARDS[self.cfg.reward](f)
             mean = mean_over(earned, transition_mask(agent.is_last))
         update = super().train_step(replace(agent, reward=F.pad(earned, (1, 0))))  # of row t + 1: that of action t
         assert update.priority is not None
@@ -231,17 +212,4 @@ class GAIL(SAC):
         return Update(metrics={**update.metrics, **losses.metrics, "train/imitation": mean}, priority=priority)
 
 
-class DiscreteGAIL(GAIL, DiscreteSAC):
-    """The learner of GAIL for one or several choices: discrete SAC and a discriminator."""
-
-
-class MixedGAIL(GAIL, MixedSAC):
-    """The learner of GAIL for numbers and choices: hybrid SAC and a discriminator."""
-
-
-def split(batch: Batch, windows: int) -> tuple[Batch, Batch]:
-    """Split a batch into its first ``windows`` windows and the rest."""
-    return batch.map(lambda x: x[:windows]), batch.map(lambda x: x[windows:])
-
-
-GAILConfig.learner, GAILConfig.learners = GAIL, (GAIL, DiscreteGAIL, MixedGAIL)
+GAILConfig.learner = GAIL

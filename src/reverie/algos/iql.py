@@ -20,8 +20,8 @@ from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import (
     ChoicesActor,
     FixedStdGaussianActor,
-    Inputs,
     MixedActor,
+    Network,
     NetworkConfig,
     QEnsemble,
     all_classes,
@@ -29,7 +29,6 @@ from reverie.nn.actor_critic import (
 )
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam
-from reverie.nn.perceptron import ReluMLP
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import ActorCriticStats, Losses, before, mean_over, squared_error, td_targets
@@ -41,7 +40,6 @@ class IQLConfig(RecordedConfig, TDConfig):
     """Settings of IQL: those of the paper for MuJoCo (section 5.1, appendix B) and of its authors' code."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
-    in_units_of_values: ClassVar[str] = "beta"
 
     expectile: Annotated[float, Within("(0, 1)")] = 0.7
     """Tau: V(s) is this expectile of the values of the dataset's actions. 0.5 is their mean, towards 1 their maximum.
@@ -138,18 +136,15 @@ def expectile_loss(error: Tensor, tau: float) -> Tensor:
     return (tau - (error < 0).to(error.dtype)).abs() * error.square()
 
 
-class StateValue(nn.Module):
+class StateValue(Network):
     """V(s): an MLP."""
 
     def __init__(self, obs_spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        self.inputs: Inputs = Inputs(obs_spec, cfg, dtype)
-        self.body: ReluMLP = ReluMLP(self.inputs.width, cfg.units, 1)
+        super().__init__(obs_spec, 1, cfg, dtype)
 
     def forward(self, obs: Obs) -> Tensor:
         """Return values ``[...]`` of observations ``[..., *shape]``."""
-        y: Tensor = self.body(self.inputs(obs))
-        return y.float().squeeze(-1)
+        return self.outputs(obs).squeeze(-1)
 
 
 class IQL(ModelFree):

@@ -10,7 +10,7 @@ On the world models of DreamerV1 and V3: ``plan2explore_v1.py`` and ``plan2explo
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -21,13 +21,11 @@ from reverie.algos.dreamer_v2 import Behaviour, DreamerV2, DreamerV2Config, Drea
 from reverie.algos.imagination import Dream
 from reverie.algos.world_model import (
     Context,
-    LatentPolicy,
     Posterior,
     WorldModel,
     predicted_reward,
     repeated,
     starts,
-    stopped_heads,
 )
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
@@ -122,15 +120,6 @@ class ExploringConfig(Config):
     explore_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
     """Normalisation of each of the two; off by default."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        stopped_heads(self.grad_heads)
-
-    def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
-        """Return the Dreamer's world model, whose latents ``grad_heads`` alone train."""
-        stopped = stopped_heads(self.grad_heads).union(stopped)
-        return super().world(obs_spec, action_spec, stopped)  # type: ignore[misc]  # that of the Dreamer
-
 
 @dataclass(frozen=True, kw_only=True)
 class Plan2ExploreConfig(ExploringConfig, DreamerV2Config):
@@ -162,6 +151,7 @@ class Exploring:
 
     cfg: ExploringConfig
     world: WorldModel
+    actor: Actor
     explorer: Any
 
     def make_ensemble(self, action_spec: ActionSpec) -> None:
@@ -169,6 +159,10 @@ class Exploring:
         self.ensemble: Ensemble = self.cfg.ensemble.build(self.world, action_spec.width)
         self.intrinsic_norm: MagnitudeScale = self.cfg.explore_norm.build()
         self.extrinsic_norm: MagnitudeScale = self.cfg.explore_norm.build()
+
+    def acting(self, mode: Mode) -> Actor:
+        """Return the exploring policy for ``explore``, and that of the task, zero-shot, for ``eval``."""
+        return self.explorer.actor if mode == "explore" else self.actor
 
     def disagreement(self, dream: Dream) -> Tensor:
         """Return the disagreement at each state ``[H + 1, M]``, given the action that led to it."""
@@ -185,18 +179,6 @@ class Exploring:
             self.extrinsic_norm.update(predicted)
             reward = reward + self.cfg.extrinsic * self.extrinsic_norm(predicted)
         return reward
-
-
-class Explorer(LatentPolicy):
-    """Explores with the exploring behaviour, and is evaluated with the task's: zero-shot."""
-
-    def __init__(self, learner: Exploring, explorer: Any, noise: float = 0.0) -> None:
-        super().__init__(learner, noise)
-        self.explorer = explorer
-
-    def acting(self, mode: Mode) -> Actor:
-        """Return the exploring policy for ``explore``, and that of the task for ``eval``."""
-        return self.explorer.actor if mode == "explore" else self.actor
 
 
 class Plan2Explore(Exploring, DreamerV2):
@@ -216,7 +198,6 @@ class Plan2Explore(Exploring, DreamerV2):
         self.explorer.make_optims()
         self.optims["ensemble"] = cfg.ensemble_optim.build(self.ensemble.parameters())
         self.optims.update({f"explore_{name}": optim for name, optim in self.explorer.optims.items()})
-        self._policy = Explorer(self, self.explorer, cfg.noise)
 
     def learn(self, rows: Batch, context: Context | None = None) -> tuple[dict[str, Tensor], Metrics, Posterior]:
         """Do the update of DreamerV2, then train the ensemble and the exploring behaviour.

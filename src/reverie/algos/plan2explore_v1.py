@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reverie.algos.dreamer_v1 import ActorCritic, DreamerV1, DreamerV1Config
-from reverie.algos.plan2explore import Explorer, Exploring, ExploringConfig, ExploringStats, actions_before
+from reverie.algos.plan2explore import Exploring, ExploringConfig, ExploringStats, actions_before
 from reverie.algos.world_model import Context, DenseDreamerStats, Posterior
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Stats
@@ -33,35 +33,26 @@ class Plan2ExploreV1Stats(ExploringStats, DenseDreamerStats):
     """Metrics of an update: those of the task as of DreamerV1, and those of exploring."""
 
 
-class ExploringBehaviour(ActorCritic, nn.Module):
-    """DreamerV1's actor and critic once more."""
-
-    def __init__(self, width: int, action_spec: ActionSpec, cfg: DreamerV1Config) -> None:
-        super().__init__()
-        self.cfg = cfg
-        self.make_heads(width, action_spec)
-
-
 class Plan2ExploreV1(Exploring, DreamerV1):
     """The learner: that of DreamerV1, an ensemble and an exploring behaviour, all trained at the same weights."""
 
     stats: ClassVar[type[Stats]] = Plan2ExploreV1Stats
     cfg: Plan2ExploreV1Config
-    explorer: ExploringBehaviour
+    explorer: ActorCritic
 
     def __init__(
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Plan2ExploreV1Config, device: torch.device
     ) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
         self.make_ensemble(action_spec)
-        self.explorer = ExploringBehaviour(self.world.rssm.feature_width, action_spec, cfg)
+        self.explorer = ActorCritic()
+        self.explorer.make_heads(self.world.rssm.feature_width, action_spec, cfg)
         self.to(device)
         self.optims.update(
             ensemble=cfg.ensemble_optim.build(self.ensemble.parameters()),
             explore_actor=cfg.actor_optim.build(self.explorer.actor.parameters()),
             explore_critic=cfg.critic_optim.build(self.explorer.critic.parameters()),
         )
-        self._policy = Explorer(self, self.explorer, cfg.noise)
 
     def behaviour_losses(
         self, rows: Batch, context: Context | None, post: Posterior

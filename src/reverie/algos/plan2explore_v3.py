@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from reverie.algos import dreamer_v3
 from reverie.algos.dreamer_v3 import ActorCritic, DreamerV3, DreamerV3Config, DreamerV3Stats, WorldModelLosses
 from reverie.algos.imagination import Dream
-from reverie.algos.plan2explore import EnsembleConfig, Explorer, Exploring, ExploringConfig, ExploringStats
+from reverie.algos.plan2explore import EnsembleConfig, Exploring, ExploringConfig, ExploringStats
 from reverie.algos.world_model import Context, Posterior
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Stats
@@ -55,32 +55,23 @@ class Plan2ExploreV3Stats(ExploringStats, DreamerV3Stats):
     """Of the optimiser of the ensemble and the exploring behaviour, what ``opt/`` says of the other."""
 
 
-class ExploringBehaviour(ActorCritic, nn.Module):
-    """DreamerV3's actor and critics once more."""
-
-    def __init__(self, width: int, action_spec: ActionSpec, cfg: DreamerV3Config) -> None:
-        super().__init__()
-        self.cfg = cfg
-        self.make_heads(width, action_spec)
-
-
 class Plan2ExploreV3(Exploring, DreamerV3):
     """The learner: that of DreamerV3, an ensemble and an exploring behaviour, with one more optimiser for these two."""
 
     stats: type[Stats] = Plan2ExploreV3Stats
     cfg: Plan2ExploreV3Config
-    explorer: ExploringBehaviour
+    explorer: ActorCritic
 
     def __init__(
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Plan2ExploreV3Config, device: torch.device
     ) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
         self.make_ensemble(action_spec)
-        self.explorer = ExploringBehaviour(self.world.rssm.feature_width, action_spec, cfg)
+        self.explorer = ActorCritic()
+        self.explorer.make_heads(self.world.rssm.feature_width, action_spec, cfg)
         self.to(device)
         heads = (self.ensemble, self.explorer.actor, self.explorer.critic)
         self.explore_optim: Optim = cfg.optim.build([p for head in heads for p in head.parameters()])
-        self._policy = Explorer(self, self.explorer)
 
     def learn(self, context: Context, rows: Batch) -> tuple[WorldModelLosses, Metrics]:
         """Do the update of DreamerV3, and train the ensemble and the exploring behaviour at the same weights."""

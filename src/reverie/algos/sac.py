@@ -42,8 +42,6 @@ from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_
 class SACConfig(TDConfig):
     """Settings of SAC: the paper's table 1 (appendix D)."""
 
-    learners: ClassVar[tuple[type[SAC], ...]]
-    """The learners, each for other kinds of actions; the first is the default of :attr:`learner`."""
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "mixed"})
 
     networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
@@ -70,16 +68,6 @@ class SACConfig(TDConfig):
                 f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}: a temperature that follows "
                 "a ramp is not learned. Set temperature_lr = 0."
             )
-
-    def learner_for(self, action_spec: ActionSpec) -> type[SAC]:
-        """Return the learner for actions of this kind. One of a user's own is for that of the class it derives from."""
-        kind = kind_of(action_spec)
-        fit = [found for found in self.learners if kind in found.kinds]
-        learner: type[SAC] = fit[0] if fit and self.learner is self.learners[0] else super().learner_for(action_spec)
-        if kind not in learner.kinds:
-            derived = "".join(f", derived from {found.__name__}" for found in fit)
-            raise ConfigError(f"learner = {learner.__name__}: expected a class whose `kinds` have {kind!r}{derived}.")
-        return learner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +102,14 @@ class SACObjective(TDObjective):
         self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
         self.log_temperature: nn.Parameter = nn.Parameter(torch.tensor(math.log(first(cfg.temperature) or 1.0)))
         let_change(self, "set_temperature", cfg.temperature)
+
+    @classmethod
+    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> SACObjective:
+        """Build the networks for these specs and the losses over them."""
+        width = action_spec.width
+        actor = TanhGaussianActor(obs_spec, width, cfg.networks, cfg.dtype)
+        critic = QEnsemble(obs_spec, width, cfg.networks, copies=2, dtype=cfg.dtype)
+        return cls(actor, critic, cfg, -float(width) if cfg.target_entropy is None else cfg.target_entropy)
 
     @property
     def temperature(self) -> Tensor:
@@ -171,35 +167,6 @@ class SACObjective(TDObjective):
         return values.amin(0), -log_pi
 
 
-class SAC(ModelFree):
-    """The learner of SAC: actor, two critics and a temperature, their update and the policy."""
-
-    kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
-    """Kinds of actions that the learner is for."""
-    losses: type[SACObjective] = SACObjective
-    stats: type[Stats] = SACStats
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, device: torch.device) -> None:
-        super().__init__(obs_spec, cfg, device)
-        self.objective: SACObjective = self.build_objective(self.preprocess.spec, action_spec)
-        self.to(device)
-        actor, critic = self.objective.actor, self.objective.critic
-        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
-        self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
-        if cfg.temperature_lr:
-            self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
-        else:
-            self.objective.log_temperature.requires_grad_(False)
-        self._policy = self.remembering(SampledPolicy(actor, device))
-
-    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
-        """Build the networks for these specs and the losses over them."""
-        c, width = self.cfg, action_spec.width
-        actor = TanhGaussianActor(obs_spec, width, c.networks, c.dtype)
-        critic = QEnsemble(obs_spec, width, c.networks, copies=2, dtype=c.dtype)
-        return self.losses(actor, critic, c, -float(width) if c.target_entropy is None else c.target_entropy)
-
-
 class MixedSACObjective(SACObjective):
     """The losses of hybrid SAC, with the terms and targets of :class:`SACObjective`.
 
@@ -215,6 +182,14 @@ class MixedSACObjective(SACObjective):
         super().__init__(actor, critic, cfg, target_entropy)
         self.layout = layout
 
+    @classmethod
+    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> MixedSACObjective:
+        actor = MixedActor(obs_spec, action_spec, cfg.networks, cfg.dtype, SquashedNormal)
+        critic = MixedQEnsemble(obs_spec, action_spec, cfg.networks, copies=2, dtype=cfg.dtype)
+        entropy = 0.98 * sum(map(math.log, all_classes(action_spec))) - all_numbers(action_spec)
+        entropy = entropy if cfg.target_entropy is None else cfg.target_entropy
+        return cls(actor, critic, cfg, entropy, Layout(action_spec))
+
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         numbers, classes = self.layout.apart(action)
         values: Tensor = self.critic(obs, numbers)  # [2, ..., D]
@@ -229,19 +204,26 @@ class MixedSACObjective(SACObjective):
         return policy.choices.mean(values.amin(0)), policy.choices.mean(-log_probs) - log_pi
 
 
-class MixedSAC(SAC):
-    """The learner of hybrid SAC: actor, two critics and a temperature over numbers and choices."""
+class SAC(ModelFree):
+    """The learner of SAC: actor, two critics and a temperature, their update and the policy."""
 
-    kinds: ClassVar[frozenset[str]] = frozenset({"mixed"})
-    losses: type[MixedSACObjective] = MixedSACObjective
+    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": SACObjective, "mixed": MixedSACObjective}
+    """The losses, by the kind of the actions."""
+    stats: type[Stats] = SACStats
 
-    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> SACObjective:
-        c = self.cfg
-        actor = MixedActor(obs_spec, action_spec, c.networks, c.dtype, SquashedNormal)
-        critic = MixedQEnsemble(obs_spec, action_spec, c.networks, copies=2, dtype=c.dtype)
-        entropy = 0.98 * sum(map(math.log, all_classes(action_spec))) - all_numbers(action_spec)
-        entropy = entropy if c.target_entropy is None else c.target_entropy
-        return self.losses(actor, critic, c, entropy, Layout(action_spec))
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        losses = self.losses[kind_of(action_spec)]
+        self.objective: SACObjective = losses.build(self.preprocess.spec, action_spec, cfg)
+        self.to(device)
+        actor, critic = self.objective.actor, self.objective.critic
+        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
+        self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
+        if cfg.temperature_lr:
+            self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
+        else:
+            self.objective.log_temperature.requires_grad_(False)
+        self._policy = self.remembering(SampledPolicy(actor, device))
 
 
-SACConfig.learner, SACConfig.learners = SAC, (SAC, MixedSAC)
+SACConfig.learner = SAC

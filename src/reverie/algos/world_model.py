@@ -1,11 +1,11 @@
 """The world model shared by the Dreamers: encoder, recurrent state-space model, decoder, reward and continuation.
 
-The papers differ by the parts that are passed in, never by a flag in here.
+The papers differ by the parts that their settings build, never by a flag in here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -17,7 +17,7 @@ from reverie.algos.base import INSIDE, Algorithm, AlgorithmConfig, dreamt_name
 from reverie.algos.imagination import ActionDraw, Dream, Legal, open_loop, stacked_video
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, unwritten
 from reverie.core.specs import MASK, ActionSpec, Column, ObsPart, ObsSpec, observed
 from reverie.core.types import Batch, Metrics, Mode, Obs, Stats, Step, Window
 from reverie.nn.decoder import DenseDecoderConfig, Prediction
@@ -28,7 +28,6 @@ from reverie.nn.heads import (
     ConstantHead,
     DenseActorConfig,
     DenseHeadConfig,
-    HeadConfig,
     MaskHead,
     NumberHead,
     SupportHead,
@@ -65,6 +64,43 @@ class Posterior(NamedTuple):
     stats: Tensor  # [B, T, S, n], of z's distribution: V3 has its probabilities, n = C
 
 
+@dataclass(frozen=True, kw_only=True)
+class DreamerConfig(AlgorithmConfig):
+    """What the settings of all Dreamers have in common: they say which parts make up the world model."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
+    heads: ClassVar[frozenset[str]] = frozenset({"decoder", "reward", "cont"})
+    """The predicting parts. Settings ``grad_heads``, if there are such, name those whose losses train the latents."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        named = getattr(self, "grad_heads", ())
+        if unknown := [part for part in named if part not in self.heads]:
+            raise ConfigError(f"grad_heads = {named}: {unknown[0]!r} is none of decoder, reward, cont.")
+
+    def build_decoder(self: Any, seen: ObsSpec) -> nn.Module:
+        """Return the decoder of these observations: from latents to a dictionary of predictions."""
+        return self.decoder.build(seen, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
+
+    def build_heads(self, width: int) -> tuple[nn.Module, nn.Module]:
+        """Return the heads of reward and continuation, for features of ``width`` numbers.
+
+        The first gives a number's distribution, with ``mean()`` and ``loss(value)``; the second that of
+        (1 - terminal) * discount, with ``prob()`` and ``loss()``.
+        """
+        raise unwritten(self, "build_heads")
+
+    @property
+    def learned_discount(self: Any) -> float:
+        """The discount that the learned continuation includes."""
+        return self.discount
+
+    @property
+    def transform(self) -> RewardTransform:
+        """Of the rewards that are learned."""
+        return IDENTITY
+
+
 class WorldModel(nn.Module):
     """The networks that model observations, dynamics, rewards and ends of episodes."""
 
@@ -73,36 +109,25 @@ class WorldModel(nn.Module):
     draw_a: ActionDraw | None = None
     """What updates draw latents and actions by, to compare them with recordings; None: samples."""
 
-    def __init__(
-        self, encoder: nn.Module, rssm: StateSpaceModel, decoder: nn.Module, reward: nn.Module, cont: nn.Module,
-        dtype: torch.dtype, discount: float, transform: RewardTransform = IDENTITY, stopped: Collection[str] = (),
-        mask: MaskHead | None = None,
-    ) -> None:  # fmt: skip
-        """Put the parts together.
-
-        Args:
-            encoder: see ``nn/encoder.py: EncoderBuilder``.
-            rssm: the model of latents.
-            decoder: from latents to a dictionary of predictions.
-            reward: from features to a number's distribution, which has ``mean()`` and ``loss(value)``.
-            cont: from features to the distribution of (1 - terminal) * discount, which has ``prob()`` and ``loss()``.
-            dtype: of all computation.
-            discount: gamma per agent step.
-            transform: of the rewards that are learned.
-            stopped: those of decoder, reward and cont whose losses give the latents no gradient.
-            mask: from features to the masks of legal actions; None: all are legal.
-        """
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any) -> None:
+        """Build the parts that ``cfg``, a :class:`DreamerConfig`, names."""
         super().__init__()
-        self.encoder = encoder
-        self.rssm = rssm
-        self.decoder = decoder
-        self.reward = reward
-        self.cont = cont
-        self.mask = mask
-        self.dtype = dtype
-        self.discount = discount
-        self.transform = transform
-        self.stopped: frozenset[str] = frozenset(stopped)
+        seen = observed(obs_spec)
+        self.encoder = cfg.encoder.build(seen)
+        self.rssm: StateSpaceModel = cfg.rssm.build(self.encoder.width, action_spec.width)
+        self.decoder: nn.Module = cfg.build_decoder(seen)
+        reward, cont = cfg.build_heads(self.rssm.feature_width)
+        self.reward: nn.Module = reward
+        self.cont: nn.Module = cont
+        self.mask: MaskHead | None = None
+        if MASK in obs_spec:
+            with torch.random.fork_rng(devices=[]):  # the weights of all other parts are drawn as without masks
+                self.mask = MaskHead(self.rssm.feature_width, action_spec, cfg.cont)
+        self.dtype: torch.dtype = cfg.dtype
+        self.discount: float = cfg.learned_discount
+        self.transform: RewardTransform = cfg.transform
+        self.stopped: frozenset[str] = cfg.heads.difference(getattr(cfg, "grad_heads", cfg.heads))
+        """The predicting parts whose losses give the latents no gradient."""
 
     def embed(self, obs: Obs, reward: Tensor | None = None, is_terminal: Tensor | None = None) -> Tensor:
         """Encode observations ``[..., *shape]`` to ``[..., E]``; some encoders also read rewards and ends ``[...]``."""
@@ -167,24 +192,6 @@ class WorldModel(nn.Module):
         }
 
 
-def stopped_heads(grad_heads: Collection[str]) -> frozenset[str]:
-    """Return the heads whose losses give the latents no gradient: all but ``grad_heads``."""
-    parts = frozenset({"decoder", "reward", "cont"})
-    if unknown := [part for part in grad_heads if part not in parts]:
-        raise ConfigError(f"grad_heads = {grad_heads}: {unknown[0]!r} is none of decoder, reward, cont.")
-    return parts - set(grad_heads)
-
-
-def mask_head(
-    obs_spec: ObsSpec, action_spec: ActionSpec, width: int, cfg: HeadConfig | DenseHeadConfig
-) -> MaskHead | None:
-    """Return the head of masks if rows have them. The weights of all other parts are drawn as without it."""
-    if MASK not in obs_spec:
-        return None
-    with torch.random.fork_rng(devices=[]):
-        return MaskHead(width, action_spec, cfg)
-
-
 Reward = Callable[[WorldModel, Dream], Tensor]
 """A function from imagined trajectories to the rewards of their rows ``[H + 1, M]``."""
 
@@ -198,7 +205,7 @@ class LatentPolicy:
     """Filters observations into latents and acts from them, by the parts that ``learner`` has at that moment."""
 
     def __init__(self, learner: Any, noise: float = 0.0) -> None:
-        """``learner`` has ``world``, ``actor`` and ``pack``. ``noise``: see ``nn/heads.py: disturbed``."""
+        """``learner`` has ``world``, ``actor``, ``acting`` and ``pack``. ``noise``: see ``nn/heads.py: disturbed``."""
         self.learner = learner
         self.noise = noise
 
@@ -206,10 +213,6 @@ class LatentPolicy:
     def actor(self) -> Actor:
         """The policy's head."""
         return self.learner.actor
-
-    def acting(self, mode: Mode) -> Actor:
-        """Return the head that acts in ``mode``: the same in all of them, but for subclasses."""
-        return self.actor
 
     @property
     def width(self) -> int:
@@ -236,7 +239,7 @@ class LatentPolicy:
         latent = world.rssm.observe_step(state.latent, embed, state.action, is_first)
         legal = step.obs.get(MASK)
         masks = () if legal is None else (legal.to(device, non_blocking=True),)  # [N, A]
-        policy = self.acting(mode)(latent.feature, *masks)
+        policy = self.learner.acting(mode)(latent.feature, *masks)
         action = policy.sample() if mode == "explore" else policy.mode()  # [N, A]
         if self.noise and mode == "explore":
             action = policy.disturbed(action, self.noise)
@@ -258,6 +261,10 @@ class Dreamer(Algorithm):
     actor: Actor
     critic: TwoHotHead | NumberHead
     obs_spec: dict[str, ObsPart]
+
+    def acting(self, mode: Mode) -> Actor:
+        """Return the policy's head that acts in ``mode``: the same in all of them, but for subclasses."""
+        return self.actor
 
     def pack(self, latent: Latent) -> dict[str, Tensor]:
         """Return the columns that are stored with the rows; none by default."""
@@ -401,10 +408,8 @@ class ModelScales(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DenseDreamerConfig(AlgorithmConfig):
+class DenseDreamerConfig(DreamerConfig):
     """Settings that DreamerV1 and V2 share; the defaults are those of DreamerV2."""
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 
     batch_length: int = 50
     """T, rows of each window. Each begins with the zero latent."""
@@ -453,29 +458,20 @@ class DenseDreamerConfig(AlgorithmConfig):
         super().__post_init__()
         AtLeast(self.least_horizon).check("horizon", self.horizon)
 
-    def world(self, obs_spec: ObsSpec, action_spec: ActionSpec, stopped: Collection[str] = ()) -> WorldModel:
-        """Return the world model. ``stopped``: see :class:`WorldModel`."""
-        discount = self.learned_discount
-        seen = observed(obs_spec)
-        encoder = self.encoder.build(seen)
-        rssm = self.rssm.build(encoder.width, action_spec.width)
-        decoder = self.decoder.build(seen, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
-        width, dtype = rssm.feature_width, self.dtype
-        cont = BernoulliHead(width, self.cont) if self.learn_cont else ConstantHead(discount)
-        transform, support = REWARDS[self.rewards], torch.tensor(self.reward_support)
-        reward = SupportHead(width, self.reward, transform(support)) if len(support) else NumberHead(width, self.reward)
-        mask = mask_head(obs_spec, action_spec, width, self.cont)
-        return WorldModel(encoder, rssm, decoder, reward, cont, dtype, discount, transform, stopped, mask)
+    def build_heads(self, width: int) -> tuple[nn.Module, nn.Module]:
+        cont = BernoulliHead(width, self.cont) if self.learn_cont else ConstantHead(self.learned_discount)
+        support = self.transform(torch.tensor(self.reward_support))
+        reward = SupportHead(width, self.reward, support) if len(support) else NumberHead(width, self.reward)
+        return reward, cont
+
+    @property
+    def transform(self) -> RewardTransform:
+        return REWARDS[self.rewards]
 
     @property
     def least_horizon(self) -> int:
         """The shortest H: an action needs a reward after it that counts."""
         return 2
-
-    @property
-    def learned_discount(self) -> float:
-        """The discount that the learned continuation includes."""
-        return self.discount
 
 
 @dataclass(frozen=True, kw_only=True)
