@@ -1,7 +1,6 @@
-"""Environments that are a vector already: the rows of serial ones, whenever they reset themselves."""
+"""Environments that are a vector already: the rows of serial ones."""
 
 import functools
-import itertools
 import sys
 
 import env_zoo
@@ -23,12 +22,6 @@ ENDS = [(0, 3), (2, 5), (0, 1)]
 UP = torch.tensor([[0.0, 1.0]])
 
 
-class Kept(SyncVectorEnv):  # a vector whose mode cannot be chosen afterwards, as that of a simulator
-    @property
-    def unwrapped(self):
-        return None
-
-
 def vector(kind, mode, num_envs):
     """Counting environments with these ends."""
     return kind([functools.partial(Count, *ends) for ends in ENDS], autoreset_mode=mode)
@@ -36,7 +29,7 @@ def vector(kind, mode, num_envs):
 
 @pytest.mark.parametrize(
     ("kind", "mode"),
-    [*itertools.product([SyncVectorEnv, Kept], AutoresetMode), (AsyncVectorEnv, AutoresetMode.SAME_STEP)],
+    [*((SyncVectorEnv, mode) for mode in AutoresetMode), (AsyncVectorEnv, AutoresetMode.NEXT_STEP)],
 )
 def test_rows_are_those_of_serial_environments(kind, mode):
     env = make_env(EnvConfig(num=3, vector="native"), seed=0, factory=functools.partial(vector, kind, mode))
@@ -54,30 +47,24 @@ class Together(VectorEnv):
     single_observation_space = spaces.Dict({"eye": spaces.Box(0, 255, (4, 4, 3), np.uint8),
                                             "action_mask": spaces.MultiBinary(5)})  # fmt: skip
     single_action_space = spaces.Dict({"turn": spaces.Discrete(3, start=1), "push": spaces.Box(-2, 2, (2,))})
-    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
-    def __init__(self, num_envs, obeys=True):
-        self.num_envs, self.obeys, self.time, self.given = num_envs, obeys, np.zeros(num_envs, int), []
+    def __init__(self, num_envs):
+        self.num_envs, self.time, self.over, self.given = num_envs, np.zeros(num_envs, int), False, []
 
     def _seen(self, time):
         mask = np.array([[1, 1, 1, 1, t % 2] for t in time], np.int8)
         return {"eye": np.tile(time.astype(np.uint8)[:, None, None, None], (1, 4, 4, 3)), "action_mask": mask}
 
     def reset(self, *, seed=None, options=None):
-        which = options["reset_mask"] if options and self.obeys else np.ones(self.num_envs, bool)
-        self.time = np.where(which, 0, self.time)
+        self.time[:] = 0
         return self._seen(self.time), {}
 
     def step(self, actions):
         self.given.append(actions)
-        self.time = self.time + np.arange(1, self.num_envs + 1)
-        over = self.time >= 6
-        last, info = self._seen(self.time), {}
-        if over.any():
-            seen = [{key: x[i] for key, x in last.items()} if over[i] else None for i in range(self.num_envs)]
-            info = {"final_obs": np.array(seen)}
-        self.time = np.where(over, 0, self.time)
-        return self._seen(self.time), np.full(self.num_envs, -3.0), over, np.zeros(self.num_envs, bool), info
+        self.time = np.where(self.over, 0, self.time + np.arange(1, self.num_envs + 1))
+        self.over = self.time >= 6
+        flags = np.zeros(self.num_envs, bool)
+        return self._seen(self.time), np.full(self.num_envs, -3.0), self.over, flags, {}
 
 
 def test_dictionaries_masks_images_and_options():
@@ -95,10 +82,8 @@ def test_dictionaries_masks_images_and_options():
     np.testing.assert_array_equal(made[0].given[0]["push"], [[1.0, -2.0]] * 2)
 
 
-def test_a_reset_of_all_is_noticed():
-    env = make_env(EnvConfig(num=2, vector="native"), seed=0, factory=lambda num_envs: Together(num_envs, obeys=False))
-    with pytest.raises(EnvError, match="a reset of some of its environments changes the others"):
-        rows(env, 8)
+class SameStep(Together):
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
 
 
 @pytest.mark.parametrize(
@@ -108,6 +93,7 @@ def test_a_reset_of_all_is_noticed():
         ({"id": "Acrobot-v1"}, None, "Acrobot-v1 with num_envs = 2 could not be made: .*vector entry point"),
         ({}, lambda num_envs: Together(3), "expected a gymnasium.vector.VectorEnv of 2"),
         ({}, lambda: Together(2), "could not be made: TypeError"),
+        ({}, SameStep, r"expected one made with AutoresetMode\.NEXT_STEP"),
         ({"id": "envpool/Pong-v5"}, None, "could not be made"),
     ],
 )

@@ -13,7 +13,7 @@ from stepping import play, rows
 
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.envs.config import EnvConfig
-from reverie.envs.slot import Failed, RestartBudget, derive_seeds, seed_after
+from reverie.envs.slot import Failed, Restarter, derive_seeds, seed_after
 from reverie.envs.vector import make_env
 
 SEEDS = derive_seeds(0, 3)
@@ -143,7 +143,8 @@ EVENTS = st.lists(st.tuples(st.floats(0, 50), st.integers(0, 2)), max_size=40)
 @settings(deadline=None)
 def test_failures_within_a_window(events, most, window):
     now = 0.0
-    budget = RestartBudget(most, window, clock=lambda: now)
+    restarter = Restarter([], None, [0] * 3, most, window)
+    restarter.has_stepped, restarter._clock = [True] * 3, lambda: now
     past = []
     for passed, number in events:
         now += passed
@@ -151,10 +152,11 @@ def test_failures_within_a_window(events, most, window):
         recent = [who for when, who in past if now - when < window]
         if len(recent) > most:
             with pytest.raises(EnvError, match=f"{len(recent)} environment failures"):
-                budget.add(number, Failed(EnvError("broken")))
+                restarter._wait(number, Failed(EnvError("broken")))
             return
         before = recent.count(number) - 1
-        assert budget.add(number, Failed(EnvError("broken"))) == (min(2 ** (before - 1), 60) if before else 0)
+        expected = min(2 ** (before - 1), 60) if before else 0
+        assert restarter._wait(number, Failed(EnvError("broken"))) == expected
 
 
 # What is told of mistakes

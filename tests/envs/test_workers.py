@@ -16,7 +16,6 @@ import pytest
 import torch
 from stepping import play
 
-from reverie.envs import worker as worker_module
 from reverie.envs.dummy import Count
 from reverie.envs.worker import Line
 
@@ -26,11 +25,9 @@ PATIENCE = 300
 START = """
 import multiprocessing, os, signal, sys
 
-def start(method=None, num=3):  # only who starts environments imports what it takes, not workers with this script
+def start(num=3):  # only who starts environments imports what it takes, not workers with this script
     from reverie.envs.config import EnvConfig
     from reverie.envs.vector import make_env
-    if method:
-        multiprocessing.get_all_start_methods = lambda: [method]
     return make_env(EnvConfig(id="reverie/Count-v0", num=num, vector="process"), seed=0)
 """
 LEFT = """
@@ -50,12 +47,12 @@ def start_and_interrupt(self):
     begin(self)
     raise KeyboardInterrupt
 BaseProcess.start = start_and_interrupt
-start("forkserver")
+start()
 """
 OPEN = """
 def leave():
     global env
-    env = start("forkserver")
+    env = start()
     env.reset()
 
 if __name__ == "__main__":
@@ -129,10 +126,8 @@ def test_a_process_of_multiprocessing_that_leaves_environments_open_ends(tmp_pat
 # What goes between a vector and a worker comes out as it went in
 
 
-@pytest.fixture(params=["with poll", "without"])
-def ends(request, monkeypatch):
-    if request.param == "without":  # Windows
-        monkeypatch.delattr(worker_module.select, "poll", raising=False)
+@pytest.fixture
+def ends():
     near, far = multiprocessing.Pipe()
     yield Line(near), Line(far)
     near.close()

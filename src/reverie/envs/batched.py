@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from reverie.core.config import LARGEST
-from reverie.core.errors import ActionError, DataError, EnvError
+from reverie.core.errors import ActionError, DataError
 from reverie.core.images import ImageOptions
 from reverie.core.masks import MaskCodec, with_choice
 from reverie.core.spaces import ActionCodec, ObsCodec, column, follow, nested, surely_finite
@@ -20,7 +19,7 @@ from reverie.core.specs import MASK, ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import MakeEnv
-from reverie.envs.together import check_alone, make_together, mode_of
+from reverie.envs.together import check_alone, make_together
 
 CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh": np.tanh, "none": np.asarray}
 
@@ -28,14 +27,13 @@ CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh":
 class Batched:
     """N environments that one object steps; satisfies ``core.protocols.Env``. Rows are as those of ``VectorEnv``.
 
-    Ended environments begin anew in the next step, whenever the vector resets them itself. One that resets them in the
-    same step, or not at all, has them reset again for it: it must understand ``options={"reset_mask": ...}``.
+    The vector resets ended environments in the step that follows, as rows do (``AutoresetMode.NEXT_STEP``).
     """
 
     def __init__(self, config: EnvConfig, factory: MakeEnv | None, seed: int) -> None:
         check_alone(config)
         self._vector = make_together(config, factory, config.num)
-        self._mode, self._seed, self._clip = mode_of(self._vector), seed, CLIPS[config.clip_reward]
+        self._seed, self._clip = seed, CLIPS[config.clip_reward]
         self._actions = self._vector.single_action_space
         self._codec = ActionCodec(self._actions)
         space: Any = self._vector.single_observation_space
@@ -50,7 +48,6 @@ class Batched:
         self.action_spec: ActionSpec = self._codec.spec
         self._none = np.zeros(self.num_envs, bool)
         self._ended = self._none
-        self._only_some = False  # whether it was seen that a reset of some leaves the others alone
         self.exact_rewards: list[float] = []
         self.logged: dict[int, dict[str, float]] = {}
         self._answer: Step | None = None
@@ -74,34 +71,11 @@ class Batched:
         """Take ``action`` ``[N, A]``. After an ``is_last`` row an ``is_first`` row follows, whatever the action."""
         flat = flat_actions(action, (self.num_envs, self.action_spec.width))
         given = nested(self._actions, self._codec.decode(flat, self._none), "action")
-        obs, reward, terminal, truncated, info = self._vector.step(given)
+        obs, reward, terminal, truncated, _ = self._vector.step(given)
         first, terminal = self._ended, np.asarray(terminal, bool)
         last = (terminal | np.asarray(truncated, bool)) & ~first
-        if first.any() and self._mode != AutoresetMode.NEXT_STEP:
-            obs = self._anew(first, obs)
-        rows = self._rows(obs, last)
-        if last.any() and self._mode == AutoresetMode.SAME_STEP:
-            ends = self._rows(_stacked(self._vector.single_observation_space, info["final_obs"][last]), last[last])
-            for key, values in ends.items():
-                rows[key][last] = values
-        if last.any() and self._mode == AutoresetMode.DISABLED:
-            self._anew(last, obs)
         self._ended = last
-        return self._step(rows, np.where(first, 0.0, reward), first, last, terminal & last)
-
-    def _anew(self, which: np.ndarray, obs: Any) -> Any:
-        """Reset some environments and return all observations, those of the others as in ``obs``."""
-        paths = [] if self._only_some else [leaf.path for leaf in self._obs.leaves]
-        before = [np.array(follow(obs, path)) for path in paths]
-        found, _ = self._vector.reset(options={"reset_mask": which.copy()})
-        for path, values in zip(paths, before, strict=True):
-            if not np.array_equal(np.asarray(follow(found, path))[~which], values[~which]):
-                raise EnvError(
-                    f"env.vector = native: {self._vector} has autoreset mode {self._mode.value}, and a reset of "
-                    "some of its environments changes the others. Make it with autoreset_mode = NEXT_STEP."
-                )
-        self._only_some = self._only_some or not which.all()
-        return found
+        return self._step(self._rows(obs, last), np.where(first, 0.0, reward), first, last, terminal & last)
 
     def _rows(self, obs: Any, last: np.ndarray) -> dict[str, np.ndarray]:
         if self._mask is not None:
@@ -149,12 +123,3 @@ def flat_actions(action: Tensor, shape: tuple[int, int]) -> np.ndarray:
         bad = int(np.argwhere(~np.isfinite(flat))[0, 0])
         raise ActionError(f"the action for environment {bad} is {flat[bad].tolist()}: expected finite numbers.")
     return flat
-
-
-def _stacked(space: Any, values: Any) -> Any:
-    """Return single observations of ``space`` as one of a vector."""
-    if isinstance(space, spaces.Dict):
-        return {key: _stacked(part, [value[key] for value in values]) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_stacked(part, [value[i] for value in values]) for i, part in enumerate(space.spaces))
-    return np.stack(list(values))

@@ -25,7 +25,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.flat import FlatEnv, Outcome, make_flat
 from reverie.envs.make import Env, EnvLike, MakeEnv, Single, env_factory, env_name, from_registry, layers_of
 from reverie.envs.masks import ActionMask
-from reverie.envs.slot import EnvSpecs, Failed, LocalSlot, Slot, close
+from reverie.envs.slot import EnvSpecs, Failed, Slot, close
 from reverie.envs.worker import workers
 
 Severity = Literal["fault", "warning", "note"]
@@ -329,8 +329,8 @@ class _Check:
         self.starts: list[Row] = []  # first rows of others
         self.saved: tuple[int, bytes | None] = 0, None  # step of the first episode, and the state after it
 
-    def _player(self) -> tuple[Player, LocalSlot]:
-        slot = LocalSlot(0, self.make)
+    def _player(self) -> tuple[Player, Slot]:
+        slot = Slot(0, self.make)
         slot.start()
         self.made = slot.receive()
         self.slots.append(slot)

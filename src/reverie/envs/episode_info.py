@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -29,29 +29,12 @@ def added(old: Summary, x: float) -> Summary:
     return {"count": count, "last": x, "sum": total, "mean": total / count, "max": high, "min": low}
 
 
-class Wanted(NamedTuple):
-    """A number to be logged of each episode."""
+def wanted(entries: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return what the entries ``KEY`` and ``KEY:HOW`` of ``env.log_info`` ask for: key and summary by name in the logs.
 
-    key: str
-    """Key in the info; ``a/b`` may also mean ``info["a"]["b"]``."""
-    how: str
-    """Summary over the steps of an episode, one of ``HOW``."""
-    name: str
-    """Name in the logs, after ``episode/`` or ``eval/``."""
-
-
-class Logged(NamedTuple):
-    """What an episode had of the numbers to be logged."""
-
-    numbers: Summary = {}  # noqa: RUF012 - never changed
-    """The summaries by name, without those of keys that it did not have."""
-    missing: str = ""
-    """An error text if no episode of this environment so far had some key; otherwise empty."""
-
-
-def wanted(entries: Iterable[str]) -> tuple[Wanted, ...]:
-    """Return what the entries ``KEY`` and ``KEY:HOW`` of ``env.log_info`` ask for."""
-    found: list[Wanted] = []
+    The key ``a/b`` may also mean ``info["a"]["b"]``.
+    """
+    found: dict[str, tuple[str, str]] = {}
     for entry in entries:
         key, colon, how = entry.rpartition(":") if ":" in entry else (entry, "", "last")
         if not key or how not in HOW:
@@ -61,8 +44,8 @@ def wanted(entries: Iterable[str]) -> tuple[Wanted, ...]:
         if name in RESERVED:
             instead = f"Use '{key}:last', which is logged as {key}_last"
             raise ConfigError(f"env.log_info = {entry!r}: the logs use {name} for something else. {instead}.")
-        found.append(Wanted(key, how, name))
-    return tuple(found)
+        found[name] = key, how
+    return found
 
 
 class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -91,7 +74,7 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:
         found = checked_step(self.env, action)
         info = found[4]
-        for key in dict.fromkeys(one.key for one in self._wanted):
+        for key in dict.fromkeys(key for key, _ in self._wanted.values()):
             number = _number(_value(info, key))
             if number is None:
                 self._others.update(map(str, info))
@@ -99,27 +82,21 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
                 self._numbers[key] = added(self._numbers.get(key, {}), number)
         return found
 
-    def summary(self) -> Logged:
-        """Return what the episode had."""
+    def summary(self) -> tuple[Summary, str]:
+        """Return the summaries of the episode by name in the logs, without those of keys that it did not have.
+
+        Beside them an error text if no episode of this environment so far had some key; otherwise "".
+        """
         self._ever.update(self._numbers)
-        found = {one.name: self._numbers[one.key][one.how] for one in self._wanted if one.key in self._numbers}
-        missing = next((one.key for one in self._wanted if one.key not in self._ever), None)
-        return Logged(found, "" if missing is None else self._missing(missing))
+        found = {name: self._numbers[key][how] for name, (key, how) in self._wanted.items() if key in self._numbers}
+        missing = next((key for key, _ in self._wanted.values() if key not in self._ever), None)
+        return found, "" if missing is None else self._missing(missing)
 
     def _missing(self, key: str) -> str:
         others = sorted(self._others)
         has = f"It has: {', '.join(others[:20])}." if others else "It is empty, or that is not finite."
         what = f"env.log_info: the info had no finite number '{key}' in any step of the first episode."
         return f"{what}{did_you_mean(key, others)} {has}"
-
-
-def summary_of(env: gymnasium.Env[Any, Any]) -> Logged:
-    """Return the summary of the ``EpisodeInfo`` in ``env``; empty if it has none."""
-    while isinstance(env, gymnasium.Wrapper):
-        if isinstance(env, EpisodeInfo):
-            return env.summary()
-        env = env.env
-    return Logged()
 
 
 def _value(info: Mapping[str, Any], key: str) -> Any:

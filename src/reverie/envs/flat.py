@@ -16,7 +16,7 @@ from reverie.core.images import ImageOptions, latest, rgb
 from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import MASK, ActionSpec, ObsPart, observed
 from reverie.envs.config import EnvConfig
-from reverie.envs.episode_info import Logged, summary_of
+from reverie.envs.episode_info import Summary
 from reverie.envs.make import Env, MakeEnv, NoEnvironment, make_gym, readable
 from reverie.envs.masks import ActionMask, with_mask
 from reverie.envs.snapshot import as_made
@@ -126,10 +126,10 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _drawing(self) -> np.ndarray:
         return rgb(np.asarray(latest(self.env.render())))
 
-    def logged(self) -> Logged:
-        """Return what ``env.log_info`` asks for of the episode that has just ended."""
-        numbers, missing = summary_of(self.env)
-        return Logged(numbers, missing and f"{self._where}: {missing}")
+    def logged(self) -> tuple[Summary, str]:
+        """Return what ``env.log_info`` asks for of the episode that has just ended, as ``EpisodeInfo.summary`` does."""
+        numbers, missing = self.env.get_wrapper_attr("summary")()
+        return numbers, missing and f"{self._where}: {missing}"
 
     def frame(self) -> np.ndarray | None:
         """Return a rendering of environment 0, uint8 ``[H, W, 3]``; None for the others, or if rendering fails."""

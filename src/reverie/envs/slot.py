@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import random
 import sys
 import time
 import traceback
@@ -11,7 +12,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,61 +45,47 @@ class Failed(Exception):
         self.trace = trace
 
 
-class Slot(Protocol):
-    """One environment of a vector. Each ``start`` and ``send`` is followed by one ``receive``.
+class Slot:
+    """One environment of a vector, in this process: ``send`` does the work at once.
 
-    After a failure every ``receive`` raises it again, until the environment is started again.
+    Each ``start`` and ``send`` is followed by one ``receive``. After a failure every ``receive`` raises it again, until
+    the environment is started again.
     """
-
-    def start(self) -> None:
-        """Begin to make the environment; ``receive`` then returns ``EnvSpecs``."""
-
-    def send(self, what: str, *args: Any) -> None:
-        """Request ``reset(seed)``, ``step(action)``, ``logged()``, ``frame()``, ``snapshot()`` or ``restore(x)``."""
-
-    def receive(self) -> Any:
-        """Return the result of the last ``start`` or ``send``, or raise ``Failed``."""
-
-    def dismiss(self) -> None:
-        """Ask the environment to end once its current request is done, without waiting."""
-
-    def stop(self, seconds: float = PATIENCE) -> None:
-        """Remove the environment, at the latest in so many ``seconds``. May be called twice."""
-
-
-class LocalSlot:
-    """An environment in this process. ``send`` does the work at once."""
 
     env: FlatEnv
     """Set by ``start``."""
 
-    def __init__(self, number: int, make: Maker) -> None:
-        self._number, self._starts, self._make = number, 0, make
+    def __init__(self, number: int, make: Maker, alone: bool = False) -> None:
+        """``alone``: the global generators of this process belong to the environment."""
+        self._number, self._starts, self._make, self._alone = number, 0, make, alone
+        self._kept: Callable[[object], AbstractContextManager[object]]
+        self._kept = contextlib.nullcontext if alone else generator_kept
         self.rows: dict[str, np.ndarray] = {}
         """Arrays that its observations are written to, each ``[*shape]``."""
         self._failed: Failed | None = None
         self._result: Any = None
 
     def start(self) -> None:
+        """Begin to make the environment; ``receive`` then returns ``EnvSpecs``."""
         self._failed = None
         self._starts += 1
-        self._try("start", ())
+        self.send("start")
 
     def send(self, what: str, *args: Any) -> None:
-        """Do what is requested; keep its result or failure for ``receive``."""
+        """Request ``reset(seed)``, ``step(action)``, ``logged()``, ``frame()``, ``snapshot()`` or ``restore(x)``."""
         if self._failed is None:
-            self._try(what, args)
+            try:
+                self._result = self._perform(what, *args)
+            except ReverieError as error:
+                self._failed = Failed(error, trace_of(error))
 
-    def _try(self, what: str, args: tuple[Any, ...]) -> None:
-        try:
-            self._result = self._perform(what, args)
-        except ReverieError as error:
-            self._failed = Failed(error, trace_of(error))
-
-    def _perform(self, what: str, args: tuple[Any, ...]) -> Any:
+    def _perform(self, what: str, *args: Any) -> Any:
         if what == "step":
             return self.env.step_into(args[0], self.rows)
         if what == "reset":
+            if self._alone and args[0] is not None:
+                random.seed(args[0])
+                np.random.seed(args[0] % 2**32)  # noqa: NPY002 - third-party environments draw from it
             with self._kept(("reset", self._number, self.env.episode)):
                 return self.env.reset_into(args[0], self.rows)
         if what == "start":
@@ -106,22 +93,27 @@ class LocalSlot:
                 self.env = self._make()
             return EnvSpecs(self.env.obs_spec, self.env.action_spec)
         if what == "snapshot":
-            return save_state(self.env)
-        return load_state(self.env, *args)[1] if what == "restore" else getattr(self.env, what)()
-
-    @staticmethod
-    def _kept(name: object) -> AbstractContextManager[None]:
-        return generator_kept(name)
+            generators = (random.getstate(), np.random.get_state())  # noqa: NPY002
+            return save_state(self.env, generators if self._alone else None)
+        if what == "restore":
+            generators, why = load_state(self.env, *args)
+            if self._alone and generators is not None:
+                random.setstate(generators[0])
+                np.random.set_state(generators[1])  # noqa: NPY002
+            return why
+        return getattr(self.env, what)()
 
     def receive(self) -> Any:
+        """Return the result of the last ``start`` or ``send``, or raise ``Failed``."""
         if self._failed is not None:
             raise self._failed
         return self._result
 
     def dismiss(self) -> None:
-        """Do nothing."""
+        """Ask the environment to end once its current request is done, without waiting."""
 
     def stop(self, seconds: float = PATIENCE) -> None:
+        """Remove the environment, at the latest in so many ``seconds``. May be called twice."""
         with contextlib.suppress(Exception):
             self.env.close()
 
@@ -179,47 +171,20 @@ def seed_after(seed: int, restarts: int) -> int:
     return int(np.random.SeedSequence([seed, restarts]).generate_state(1)[0]) >> 1
 
 
-class RestartBudget:
-    """Tolerates at most ``most`` failures within ``window`` seconds, all environments of a vector together."""
-
-    def __init__(self, most: int, window: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._window, self._clock = most, window, clock
-        self._past: deque[tuple[float, int]] = deque()  # time and environment number
-
-    def add(self, number: int, failed: Failed) -> float:
-        """Count a failure of environment ``number``; return the seconds to wait before it is started again.
-
-        The first failure of an environment in the window needs no wait, the next ones 1, 2, 4, ... up to 60 seconds.
-        """
-        now = self._clock()
-        while self._past and now - self._past[0][0] >= self._window:
-            self._past.popleft()
-        before = sum(1 for _, who in self._past if who == number)
-        self._past.append((now, number))
-        if len(self._past) > self._most:
-            raise self._too_many(failed) from failed
-        return min(2.0 ** (before - 1), LONGEST_WAIT) if before else 0.0
-
-    def _too_many(self, failed: Failed) -> ReverieError:
-        text = f"{failed.error}\n{failed.trace}" if failed.trace else str(failed.error)
-        if not self._most:
-            return type(failed.error)(text)
-        return EnvError(
-            f"{len(self._past)} environment failures within {self._past[-1][0] - self._past[0][0]:.0f} seconds: at "
-            f"most env.restarts = {self._most} are allowed within env.restart_window = {self._window:g} seconds. Mend "
-            f"the environment, or allow more with --env.restarts. The last failure: {text}"
-        )
-
-
 class Restarter:
-    """Restarts failed environments of ``slots`` as often as ``budget`` allows; each must have the specs ``made``."""
+    """Restarts failed environments of ``slots``; each must have the specs ``made``.
 
-    def __init__(self, slots: Sequence[Slot], made: EnvSpecs, seeds: list[int], budget: RestartBudget) -> None:
+    At most ``most`` failures within ``window`` seconds are tolerated, all environments together.
+    """
+
+    def __init__(self, slots: Sequence[Slot], made: EnvSpecs, seeds: list[int], most: int, window: float) -> None:
         self.count: int = 0
         """Number of restarts since this object was made."""
-        self.has_stepped: list[bool] = [False] * len(slots)
+        self.has_stepped: list[bool] = [False] * len(seeds)
         self.made = made
-        self._slots, self._budget, self._sleep = slots, budget, time.sleep
+        self._slots, self._most, self._window = slots, most, window
+        self._clock, self._sleep = time.monotonic, time.sleep
+        self._past: deque[tuple[float, int]] = deque()  # time and environment number of failures in the window
         self.seeded(seeds)
 
     def seeded(self, seeds: list[int]) -> None:
@@ -230,9 +195,7 @@ class Restarter:
     def again(self, number: int, failed: Failed) -> None:
         """Restart environment ``number``, which has ``failed``, until it shows the first row of an episode."""
         while True:
-            seconds = self._budget.add(number, failed)
-            if not self.has_stepped[number]:  # more likely a mistake in it than bad luck, which nobody should wait for
-                seconds = min(seconds, 1.0)
+            seconds = self._wait(number, failed)
             waiting = f" in {seconds:g} seconds" if seconds else ""
             logger.warning(f"restarting a failed environment{waiting}: {failed.error}")
             self._slots[number].stop()
@@ -243,6 +206,29 @@ class Restarter:
                 return self._start(number)
             except Failed as failure:
                 failed = failure
+
+    def _wait(self, number: int, failed: Failed) -> float:
+        """Count a failure of environment ``number``; return the seconds to wait before it is started again.
+
+        The first failure of an environment in the window needs no wait, the next ones 1, 2, 4, ... up to 60 seconds.
+        """
+        now = self._clock()
+        while self._past and now - self._past[0][0] >= self._window:
+            self._past.popleft()
+        before = sum(1 for _, who in self._past if who == number)
+        self._past.append((now, number))
+        if len(self._past) > self._most:
+            text = f"{failed.error}\n{failed.trace}" if failed.trace else str(failed.error)
+            if not self._most:
+                raise type(failed.error)(text) from failed
+            raise EnvError(
+                f"{len(self._past)} environment failures within {now - self._past[0][0]:.0f} seconds: at most "
+                f"env.restarts = {self._most} are allowed within env.restart_window = {self._window:g} seconds. Mend "
+                f"the environment, or allow more with --env.restarts. The last failure: {text}"
+            ) from failed
+        # Before its first step, it is more likely a mistake in it than bad luck, which nobody should wait for.
+        longest = LONGEST_WAIT if self.has_stepped[number] else 1.0
+        return min(2.0 ** (before - 1), longest) if before else 0.0
 
     def _start(self, number: int) -> None:
         slot = self._slots[number]
@@ -263,16 +249,16 @@ class Restarter:
         then, seed, tries, state = pickle.loads(snapshot)
         if then != ended:
             return "it was taken at a different row"
-        why, failure = "", None
+        why = failure = ""
         try:
             slot.send("restore", state)
             why = slot.receive()
         except Failed as failed:
-            failure = failed
+            failure = str(failed)
         if not why:
             self.seeds[number], self._tries[number] = seed, tries
-        if failure is not None:
+        if failure:
             slot.stop()
             with contextlib.suppress(Failed):  # its next step raises it again
                 self._start(number)
-        return str(failure or why)
+        return failure or why

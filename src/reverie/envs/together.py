@@ -58,22 +58,19 @@ def make_together(config: EnvConfig, factory: Callable[..., Any] | None, num: in
         what = f"env.vector = native: the factory returned {brief(made)} for num_envs = {num}"
         raise EnvError(f"{what}: expected a gymnasium.vector.VectorEnv of {num}.")
     if isinstance(made.unwrapped, SyncVectorEnv):
-        made.unwrapped.autoreset_mode = AutoresetMode.NEXT_STEP  # it obeys at once, and needs no further resets
+        made.unwrapped.autoreset_mode = AutoresetMode.NEXT_STEP  # it obeys at once
+    elif AutoresetMode(made.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)) != AutoresetMode.NEXT_STEP:
+        given = made.metadata["autoreset_mode"]
+        made.close()
+        raise EnvError(f"env.vector = native: a vector with {given}: expected one made with AutoresetMode.NEXT_STEP.")
     return made
-
-
-def mode_of(vector: Vector) -> AutoresetMode:
-    """Return when ended environments of ``vector`` are reset."""
-    if isinstance(vector.unwrapped, SyncVectorEnv):
-        return vector.unwrapped.autoreset_mode
-    return AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
 
 
 class OneOf(gymnasium.Env[Any, Any]):
     """The only environment of a vector of one, for whatever plays a single one."""
 
     def __init__(self, vector: Vector) -> None:
-        self._vector, self._same = vector, mode_of(vector) == AutoresetMode.SAME_STEP
+        self._vector = vector
         self.observation_space: gymnasium.Space[Any] = vector.single_observation_space
         self.action_space: gymnasium.Space[Any] = vector.single_action_space
 
@@ -82,10 +79,8 @@ class OneOf(gymnasium.Env[Any, Any]):
         return first_of(self._vector.reset(seed=seed)[0]), {}
 
     def step(self, action: Any) -> Stepped:
-        obs, reward, terminated, truncated, info = self._vector.step(batch_of(action))
-        over = terminated[0] or truncated[0]
-        shown = info["final_obs"][0] if over and self._same else first_of(obs)
-        return shown, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+        obs, reward, terminated, truncated, _ = self._vector.step(batch_of(action))
+        return first_of(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
 
     def close(self) -> None:
         self._vector.close()

@@ -21,10 +21,10 @@ from reverie.core.specs import ActionSpec, ObsSpec, differences, signature
 from reverie.core.types import Step
 from reverie.envs.batched import Batched, flat_actions
 from reverie.envs.config import EnvConfig
-from reverie.envs.episode_info import Logged, Summary
+from reverie.envs.episode_info import Summary
 from reverie.envs.flat import make_flat
 from reverie.envs.make import EnvLike, env_factory
-from reverie.envs.slot import EnvSpecs, Failed, LocalSlot, Maker, RestartBudget, Restarter, Slot, close, derive_seeds
+from reverie.envs.slot import EnvSpecs, Failed, Maker, Restarter, Slot, close, derive_seeds
 from reverie.envs.worker import workers
 
 
@@ -47,13 +47,13 @@ def make_env(
         made = _start(slots)
     else:
         slots, made, arrays = _serial(makers)
-    restarter = Restarter(slots, made, seeds, RestartBudget(config.restarts, config.restart_window))
+    restarter = Restarter(slots, made, seeds, config.restarts, config.restart_window)
     return VectorEnv(slots, arrays, restarter, bool(config.log_info), new)
 
 
 def _serial(makers: list[Maker]) -> tuple[list[Slot], EnvSpecs, dict[str, np.ndarray]]:
     """Return slots, the specs of their environments, and arrays of observations by key, ``[N, *shape]``."""
-    slots = [LocalSlot(number, make) for number, make in enumerate(makers)]
+    slots = [Slot(number, make) for number, make in enumerate(makers)]
     made = _start(slots)
     if len({id(slot.env.unwrapped) for slot in slots}) < len(slots):
         close(slots)
@@ -61,7 +61,7 @@ def _serial(makers: list[Maker]) -> tuple[list[Slot], EnvSpecs, dict[str, np.nda
     arrays = {key: np.zeros((len(makers), *part.shape), part.dtype) for key, part in made.obs_spec.items()}
     for number, slot in enumerate(slots):
         slot.rows = {key: array[number, ...] for key, array in arrays.items()}
-    return list(slots), made, arrays
+    return slots, made, arrays
 
 
 def _start(slots: Sequence[Slot]) -> EnvSpecs:
@@ -213,11 +213,11 @@ class VectorEnv:
         for number in over:
             self._slots[number].send("logged")
         # All of them, as each request has one answer.
-        found: dict[int, Logged] = {n: one for n in over if (one := self._received(n)) is not None}
-        self.logged = {number: one.numbers for number, one in found.items() if one.numbers}
+        found: dict[int, tuple[Summary, str]] = {n: one for n in over if (one := self._received(n)) is not None}
+        self.logged = {number: numbers for number, (numbers, _) in found.items() if numbers}
         if found and not self._known:
             self._known = True
-            missing = [one.missing for one in found.values()]
+            missing = [text for _, text in found.values()]
             if all(missing) and self._new:
                 self._end(EnvError(missing[0]))
                 self._check_open()

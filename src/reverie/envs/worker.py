@@ -9,7 +9,6 @@ import contextlib
 import multiprocessing
 import os
 import pickle
-import random
 import select
 import signal
 import struct
@@ -26,8 +25,7 @@ from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 from reverie.core.errors import EnvError
 from reverie.core.signals import SIGNALS
 from reverie.envs.make import put_away
-from reverie.envs.slot import PATIENCE, Failed, LocalSlot, Maker, Slot, generator_kept
-from reverie.envs.snapshot import load_state, save_state
+from reverie.envs.slot import PATIENCE, Failed, Maker, Slot, generator_kept
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 """Environment variables of numerical libraries, which by default start one thread per core, in each worker."""
@@ -68,9 +66,8 @@ class Line:
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
-        self._poll = select.poll() if hasattr(select, "poll") else None
-        if self._poll is not None:  # Connection.poll makes a new selector each time, which takes ten times as long
-            self._poll.register(pipe.fileno(), select.POLLIN)
+        self._poll = select.poll()  # Connection.poll makes a new selector each time, which takes ten times as long
+        self._poll.register(pipe.fileno(), select.POLLIN)
 
     def step(self, turn: int, reward: float = 0.0, terminated: bool = False, truncated: bool = False) -> None:
         """Request a step with the action in shared memory, or answer it once the observation is there."""
@@ -91,7 +88,7 @@ class Line:
 
     def ready(self, seconds: float) -> bool:
         """Return whether a message, or the end of the pipe, arrives within ``seconds``."""
-        return self.pipe.poll(seconds) if self._poll is None else bool(self._poll.poll(1000 * seconds))
+        return bool(self._poll.poll(1000 * seconds))
 
 
 def workers(makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, np.ndarray]]:
@@ -99,10 +96,8 @@ def workers(makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, 
 
     Their shapes are those of an environment that is made in this process and closed again.
     """
-    method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    context = multiprocessing.get_context(method)
-    if method == "forkserver":
-        context.set_forkserver_preload([__name__])  # the server imports it once; workers then start in milliseconds
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # the server imports it once; workers then start in milliseconds
     with generator_kept("probe"):
         probe = makers[0]()
     spec, width, num = probe.obs_spec, probe.action_spec.width, len(makers)
@@ -113,20 +108,20 @@ def workers(makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, 
     return slots, {key: column.array() for key, column in columns.items()}
 
 
-class WorkerSlot:
+class WorkerSlot(Slot):
     """An environment in a worker process, which is killed if it does not answer in time."""
 
     def __init__(
         self, context: Any, number: int, make: Maker, columns: dict[str, Column], actions: Column, timeout: float
     ) -> None:
+        super().__init__(number, make)
         self.process: Any = None
-        self._context, self._number, self._timeout = context, number, timeout
+        self._context, self._timeout = context, timeout
         self._work = (number, CloudpickleWrapper(make), columns, actions)
         self._action = actions.array()[number]
         self._line: Line | None = None
         self._end: Finalize
         self._made = False
-        self._failed: Failed | None = None
         self._turn, self._sent = 0, 0.0
 
     def start(self) -> None:
@@ -236,8 +231,7 @@ def _work(number: int, make: Maker, columns: dict[str, Column], actions: Column,
         # What an environment starts would inherit SIG_IGN, and only Ctrl-C should not end it.
         signal.signal(each, signal.SIG_IGN if each == signal.SIGINT else lambda *_: None)
     os.environ.update(ONE_THREAD)  # a forkserver that was started earlier lacks them
-    line, slot = Line(pipe), _Hosted(number, make)
-    slot.action = actions.array()[number]
+    line, slot, action = Line(pipe), Slot(number, make, alone=True), actions.array()[number]
     slot.rows = {key: column.array()[number, ...] for key, column in columns.items()}
     turn, what, args = 0, "start", ()
     slot.start()
@@ -250,33 +244,8 @@ def _work(number: int, make: Maker, columns: dict[str, Column], actions: Column,
             else:
                 line.step(turn, *result) if what == "step" else line.say(turn, "done", result)
             turn, what, args = line.heard()
-            if what != "close":
+            if what == "step":
+                slot.send("step", action.copy())
+            elif what != "close":
                 slot.send(what, *args)
     slot.stop()
-
-
-class _Hosted(LocalSlot):
-    """An environment in a process of its own: the global generators belong to it."""
-
-    action: np.ndarray
-    """Memory ``[A]`` with the action of the next step."""
-
-    def _perform(self, what: str, args: tuple[Any, ...]) -> Any:
-        if what == "step":
-            return self.env.step_into(self.action.copy(), self.rows)
-        if what == "reset" and args[0] is not None:
-            random.seed(args[0])
-            np.random.seed(args[0] % 2**32)  # noqa: NPY002 - third-party environments draw from it
-        if what == "snapshot":
-            return save_state(self.env, (random.getstate(), np.random.get_state()))  # noqa: NPY002
-        if what != "restore":
-            return super()._perform(what, args)
-        generators, why = load_state(self.env, *args)
-        if not why and generators is not None:
-            random.setstate(generators[0])
-            np.random.set_state(generators[1])  # noqa: NPY002
-        return why
-
-    @staticmethod
-    def _kept(name: object) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
