@@ -9,12 +9,11 @@ import torch
 from torch.distributions import Categorical, Independent, kl_divergence
 
 import reverie
-from reverie.agent.imagining import ModelState
+from reverie.agent.imagining import Mind, ModelState
 from reverie.agent.loading import load
 from reverie.core.errors import DataError, EnvError
 from reverie.core.randomness import derived_seeds
 from reverie.look.export import exported
-from reverie.look.mind import Mind
 from reverie.look.session import Session
 from reverie.look.source import Recording
 from tiny import FEW

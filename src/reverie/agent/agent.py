@@ -14,13 +14,25 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
-from torch import Tensor
 
-from reverie.agent.imagining import Imagined, ModelState, imagine, observe, probed, steer
+from reverie.agent.imagining import (
+    STEPS,
+    Imagined,
+    Mind,
+    ModelState,
+    array,
+    describing,
+    given_actions,
+    latent_of,
+    observed,
+    probe_of,
+    seeded,
+    seen_in,
+)
 from reverie.agent.observer import Observer
-from reverie.algos.base import Algorithm
+from reverie.algos.base import INSIDE, Algorithm
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import ConfigError, RunError, brief, did_you_mean
+from reverie.core.errors import ConfigError, DataError, RunError, brief, did_you_mean
 from reverie.core.files import writing
 from reverie.core.logger import logger
 from reverie.core.randomness import derived_seeds, reproducible
@@ -130,22 +142,14 @@ class Agent:
             state = AgentState(self.initial_state(len(rows)), self.observer.stacks(len(rows)))
             first = np.ones(len(rows), bool)
         told = [None] * len(rows) if action_mask is None else [action_mask] if single else list(action_mask)
-        chosen, after = self.decide(rows, state, actions, first, reward, told)
-        decoded = [self.codec(action) for action in chosen.cpu().numpy()]
+        stacks = tuple(copy.deepcopy(stack) for stack in state.stacks)  # the caller may go back to the old state
+        flat = [self.observer(row, *more) for row, *more in zip(rows, stacks, first, told, strict=True)]
+        chosen, policy = self.algo.policy.act(as_step(flat, first, reward), state.policy, mode_of(actions))
+        decoded, after = [self.codec(action) for action in chosen.cpu().numpy()], AgentState(policy, stacks)
         if single:
             return decoded[0], after
         room: Any = create_empty_array(self.action_space, len(rows))
         return concatenate(self.action_space, decoded, room), after
-
-    def decide(
-        self, rows: Sequence[Any], state: AgentState, actions: Actions, first: np.ndarray, reward: Any,
-        told: Sequence[Any],
-    ) -> tuple[Tensor, AgentState]:  # fmt: skip
-        """Do :meth:`act` for a list of observations and of what is ``told`` of legal actions; return flat actions."""
-        stacks = tuple(copy.deepcopy(stack) for stack in state.stacks)  # the caller may go back to the old state
-        flat = [self.observer(row, *more) for row, *more in zip(rows, stacks, first, told, strict=True)]
-        chosen, policy = self.algo.policy.act(_step(flat, first, reward), state.policy, mode_of(actions))
-        return chosen, AgentState(policy, stacks)
 
     def random_action(self, shown: Mapping[str, Any], rng: np.random.Generator) -> Any:
         """Return a random action that is legal by the mask in ``shown``, an observation as learners see it."""
@@ -208,7 +212,10 @@ class Agent:
         Raises:
             ConfigError: the algorithm has no world model.
         """
-        return observe(self, rows, seed)
+        world = describing(self).world
+        with torch.no_grad(), reproducible(seeded(self, seed)):
+            latent = world.observe(rows.to(self.algo.device)).latent  # [B, T, ...]
+        return ModelState(array(latent.deter[:, -1]), array(latent.stoch[:, -1]))
 
     def imagine(
         self, state: ModelState, steps: int | None = None, *,
@@ -228,7 +235,26 @@ class Agent:
             ConfigError: the algorithm has no world model, or there is no such ``mode``.
             DataError: the actions have another shape.
         """
-        return imagine(self, state, steps, actions, mode_of(mode), seed)
+        mind, chosen = Mind(self), mode_of(mode)
+        given = None if actions is None else given_actions(self, actions, len(state.deter))  # [B, T, A]
+        if steps is None:
+            steps = STEPS if given is None else given.shape[1]
+        start = latent_of(mind.world, state)
+        with torch.no_grad(), reproducible(seeded(self, seed)):
+            latents, taken = mind.imagine(
+                start, steps, lambda step, latent: mind.act(latent, chosen) if given is None else given[:, step]
+            )
+            said = mind.say([start, *latents])
+        return Imagined(
+            observations=seen_in(said, self.obs_spec),
+            rewards=said["reward"],
+            continues=said["cont"],
+            values=said[f"{INSIDE}value"],
+            actions=array(torch.stack(taken, 1)),
+            deter=said[f"{INSIDE}deter"],
+            stoch=array(torch.stack([latent.stoch for latent in (start, *latents)], 1)),  # not said by TD-MPC2
+            agent=self,
+        )
 
     def probe(self, state: ModelState, given: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
         """Return what the probes of DreamerV2 (``algo.probe``) read from states, by key, ``[B, ...]``.
@@ -240,7 +266,11 @@ class Agent:
         Raises:
             ConfigError: the algorithm has no probes.
         """
-        return probed(self, state, given or {})
+        probe, feature = probe_of(self), latent_of(describing(self).world, state).feature
+        with torch.no_grad():
+            obs = observed(self, given or {}, len(feature))
+            keys = [key for key, needed in probe.given.items() if needed.keys() <= obs.keys()]
+            return {key: array(said.value()) for key, said in probe(feature, obs, keys).items()}
 
     def steer(
         self, state: ModelState, probe: Mapping[str, Any], given: Mapping[str, Any] | None = None, *,
@@ -261,7 +291,20 @@ class Agent:
             ConfigError: the algorithm has no probes.
             DataError: there is no such probe.
         """
-        return steer(self, state, probe, given or {}, steps, lr)
+        heads, latent = probe_of(self), latent_of(describing(self).world, state)
+        if unknown := probe.keys() - heads.parts.keys():
+            raise DataError(f"there is no probe of {', '.join(unknown)}: expected some of {', '.join(heads.parts)}.")
+        obs = observed(self, {**(given or {}), **probe}, len(state.deter))
+        deter = latent.deter.clone().requires_grad_()
+        optim = torch.optim.Adam([deter], lr)
+        with torch.enable_grad():
+            for _ in range(steps):
+                said = heads(latent._replace(deter=deter).feature, obs, probe)
+                loss = torch.stack([predicted.loss(obs[key]).sum() for key, predicted in said.items()]).sum()
+                (deter.grad,) = torch.autograd.grad(loss, deter)
+                optim.step()
+                deter.detach().clamp_(-1, 1)  # where the h of every cell is
+        return ModelState(array(deter), state.stoch)
 
     def export(self, out: Path | str | None = None, **options: Any) -> Exported:
         """Write the policy as a file that runs without this library: see :func:`reverie.export`."""
@@ -324,7 +367,8 @@ def check_word(name: str, value: str, known: Collection[str]) -> None:
         raise ConfigError(f"{name} = {brief(value)}: expected {words}.{did_you_mean(str(value), known)}")
 
 
-def _step(rows: list[FlatObs], first: np.ndarray, reward: Any) -> Step:
+def as_step(rows: Sequence[FlatObs], first: np.ndarray, reward: Any) -> Step:
+    """Return the flat observations of N environments, which have begun episodes where ``first``, as rows."""
     obs = {key: torch.from_numpy(np.stack([row[key] for row in rows])) for key in rows[0]}
     reward = torch.as_tensor(reward, dtype=torch.float32).expand(len(rows))
     none = torch.zeros(len(rows), dtype=torch.bool)

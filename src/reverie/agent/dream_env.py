@@ -18,9 +18,8 @@ from reverie.agent.agent import Agent, check_word
 from reverie.agent.dream_figures import FPS, drawing
 from reverie.agent.dreaming import stacked
 from reverie.agent.extract import pieces
-from reverie.agent.imagining import STEPS, ModelState, array, describing, latent_of, seeded
+from reverie.agent.imagining import STEPS, Mind, ModelState, array, describing, latent_of, seeded, seen_in
 from reverie.agent.loading import load
-from reverie.algos.base import dreamt_name
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.randomness import reproducible
@@ -66,13 +65,12 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         check_word("observations", observations, ("decoded", "latent"))
         check_word("ends", ends, ("sampled", "likely"))
         self.agent: Agent = run if isinstance(run, Agent) else load(run, checkpoint=checkpoint, device=device)
-        self._learner = describing(self.agent)
+        self._mind = Mind(self.agent)
+        self._learner = self._mind.learner
         self.horizon: int = getattr(self.agent.config.algo, "horizon", STEPS) if horizon is None else horizon
         AtLeast(1).check("horizon", self.horizon)
         self._rssm, self._samples_ends = self._learner.world.rssm, ends == "sampled"
         self._seen = self._decoded if observations == "decoded" else self._features
-        with torch.no_grad():
-            self._cell = self._rssm.cell(self._learner.world.dtype)
         self._codec = self._chosen_codec(observations == "decoded")
         self._begins = states_of(self.agent, start)
         self.num_envs: int = num_envs
@@ -84,7 +82,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         self.metadata = {**self.metadata, "render_fps": self.agent.frames_per_second}
         self._closing = contextlib.ExitStack()
         if render_mode is not None:
-            self._draw = self._closing.enter_context(drawing(self.agent, self._decoded(self._before(1)).keys()))
+            self._draw = self._closing.enter_context(drawing(self.agent, self._mind.keys))
         self._steps, self._over = np.zeros(num_envs, int), np.zeros(num_envs, bool)
         self._latent: Latent | None = None
         self._generator: torch.Tensor | None = None
@@ -106,7 +104,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         assert self._latent is not None
         flat, begun = torch.from_numpy(self.agent.flat_actions(actions, self.num_envs)), self._over  # [N, A]
         with self._draws():
-            latent = self._rssm.imagine_step(self._latent, flat.to(self._learner.device), self._cell)
+            latent = self._rssm.imagine_step(self._latent, flat.to(self._learner.device), self._mind.cell)
             if begun.any():
                 for values, new in zip(latent, self._begun(int(begun.sum())), strict=True):
                     values[torch.from_numpy(begun)] = new
@@ -154,7 +152,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
             return self._begins.map(lambda x: x[chosen.to(x.device)])
         before = self._before(count)
         nothing = before.deter.new_zeros(count, self.agent.action_spec.width)
-        return self._rssm.imagine_step(before, nothing, self._cell)
+        return self._rssm.imagine_step(before, nothing, self._mind.cell)
 
     def _before(self, count: int) -> Latent:
         """Return the states ``[count, ...]`` before the first row of an episode."""
@@ -171,8 +169,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _decoded(self, latent: Latent) -> dict[str, torch.Tensor]:
         """Return predicted observations ``[N, ...]`` by key."""
-        said = self._learner.decoded(latent)
-        return {key: said[dreamt_name(key)] for key in self.agent.obs_spec if dreamt_name(key) in said}
+        return seen_in(self._learner.decoded(latent), self.agent.obs_spec)
 
     def _features(self, latent: Latent) -> dict[str, torch.Tensor]:
         """Return latents in place of observations: the features ``[N, F]``, and masks."""
@@ -294,10 +291,11 @@ def states_of(agent: Agent, start: Start) -> Latent | None:
     """Return the states ``[P, ...]`` that dreams begin from; None: as the model imagines that episodes begin."""
     if isinstance(start, Batch):
         start = agent.observe(start)
+    world = describing(agent).world
     if isinstance(start, ModelState):
-        return latent_of(describing(agent).world, start)
+        return latent_of(world, start)
     if isinstance(start, str) and start == "prior":
-        if not getattr(describing(agent).world, "begins", True):
+        if not getattr(world, "begins", True):
             raise ConfigError("start = 'prior': this world model does not imagine how episodes begin. Use 'replay'.")
         return None
     try:

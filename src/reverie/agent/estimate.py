@@ -151,11 +151,15 @@ class Estimator:
         config = config or config_for(algo)
         self.discount: float = config.discount
         first = dataset.column("is_first")
-        self.begins: np.ndarray = np.flatnonzero(first & ~np.append(first[1:], True))  # [E] rows that a step follows
-        self.returns: np.ndarray
-        self.cut_off: int
-        self.beyond: float
-        self.returns, self.cut_off, self.beyond = self._recorded()
+        starts = np.flatnonzero(first)
+        lengths = np.diff(np.append(starts, len(first)))  # of episodes, in rows
+        stepped, ended = lengths > 1, dataset.column("is_terminal")[starts + lengths - 1]
+        age = np.arange(len(first)) - np.repeat(starts, lengths)  # of row t: steps since its episode began
+        earned = np.where(age > 0, self.rewards * self.discount ** np.maximum(age - 1, 0.0), 0.0)
+        self.begins: np.ndarray = starts[stepped]  # [E] rows that a step follows
+        self.returns: np.ndarray = np.add.reduceat(earned, starts)[stepped]  # [E], discounted
+        self.cut_off: int = int((stepped & ~ended).sum())
+        self.beyond: float = float(np.where(ended, 0.0, self.discount ** (lengths - 1.0))[stepped].mean())
         self.fqe: FQE = config.build(obs_spec, action_spec, str(algo.device), seed, self._units())
         if (normaliser := self.fqe.preprocess.normaliser) is not None:
             rows = dataset.storage.read(0, dataset.count, [f"obs/{key}" for key in normaliser.keys], copy=False)
@@ -163,18 +167,6 @@ class Estimator:
         self.rows: Replay = Replay(dataset.storage, self.fqe.window, seed=seed, config=BatchSamplerConfig(online=False))
         self.rows.batch_sampler.add(first[None], dataset.column("is_last")[None], collected=False)
         self.updates: int = 0
-
-    def _recorded(self) -> tuple[np.ndarray, int, float]:
-        """Return the discounted return of each episode with a step ``[E]``, ``cut_off`` and ``beyond`` (above)."""
-        first = self.dataset.column("is_first")
-        starts = np.flatnonzero(first)
-        lengths = np.diff(np.append(starts, len(first)))
-        age = np.arange(len(first)) - np.repeat(starts, lengths)  # of row t: steps since its episode began
-        earned = np.where(age > 0, self.rewards * self.discount ** np.maximum(age - 1, 0.0), 0.0)
-        stepped = np.isin(starts, self.begins)
-        ended = self.dataset.column("is_terminal")[starts + lengths - 1]
-        beyond = np.where(ended, 0.0, self.discount ** (lengths - 1.0))[stepped].mean()
-        return np.add.reduceat(earned, starts)[stepped], int((stepped & ~ended).sum()), float(beyond)
 
     def _units(self) -> Units:
         """Return FQE's units, and bounds of all values: values relative to the returns' mean and to a scale.
@@ -208,7 +200,8 @@ class Estimator:
             mode: "eval" takes the policy's most likely action, "explore" draws.
             draws: actions per row, at least 1, whose values are averaged.
             env_steps: where schedules of exploration begin; they matter only if actions are drawn.
-            watch: follows the updates, and may end them early: the estimate is then that after those made.
+            watch: follows the updates, and may end them early: the estimate is then that after those made. None: its
+                progress is logged now and then, if it takes long.
         """
         AtLeast(1).check("updates", updates)
         AtLeast(1).check("draws", draws)
@@ -216,10 +209,10 @@ class Estimator:
             names = [name for name in self.dataset.storage.specs if not name.startswith(EXTRAS)]
             columns, width = {name: self.dataset.column(name) for name in names}, self.action_spec.width
             chosen = actions_of(self.algo.policy, columns, width, mode=mode, draws=draws, env_steps=env_steps)
-            found: list[Tensor] = []
+            found, watch = list[Tensor](), watch or logged()
             while len(found) < updates:
                 found.append(self._update(chosen))
-                if watch is not None and not watch(len(found), updates):
+                if not watch(len(found), updates):
                     break
             begins = thinned(self.begins)
             parts = np.split(begins, range(BLOCK, len(begins), BLOCK))
@@ -241,22 +234,6 @@ class Estimator:
             beyond=self.beyond,
             agreement=agreement_of(chosen[stepped], self.dataset.column("action")[stepped], self.action_spec),
         )
-
-    def measured(self, updates: int) -> PolicyEstimate:
-        """Return :meth:`estimate`; its progress is logged now and then, if it takes long."""
-        since = latest = time.monotonic()
-
-        def watch(made: int, updates: int) -> bool:
-            nonlocal latest
-            now = time.monotonic()
-            if now - latest >= REPORT_EVERY and made < updates:
-                latest, left = now, span((now - since) / made * (updates - made))
-                logger.info(
-                    f"estimating the policy's return: {made:,} of {plural(updates, 'update')} of FQE, {left} left"
-                )
-            return True
-
-        return self.estimate(updates, watch=watch)
 
     def _update(self, chosen: np.ndarray) -> Tensor:
         batch = self.rows.sample()
@@ -283,6 +260,21 @@ class Estimator:
         self.fqe.load_state_dict(state["fqe"])
         self.rows.load_state_dict(state["rows"])
         self.updates = int(state["updates"])
+
+
+def logged() -> Watch:
+    """Return what logs the progress of an estimate now and then."""
+    since = latest = time.monotonic()
+
+    def watch(made: int, updates: int) -> bool:
+        nonlocal latest
+        now = time.monotonic()
+        if now - latest >= REPORT_EVERY and made < updates:
+            latest, left = now, span((now - since) / made * (updates - made))
+            logger.info(f"estimating the policy's return: {made:,} of {plural(updates, 'update')} of FQE, {left} left")
+        return True
+
+    return watch
 
 
 def config_for(algo: Algorithm) -> FQEConfig:

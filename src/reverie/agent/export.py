@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import logging
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.agent.agent import Actions, Agent, AgentState, check_word, mode_of
+from reverie.agent.agent import Actions, Agent, as_step, check_word, mode_of
 from reverie.agent.loading import load
 from reverie.agent.traced import Draws, PolicyFunction
 from reverie.core.accelerate import only
@@ -27,6 +27,9 @@ from reverie.core.discover import version
 from reverie.core.errors import EnvError, RunError
 from reverie.core.files import write_json
 from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.specs import ObsPart
+from reverie.core.types import Step
+from reverie.experiment.build import make_eval_env
 from reverie.log.artifacts import missing
 
 Format = Literal["onnx", "torch"]
@@ -61,7 +64,7 @@ class Exported:
     seconds: float
     """Median time of a call."""
     agent_seconds: float
-    """Median time of :meth:`Agent.act`, which also converts the environment's observations."""
+    """Median time in which the agent's policy acts on the same observations."""
 
 
 def export(
@@ -181,61 +184,31 @@ def opened(file: Path, format: Format) -> Call:
 # ---------------------------------------------------------------- comparing it with the agent
 
 
-class Episodes:
-    """What N environments show, one after the other, or random observations where there is no environment."""
+def rows(agent: Agent, batch: int, seed: int) -> Generator[Step, Tensor, None]:
+    """Yield what N environments show, whose actions ``[N, A]`` are sent; where there are none, random observations."""
+    config = agent.config.merge({"eval_envs": batch, "eval_episodes": batch})
+    try:
+        with contextlib.closing(make_eval_env(config, agent.factory, true_rewards=False)) as env:
+            step = env.reset(seed)
+            while env.num_envs == batch:  # a single instance of the user's does not do for several
+                step = env.step((yield step))
+    except EnvError:
+        if agent.observation_space is None:
+            raise
+    space, stacks = agent.observation_space, agent.observer.stacks(batch)
+    assert space is not None
+    space.seed(seed)
+    legal = np.ones(agent.action_spec.width, bool)
+    for number in itertools.count():
+        first = np.full(batch, number % EPISODE == 0)
+        yield as_step([agent.observer(space.sample(), stack, first[0], legal) for stack in stacks], first, 0.0)
 
-    def __init__(self, agent: Agent, batch: int, seed: int) -> None:
-        self.agent: Agent = agent
-        self.steps: int = 0
-        self.envs: list[gymnasium.Env[Any, Any]] = []
-        self.first: np.ndarray = np.ones(batch, bool)
-        self.reward: np.ndarray = np.zeros(batch, np.float32)
-        self.obs: list[Any] = [None] * batch
-        self.masks: list[Any] = [None] * batch
-        try:
-            for number in range(batch):
-                self.envs.append(agent.make_env(render=agent.config.env.pixels != "none"))
-                self._show(number, *self.envs[number].reset(seed=seed + number))
-        except EnvError:
-            if agent.observation_space is None:
-                raise
-            self.close()
-            agent.observation_space.seed(seed)
-            self.step([None] * batch)
-            self.first[:] = True
 
-    def _show(self, number: int, obs: Any, info: Any) -> None:
-        env, observer = self.envs[number], self.agent.observer
-        self.obs[number], self.masks[number] = observer.given(env, obs), observer.told(env, info)
-
-    def inputs(self) -> dict[str, Tensor]:
-        """Return what is shown as inputs of the exported policy."""
-        frames = [self.agent.observer.frame(*row) for row in zip(self.obs, self.masks, strict=True)]
-        obs = {f"obs/{key}": torch.from_numpy(np.stack([frame[key] for frame in frames])) for key in frames[0]}
-        return obs | {"is_first": torch.from_numpy(self.first.copy()), "reward": torch.from_numpy(self.reward.copy())}
-
-    def step(self, actions: Sequence[Any]) -> None:
-        """Take an action of each environment."""
-        self.steps += 1
-        for number in range(len(self.obs)):
-            if not self.envs:
-                assert self.agent.observation_space is not None
-                self.obs[number] = self.agent.observation_space.sample()
-                self.masks[number] = np.ones(self.agent.action_spec.width, bool)
-                self.first[number] = self.steps % EPISODE == 0
-                continue
-            obs, reward, terminated, truncated, info = self.envs[number].step(actions[number])
-            self.reward[number], self.first[number] = reward, terminated or truncated
-            if self.first[number]:
-                self.reward[number] = 0
-                obs, info = self.envs[number].reset()
-            self._show(number, obs, info)
-
-    def close(self) -> None:
-        """Close the environments."""
-        for env in self.envs:
-            env.close()
-        self.envs = []
+def newest(x: Tensor, part: ObsPart, stacked: bool) -> Tensor:
+    """Return the newest of stacked observations ``[N, ...]``, of which ``part`` is a single one."""
+    if not stacked or part.kind == "mask":
+        return x
+    return x[..., -part.shape[-1] :] if part.kind == "image" else x[:, -1]
 
 
 def compared(
@@ -243,31 +216,35 @@ def compared(
 ) -> dict[str, Any]:
     """Return in how many steps the file differs from the agent, by how much, and the times of both."""
     seed, took, differing, error = derived_seeds(agent.config.seed)["test"], list[float](), 0, 0.0
-    with reproducible(seed), contextlib.closing(Episodes(agent, batch, seed)) as seen:
-        state = AgentState(agent.initial_state(batch), agent.observer.stacks(batch))
+    policy, mode, none = agent.algo.policy, mode_of(actions), torch.zeros(batch, dtype=torch.bool)
+    single, stacked = agent.observer.single, agent.config.env.frame_stack > 1
+    with reproducible(seed), contextlib.closing(rows(agent, batch, seed)) as shown:
+        step, state = next(shown), agent.initial_state(batch)
         values = {port.name: port.example for port in function.inputs}
         for _ in range(steps):
-            values |= seen.inputs()
+            step = replace(step, is_last=none, is_terminal=none)  # which no agent is told
+            values |= {f"obs/{key}": newest(x, single[key], stacked) for key, x in step.obs.items()}
+            values |= {"is_first": step.is_first, "reward": step.reward}
             with Draws() as draws, only() if function.noise else contextlib.nullcontext():  # some kernels draw in C
-                flat, state = agent.decide(seen.obs, state, actions, seen.first, seen.reward, seen.masks)
+                flat, state = policy.act(step, state, mode)
             values |= function.noise_inputs(draws.drawn)
             start = time.perf_counter()
             found = call([values[port.name] for port in function.read])
             took.append(time.perf_counter() - start)
             values |= dict(zip(function.kept, found[len(function.actions) :], strict=True))
-            taken = [agent.codec(row) for row in flat.numpy()]
-            known = function.known(state.policy)
+            known = function.known(state)
             gaps = ((values[name].double() - x.double()).abs() for name, x in known.items() if x.numel())
+            taken = [agent.codec(row) for row in flat.numpy()]
             off = max([*function.off(found, taken), *(float(gap.max()) for gap in gaps)])
             if off > CLOSE:
                 differing, values = differing + 1, values | known
             else:
                 error = max(error, off)
-            seen.step(taken)
+            step = shown.send(flat)
         alone = list[float]()
         for _ in range(min(steps, 200)):
             start = time.perf_counter()
-            agent.decide(seen.obs, state, actions, seen.first, seen.reward, seen.masks)
+            policy.act(step, state, mode)
             alone.append(time.perf_counter() - start)
     times = {"seconds": float(np.median(took)), "agent_seconds": float(np.median(alone))}
     return {"steps": steps, "differing": differing, "error": error, **times}

@@ -97,12 +97,11 @@ def extract(
         delete(target)
         progress = shown(f"extracting {recorded.reader.path.name}", recorded.rows())
         with staged_file(target) as staged, progress as counted:
-            arrays: ZarrArrays | NpzArrays = (ZarrArrays if path.suffix == ".zarr" else NpzArrays)(staged)
+            arrays = Arrays(staged, on_disk=path.suffix == ".zarr")
             for piece in _extracted(agent, recorded, counted(recorded.parts())):
                 arrays.add(piece)
             about = {"run": str(agent.run), "checkpoint": agent.checkpoint.name, "data": str(recorded.reader.path)}
-            manifest = about | {"seed": seeded(agent, seed)} | _contents(agent, arrays)
-            arrays.finish(manifest)
+            manifest = arrays.finish(agent, about | {"seed": seeded(agent, seed)})
         if overwrite:
             delete(path)
             os.replace(target, path)
@@ -178,15 +177,6 @@ def pieces(parts: Iterable[Rows], size: int) -> Iterator[Rows]:
         yield rows
 
 
-def _contents(agent: Agent, arrays: ZarrArrays | NpzArrays) -> dict[str, Any]:
-    """Return what the manifest says of the arrays."""
-    listed: dict[str, Any] = {}
-    for name, (shape, dtype) in arrays.sizes().items():
-        listed[name] = {"shape": list(shape), "dtype": dtype, "unit": _unit(agent, name)}
-    rows = listed["episode"]["shape"][0] if listed else 0
-    return {"rows": rows, "episodes": arrays.episodes, "arrays": listed}
-
-
 def _unit(agent: Agent, name: str) -> str:
     for key, part in agent.obs_spec.items():
         if name in (f"prediction/{dreamt_name(key)}", f"probe/{key}"):
@@ -196,51 +186,25 @@ def _unit(agent: Agent, name: str) -> str:
     return UNITS.get(name) or UNITS.get(name.rpartition("/")[2]) or "as the world model has it"
 
 
-class NpzArrays:
-    """Arrays in an ``.npz``, with the manifest as JSON in ``manifest``."""
+class Arrays:
+    """Arrays to which rows are appended: a Zarr group, or one in memory that becomes an ``.npz``."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.episodes: int = 0
-        self._held: list[Rows] = []
-
-    def add(self, rows: Rows) -> None:
-        """Add rows ``[n, ...]``."""
-        self.episodes = int(rows["episode"][-1]) + 1
-        self._held.append(rows)
-
-    def sizes(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Return shape and dtype of each array."""
-        self._held = [joined(self._held)] if self._held else []
-        return {name: (x.shape, str(x.dtype)) for rows in self._held for name, x in rows.items()}
-
-    def finish(self, manifest: dict[str, Any]) -> None:
-        """Write the file."""
-        whole: dict[str, Any] = joined(self._held) if self._held else {}
-        with self.path.open("wb") as file:
-            np.savez_compressed(file, manifest=np.array(json.dumps(manifest)), **whole)
-
-
-class ZarrArrays:
-    """Arrays in a Zarr group, to which rows are appended; the manifest is among the group's attributes."""
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, on_disk: bool) -> None:
         import zarr  # takes a second
 
-        self.group: zarr.Group = zarr.open_group(path, mode="w")
-        self.episodes: int = 0
+        self._path, self._on_disk = path, on_disk
+        self._group = zarr.open_group(path if on_disk else {}, mode="w")
         self._arrays: dict[str, Any] = {}
         self._held: dict[str, list[np.ndarray]] = {}  # pieces of the chunk that is not full yet
 
     def add(self, rows: Rows) -> None:
         """Add rows ``[n, ...]``, ``PIECE`` of them unless they are the last."""
-        self.episodes = int(rows["episode"][-1]) + 1
         for name, values in rows.items():
             if name not in self._arrays:
                 shape, many = values.shape[1:], min(64, max(1, CHUNK_BYTES // (PIECE * values[0].nbytes)))
-                self._arrays[name] = self.group.create_array(
-                    name, shape=(0, *shape), chunks=(many * PIECE, *shape), dtype=values.dtype
-                )
+                layout: dict[str, Any] = {"shape": (0, *shape), "chunks": (many * PIECE, *shape), "dtype": values.dtype}
+                layout["compressors"] = "auto" if self._on_disk else None
+                self._arrays[name] = self._group.create_array(name, **layout)
             held = self._held.setdefault(name, [])
             held.append(values)
             if len(held) * PIECE == self._arrays[name].chunks[0]:
@@ -250,14 +214,23 @@ class ZarrArrays:
         if pieces := self._held.pop(name, []):
             self._arrays[name].append(np.concatenate(pieces))
 
-    def sizes(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Write what is held, and return shape and dtype of each array."""
-        for name in self._arrays:
-            self._write(name)
-        return {name: (one.shape, str(one.dtype)) for name, one in self._arrays.items()}
+    def finish(self, agent: Agent, about: dict[str, Any]) -> dict[str, Any]:
+        """Write what is held and the manifest, and return it: ``about``, and what the arrays are.
 
-    def finish(self, manifest: dict[str, Any]) -> None:
-        """Write the manifest, and the unit of each array among its attributes."""
-        self.group.attrs.put(manifest)
+        It is among the attributes of the Zarr group, whose arrays have their units too, or JSON in ``manifest``.
+        """
+        listed: dict[str, Any] = {}
         for name, one in self._arrays.items():
-            one.attrs["unit"] = manifest["arrays"][name]["unit"]
+            self._write(name)
+            listed[name] = {"shape": list(one.shape), "dtype": str(one.dtype), "unit": _unit(agent, name)}
+            one.attrs["unit"] = listed[name]["unit"]
+        episodes = int(self._arrays["episode"][-1]) + 1 if listed else 0
+        rows = listed["episode"]["shape"][0] if listed else 0
+        manifest = about | {"rows": rows, "episodes": episodes, "arrays": listed}
+        if self._on_disk:
+            self._group.attrs.put(manifest)
+        else:
+            whole: dict[str, Any] = {name: one[:] for name, one in self._arrays.items()}
+            with self._path.open("wb") as file:
+                np.savez_compressed(file, manifest=np.array(json.dumps(manifest)), **whole)
+        return manifest

@@ -1,8 +1,8 @@
-"""States of a world model: observed, edited, and imagined on from."""
+"""States of a world model: observed, edited, imagined on from, and what the networks say of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -13,20 +13,26 @@ from torch import Tensor
 
 from reverie.agent.dream_figures import FPS, drawing
 from reverie.algos.base import INSIDE, dreamt_name
-from reverie.algos.world_model import Dreamer, WorldModel
+from reverie.algos.world_model import Context, Dreamer, WorldModel
 from reverie.core.errors import ConfigError, DataError, plural
 from reverie.core.files import writing
-from reverie.core.randomness import derived_seeds, reproducible
-from reverie.core.types import Batch, Mode
+from reverie.core.randomness import derived_seeds
+from reverie.core.types import Mode, Step
 from reverie.log.video import IMAGINED, OBSERVED, border, tile, write_video
+from reverie.nn.distributions import Categoricals
+from reverie.nn.heads import JointDistribution
 from reverie.nn.probe import Probe
-from reverie.nn.rssm import Latent
+from reverie.nn.rssm import Categorical, Gaussian, Latent
 
 if TYPE_CHECKING:
     from reverie.agent.agent import Agent
 
 STEPS = 15
 """Steps that are imagined by default."""
+Said = dict[str, np.ndarray]
+"""What the networks say of a state, by the names of ``Dreamer.dream``, and ``prior_entropy`` and ``policy``."""
+Choose = Callable[[int, Latent], Tensor]
+"""The actions ``[B, A]`` of an imagined step, from its number and the states ``[B, ...]`` before it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,7 +71,7 @@ class ModelState:
         """
         h = self.deter if deter is None else _like(self.deter, deter)
         z = self.stoch if stoch is None else _like(self.stoch, stoch)
-        return ModelState(h, z if classes is None else _with_classes(z, classes))
+        return ModelState(h, z if classes is None else array(with_classes(torch.from_numpy(z), classes)))
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -133,75 +139,116 @@ def array(values: Tensor) -> np.ndarray:
     return out
 
 
-@torch.no_grad()
-def observe(agent: Agent, rows: Batch, seed: int | None) -> ModelState:
-    """See :meth:`Agent.observe`."""
-    world = describing(agent).world
-    with reproducible(seeded(agent, seed)):
-        latent = world.observe(rows.to(agent.algo.device)).latent  # [B, T, ...]
-    return ModelState(array(latent.deter[:, -1]), array(latent.stoch[:, -1]))
+class Mind:
+    """The world model of an agent, asked one state after the other."""
+
+    def __init__(self, agent: Agent) -> None:
+        """Raise ConfigError if the agent has no world model."""
+        self.learner: Dreamer = describing(agent)
+        self.world: WorldModel = self.learner.world
+        rssm, initial = self.world.rssm, self.world.rssm.initial(1, self.world.dtype)
+        with torch.no_grad():
+            self.cell: Any = rssm.cell(self.world.dtype)  # the weights stay as they are
+        self.draws: bool = bool(rssm.named(rssm.prior(initial.deter)))
+        """Whether its states are drawn from distributions."""
+        self.keys: list[str] = list(seen_in(self.learner.decoded(initial), agent.obs_spec))
+        """The observations that are dreamt."""
+
+    def act(self, latent: Latent, mode: Mode) -> Tensor:
+        """Return the policy's actions ``[B, A]`` in states ``[B, ...]``: drawn ("explore") or most likely ("eval")."""
+        policy = self.policy(latent)
+        return (policy.sample() if mode == "explore" else policy.mode()).clamp(-1, 1)
+
+    def policy(self, latent: Latent) -> JointDistribution:
+        """Return the distribution of actions in states ``[..., D]``, ``[..., S, C]``."""
+        legal = self.world.legal
+        found: JointDistribution = self.learner.actor(latent.feature, None if legal is None else legal(latent.feature))
+        return found
+
+    @torch.no_grad()
+    def imagine(
+        self, latent: Latent, steps: int, choose: Choose, held: Mapping[int, int] | None = None
+    ) -> tuple[list[Latent], list[Tensor]]:
+        """Imagine; return states ``[B, ...]`` and the actions before them ``[B, A]``. ``held``: classes that stay."""
+        latents, actions = list[Latent](), list[Tensor]()
+        for number in range(steps):
+            actions.append(choose(number, latent))
+            latent = self.world.rssm.imagine_step(latent, actions[-1], self.cell)
+            if held:
+                latent = latent._replace(stoch=with_classes(latent.stoch, held))
+            latents.append(latent)
+        return latents, actions
+
+    @torch.no_grad()
+    def say(self, latents: Sequence[Latent]) -> Said:
+        """Return what the networks say of T states of B episodes, ``[B, T, ...]`` each."""
+        whole = Latent(*(torch.stack(parts, 1) for parts in zip(*latents, strict=True)))  # [B, T, ...]
+        said = {name: array(values) for name, values in self.learner.described(whole).items()}
+        said |= {"policy": array(chances(self.policy(whole)))}
+        if not self.draws:
+            return said
+        kind, prior = self._distribution(self.world.rssm.prior(whole.deter))
+        return said | {"prior_entropy": array(kind.entropy(prior))}
+
+    @torch.no_grad()
+    def divergence(self, step: Step, state: Context) -> dict[str, float]:
+        """Return KL[posterior | prior] of a row and both entropies, in nats, if states are drawn."""
+        world, latent = self.world, state.latent
+        if not self.draws:
+            return {}
+        device = latent.deter.device
+        embed = world.embed(step.obs_on(device), step.reward.to(device), step.is_terminal.to(device))
+        outputs = world.rssm.posterior(torch.cat([latent.deter, embed.to(latent.deter.dtype)], -1))
+        kind, posterior = self._distribution(world.rssm.stats(outputs))
+        _, prior = self._distribution(world.rssm.prior(latent.deter))
+        found = {"kl": kind.kl(posterior, prior), "posterior_entropy": kind.entropy(posterior)}
+        found["prior_entropy"] = kind.entropy(prior)
+        return {name: float(value[0]) for name, value in found.items()}
+
+    def _distribution(self, stats: Tensor) -> tuple[Categorical | Gaussian, Tensor]:
+        """Return the kind of z, and its statistics as that kind has them."""
+        named = self.world.rssm.named(stats)
+        if "logits" in named:
+            return Categorical(), named["logits"]
+        return Gaussian(), torch.stack([named["mean"], named["std"]], -1)
+
+    def predicted_return(self, said: Said) -> np.ndarray:
+        """Return the return ``[B]`` of imagined states ``[B, H]``, in the critic's units.
+
+        sum_k d_k r_k + d_{H+1} v_H, where d_1 = 1 and d_{k+1} = d_k gamma c_k; c is the probability to go on.
+        """
+        reward = array(self.world.transform(torch.from_numpy(said["reward"])))  # [B, H]
+        kept = np.cumprod(self.world.discount * said["cont"], 1)  # [B, H]
+        before = np.concatenate([np.ones_like(kept[:, :1]), kept[:, :-1]], 1)
+        total: np.ndarray = (before * reward).sum(1) + kept[:, -1] * said[f"{INSIDE}value"][:, -1]
+        return total
 
 
-@torch.no_grad()
-def imagine(agent: Agent, state: ModelState, steps: int | None, actions: Any, mode: Mode, seed: int | None) -> Imagined:
-    """See :meth:`Agent.imagine`."""
-    learner = describing(agent)
-    world, latent = learner.world, latent_of(learner.world, state)
-    given = None if actions is None else _actions(agent, actions, len(state.deter))  # [B, T, A]
-    if steps is None:
-        steps = STEPS if given is None else given.shape[1]
-    latents, taken, cell = [latent], list[Tensor](), world.rssm.cell(world.dtype)
-    with reproducible(seeded(agent, seed)):
-        for step in range(steps):
-            if given is None:
-                feature = latents[-1].feature
-                policy = learner.actor(feature, None if world.legal is None else world.legal(feature))
-                taken.append((policy.sample() if mode == "explore" else policy.mode()).clamp(-1, 1))  # [B, A]
-            else:
-                taken.append(given[:, step])
-            latents.append(world.rssm.imagine_step(latents[-1], taken[-1], cell))
-        whole = Latent(*(torch.stack(parts, 1) for parts in zip(*latents, strict=True)))  # [B, T + 1, ...]
-        said = {name: array(values) for name, values in learner.described(whole).items()}
-    names = {key: dreamt_name(key) for key in agent.obs_spec}
-    return Imagined(
-        observations={key: said[name] for key, name in names.items() if name in said},
-        rewards=said["reward"],
-        continues=said["cont"],
-        values=said[f"{INSIDE}value"],
-        actions=array(torch.stack(taken, 1)),
-        deter=array(whole.deter),
-        stoch=array(whole.stoch),
-        agent=agent,
-    )
+def chances(policy: JointDistribution) -> Tensor:
+    """Return the probability of each class of an action ``[..., A]``, or its most likely value where continuous."""
+    parts: list[Any] = []
+    for part in policy.parts.values():
+        if isinstance(part, Categoricals):
+            parts += [part.probs[..., i, :count] for i, count in enumerate(part.classes)]
+        else:
+            parts.append(part.mode())
+    return torch.cat(parts, -1)
 
 
-@torch.no_grad()
-def probed(agent: Agent, state: ModelState, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """See :meth:`Agent.probe`."""
-    probe, feature = probe_of(agent), latent_of(describing(agent).world, state).feature
-    obs = _observed(agent, given, len(feature))
-    keys = [key for key, needed in probe.given.items() if needed.keys() <= obs.keys()]
-    return {key: array(said.value()) for key, said in probe(feature, obs, keys).items()}
+def seen_in(said: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Return the observations by key, as far as they are among what is ``said`` by the names of a dream."""
+    return {key: said[dreamt_name(key)] for key in keys if dreamt_name(key) in said}
 
 
-def steer(
-    agent: Agent, state: ModelState, probe: Mapping[str, Any], given: Mapping[str, Any], steps: int, lr: float
-) -> ModelState:
-    """See :meth:`Agent.steer`."""
-    heads, latent = probe_of(agent), latent_of(describing(agent).world, state)
-    if unknown := probe.keys() - heads.parts.keys():
-        raise DataError(f"there is no probe of {', '.join(unknown)}: expected some of {', '.join(heads.parts)}.")
-    obs = _observed(agent, {**given, **probe}, len(state.deter))
-    deter = latent.deter.clone().requires_grad_()
-    optim = torch.optim.Adam([deter], lr)
-    with torch.enable_grad():
-        for _ in range(steps):
-            said = heads(latent._replace(deter=deter).feature, obs, probe)
-            loss = torch.stack([predicted.loss(obs[key]).sum() for key, predicted in said.items()]).sum()
-            (deter.grad,) = torch.autograd.grad(loss, deter)
-            optim.step()
-            deter.detach().clamp_(-1, 1)  # where the h of every cell is
-    return ModelState(array(deter), state.stoch)
+def with_classes(stoch: Tensor, classes: Mapping[int, Any] | np.ndarray) -> Tensor:
+    """Return z ``[B, S, C]`` with other classes: of some latents by number, or of all ``[B, S]``."""
+    count = stoch.shape[-1]
+    if count == 1:
+        raise DataError("the latents of this world model are numbers, without classes: replace stoch instead.")
+    index = stoch.argmax(-1)  # [B, S]
+    for latent, value in classes.items() if isinstance(classes, Mapping) else [(slice(None), classes)]:
+        index[:, latent] = torch.as_tensor(value)
+    return torch.nn.functional.one_hot(index, count).to(stoch.dtype)
 
 
 def probe_of(agent: Agent) -> Probe:
@@ -212,7 +259,7 @@ def probe_of(agent: Agent) -> Probe:
     return probe
 
 
-def _observed(agent: Agent, values: Mapping[str, Any], count: int) -> dict[str, Tensor]:
+def observed(agent: Agent, values: Mapping[str, Any], count: int) -> dict[str, Tensor]:
     """Return observations by key as tensors ``[B, *shape]``."""
     found = {}
     for key, value in values.items():
@@ -220,18 +267,6 @@ def _observed(agent: Agent, values: Mapping[str, Any], count: int) -> dict[str, 
         like = np.zeros((count, *part.shape), np.int64 if part.kind == "categorical" else np.float32)
         found[key] = torch.from_numpy(_like(like, value)).to(agent.algo.device)
     return found
-
-
-def _with_classes(stoch: np.ndarray, classes: Mapping[int, Any] | np.ndarray) -> np.ndarray:
-    """Return z ``[B, S, C]`` with other classes."""
-    count = stoch.shape[-1]
-    if count == 1:
-        raise DataError("the latents of this world model are numbers, without classes: replace stoch instead.")
-    index = stoch.argmax(-1)  # [B, S]
-    for latent, value in classes.items() if isinstance(classes, Mapping) else [(slice(None), classes)]:
-        index[:, latent] = value
-    hot: np.ndarray = np.eye(count, dtype=np.float32)[index]
-    return hot
 
 
 def _like(old: np.ndarray, new: Any) -> np.ndarray:
@@ -245,7 +280,7 @@ def latent_of(world: WorldModel, state: ModelState) -> Latent:
     return Latent(torch.from_numpy(state.deter).to(like.deter), torch.from_numpy(state.stoch).to(like.stoch))
 
 
-def _actions(agent: Agent, actions: Any, count: int) -> Tensor:
+def given_actions(agent: Agent, actions: Any, count: int) -> Tensor:
     """Return actions ``[T, A]`` or ``[B, T, A]`` as ``[B, T, A]`` on the agent's device."""
     width = agent.action_spec.width
     flat = actions if isinstance(actions, Tensor) else torch.from_numpy(np.array(actions, np.float32))

@@ -68,43 +68,37 @@ def load(
     """
     folder = RunFolder.at(fetched(run))
     with trusting(trust):
-        return _loaded(folder, env, algo, checkpoint, device)
-
-
-def _loaded(
-    folder: RunFolder, env: EnvLike | None, algo: AlgorithmConfig | None, checkpoint: Path | str | None, device: str
-) -> Agent:
-    env = own_factory(folder.path, env, algo)
-    config = saved_config(folder.path, env, algo)
-    if isinstance(env, gymnasium.Env):  # it is made already
-        config = config.merge({"env.kwargs": {}})
-    checkpoints = Checkpoints(folder.checkpoints)
-    path = checkpoints.select(checkpoint)
-    factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), env)
-    alone = config.env.id == NO_ENV
-    recorded = spaces_of(folder) if alone else None
-    if isinstance(env, str):
-        if not alone and env.rpartition(":")[2] != config.env.id.rpartition(":")[2]:
-            raise RunError(
-                f"{folder.path} was trained in {config.env.id}, not in {env}. Leave env out, or pass a function that "
-                "makes the environment."
-            )
-        config = config.merge({"env.id": env})  # perhaps with the module that registers it
-    elif alone and factory is None:
-        if recorded is None:
-            raise RunError(
-                f"{folder.path} was trained on {config.data.path} alone, without an environment. Pass one to act in: "
-                "--env ID, or reverie.load(run, env=...)."
-            )
-        factory = functools.partial(Placeholder, *recorded, folder.path)
-        config = config.merge({"env.restarts": 0})  # its error is to be shown, not tried again
-    with _example(config, factory) as flat:
-        check_spec(folder, signature(flat.obs_spec, flat.action_spec), bounds=not alone)
-        if recorded is not None and env is not None:
-            compare_actions(recorded[1], flat.action_spec)
-        learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
-        checkpoints.load(path, {"algo": learner})
-        return Agent(config, learner, flat, factory, folder.path, path, step_of(path))
+        env = own_factory(folder.path, env, algo)
+        config = saved_config(folder.path, env, algo)
+        if isinstance(env, gymnasium.Env):  # it is made already
+            config = config.merge({"env.kwargs": {}})
+        checkpoints = Checkpoints(folder.checkpoints)
+        path = checkpoints.select(checkpoint)
+        factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), env)
+        alone = config.env.id == NO_ENV
+        recorded = spaces_of(folder) if alone else None
+        if isinstance(env, str):
+            if not alone and env.rpartition(":")[2] != config.env.id.rpartition(":")[2]:
+                raise RunError(
+                    f"{folder.path} was trained in {config.env.id}, not in {env}. Leave env out, or pass a function "
+                    "that makes the environment."
+                )
+            config = config.merge({"env.id": env})  # perhaps with the module that registers it
+        elif alone and factory is None:
+            if recorded is None:
+                raise RunError(
+                    f"{folder.path} was trained on {config.data.path} alone, without an environment. Pass one to act "
+                    "in: --env ID, or reverie.load(run, env=...)."
+                )
+            factory = functools.partial(Placeholder, *recorded, folder.path)
+            config = config.merge({"env.restarts": 0})  # its error is to be shown, not tried again
+        with _example(config, factory) as flat:
+            check_spec(folder, signature(flat.obs_spec, flat.action_spec), bounds=not alone)
+            if recorded is not None and env is not None:
+                compare_actions(recorded[1], flat.action_spec)
+            learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
+            checkpoints.load(path, {"algo": learner})
+            return Agent(config, learner, flat, factory, folder.path, path, step_of(path))
 
 
 def compare_actions(recorded: Space, action: ActionSpec) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from reverie.core.errors import DataError
 from reverie.core.images import ImageOptions, latest, rgb
+from reverie.core.spaces import follow, leaves_of
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import FlatEnv, codec_of
@@ -49,7 +50,7 @@ class Observer:
         self._options = ImageOptions(spec, config.resize, config.grayscale)
         self.spec: ObsSpec = flat.obs_spec
         self.single: ObsSpec = self._options.spec
-        """What :meth:`frame` returns: ``spec`` before frames are stacked."""
+        """``spec`` before frames are stacked."""
 
     def given(self, env: gymnasium.Env[Any, Any], obs: Any) -> Any:
         """Return what the agent must be given for ``obs``, the latest observation of ``env``: a frame too if needed."""
@@ -97,22 +98,18 @@ class Observer:
         self, obs: Any, stack: FrameStack | None, first: bool, mask: Any = None, last: bool = False
     ) -> FlatObs:
         """Convert one observation to flat arrays; ``mask`` and ``last`` as in :meth:`readable`."""
-        flat = self.frame(obs, mask, last)
+        flat: FlatObs = {}
+        if self._codec is not None:
+            flat = self._codec(self.readable(obs["observation"] if self._drawn else obs, mask, last))
+        if self._drawn:
+            flat["image"] = rgb(np.asarray(obs["image"]))
+        flat = self._options(flat)
         if stack is not None:
             flat = stack(flat, first)
         for key, part in self.spec.items():
             if flat[key].shape != part.shape:
                 raise DataError(f"observation '{key}' has shape {flat[key].shape}: expected {part.shape}.")
         return flat
-
-    def frame(self, obs: Any, mask: Any = None, last: bool = False) -> FlatObs:
-        """Convert one observation, without the ones before it."""
-        flat: FlatObs = {}
-        if self._codec is not None:
-            flat = self._codec(self.readable(obs["observation"] if self._drawn else obs, mask, last))
-        if self._drawn:
-            flat["image"] = rgb(np.asarray(obs["image"]))
-        return self._options(flat)
 
     def origin(self, key: str) -> dict[str, Any]:
         """Return where an observation comes from: its ``path`` and ``space`` in the environment; and its ``resize``."""
@@ -157,20 +154,15 @@ def _own_wrappers(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], spaces.Space
 
 def _count(space: spaces.Space[Any], obs: Any) -> int | None:
     """Return how many observations of ``space`` a batch holds, by its first part whose shape tells; None for one."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        keys: Any = space if isinstance(space, spaces.Dict) else range(len(space))
-        if not isinstance(obs, Mapping if isinstance(space, spaces.Dict) else tuple | list):
-            return None
-        held = obs if isinstance(obs, Mapping) else range(len(obs))
-        plain = (key for key in keys if key in held and _is_plain(space[key]))
-        return next((_count(space[key], obs[key]) for key in plain), None)
-    if isinstance(space, spaces.Text):
-        return None if isinstance(obs, str) else len(obs)
-    array = np.asarray(obs)
-    return int(array.shape[0]) if array.ndim == len(space.shape or ()) + 1 else None
-
-
-def _is_plain(space: spaces.Space[Any]) -> bool:
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        return any(map(_is_plain, space.values() if isinstance(space, spaces.Dict) else space))
-    return not isinstance(space, spaces.Sequence | spaces.Graph | spaces.OneOf)
+    for path, leaf in leaves_of(space):
+        if isinstance(leaf, spaces.Sequence | spaces.Graph | spaces.OneOf):
+            continue
+        try:
+            values = follow(obs, path)
+        except (LookupError, TypeError):  # it is not there
+            continue
+        if isinstance(leaf, spaces.Text):
+            return None if isinstance(values, str) else len(values)
+        array = np.asarray(values)
+        return int(array.shape[0]) if array.ndim == len(leaf.shape or ()) + 1 else None
+    return None

@@ -102,7 +102,7 @@ class Experiment(Trainable):
             updates = self.config.data.estimate_updates
             if which == "test":
                 logger.info(f"estimating the policy's return: {plural(updates, 'update')} of FQE")
-            return cast(Measured, self.estimator.measured(updates))
+            return cast(Measured, self.estimator.estimate(updates))
         if which == "test":
             logger.info(f"evaluating: {plural(self.config.eval_episodes, 'episode')}")
         return self.evaluate(which)

@@ -16,7 +16,6 @@ import struct
 import sys
 import time
 import traceback
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -183,7 +182,9 @@ class Looker:
         self.runs: dict[str, Path] = runs_in(folder)
         self.single: bool = list(self.runs) == ["."]
         self.worker: ThreadPoolExecutor = ThreadPoolExecutor(1, "look")
-        self._agents: OrderedDict[tuple[str, str | None], Agent] = OrderedDict()
+        self._loaded = functools.lru_cache(AGENTS)(
+            lambda run, checkpoint: load(run, **{**self.options, "checkpoint": checkpoint})
+        )
 
     def path(self, name: str) -> Path:
         """Return the folder of a run by the name that the table shows; no other folder can be reached."""
@@ -196,18 +197,12 @@ class Looker:
     def agent(self, name: str, checkpoint: str | None) -> Agent:
         """Return the agent of a run at a checkpoint of its own, or at the newest one."""
         path = self.path(name)
-        known = [one["name"] for one in state(path)["checkpoints"]]
+        checkpoints = Checkpoints(RunFolder(path).checkpoints)
         if checkpoint is None and self.single:
             checkpoint = self.options.get("checkpoint")
-        elif checkpoint is not None and checkpoint not in known:
+        elif checkpoint is not None and checkpoint not in [one.name for one in checkpoints.all()]:
             raise RunError(f"there is no checkpoint {brief(checkpoint)} in this run (any more).")
-        key = name, checkpoint or (known[-1] if known else None)
-        if key not in self._agents:
-            self._agents[key] = load(path, **{**self.options, "checkpoint": checkpoint})
-            if len(self._agents) > AGENTS:
-                self._agents.popitem(last=False)
-        self._agents.move_to_end(key)
-        return self._agents[key]
+        return self._loaded(path, checkpoints.select(checkpoint))
 
 
 Pictures = list[tuple[Any, bytes]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,17 +15,17 @@ from torch import Tensor
 
 from reverie.agent.agent import Agent, mode_of
 from reverie.agent.dreaming import error_of, one_hot, unit_of
-from reverie.agent.imagining import ModelState, array
+from reverie.agent.imagining import Mind, ModelState, Said, array, seen_in, with_classes
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
-from reverie.core.protocols import Policy
+from reverie.core.protocols import Env, Policy
 from reverie.core.randomness import RngState, derived_seeds, left_as_found, seed_everything
 from reverie.core.types import Step
-from reverie.look.mind import Mind, Said, Values, with_classes
-from reverie.look.source import Live, Pictures, Recording
+from reverie.look.source import Pictures, Recording, action_names, live
+from reverie.look.values import values_of
 from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent
-from reverie.run.collect import executed, initial_state
+from reverie.run.collect import executed
 
 CONTEXT = 5
 """Rows that the model sees at first, before it dreams."""
@@ -107,12 +108,12 @@ class Session:
     Methods that change rows return the number of the first row that they changed.
     """
 
-    def __init__(self, agent: Agent, *, seed: int | None = None, source: Live | Recording | None = None) -> None:
+    def __init__(self, agent: Agent, *, seed: int | None = None, source: Recording | None = None) -> None:
         """Begin an episode. EnvError if the environment cannot be made.
 
         ``seed`` None: the first one of the run's final evaluation. ``source`` None: the agent's environment.
         """
-        self.source: Live | Recording = Live(agent) if source is None else source
+        self.source: Env | Recording = live(agent) if source is None else source
         self.mode = "mode"
         self._learn_to_know(agent)
         self.pictures: Pictures = Pictures(agent, None if self.mind is None else self.mind.keys)
@@ -120,14 +121,9 @@ class Session:
         self.start(self.seed)
 
     def _learn_to_know(self, agent: Agent) -> None:
-        self.agent = agent
+        self.agent: Agent = agent
         self.mind: Mind | None = Mind(agent) if getattr(agent.algo, "world", None) is not None else None
-        self.values: Values | None = Values(agent) if self.mind is None else None
-        self.policy: Policy[Any] = agent.algo.policy if self.values is None else self.values.policy
-
-    def _beginning(self) -> Any:
-        """Return the policy's state before the first row."""
-        return initial_state(self.policy, 1, self.agent.config.explored(self.agent.step))
+        self.policy: Policy[Any] = agent.algo.policy
 
     def close(self) -> None:
         """Close the environments."""
@@ -158,7 +154,7 @@ class Session:
         at = len(line.real) - 1 if at is None else self._row(at, line.real)
         if line.real[at].facts["last"]:
             raise DataError("the episode is over at this row: start another one, or go on dreaming.")
-        recorded = self.source.action(at)
+        recorded = self.source.batch.action[:, at] if isinstance(self.source, Recording) else None
         follows = line.actions[at] if at < len(line.actions) else line.real[at].proposed
         chosen = follows if recorded is None else recorded
         if action is not None:
@@ -170,7 +166,7 @@ class Session:
             del line.actions[at:], line.dream[at + 1 :]
         with self.luck():
             self._catch_up(at)
-            step = self.source.step(at, executed(chosen, line.real[at].step))
+            step = self.source.step(executed(chosen, line.real[at].step))
             line.actions[at:] = [chosen, *line.actions[at + 1 :]]
             self._happen(step)
         return at + 1
@@ -178,14 +174,15 @@ class Session:
     def _happen(self, step: Step) -> None:
         """Add a row; the policy acts on it, and the model sees or imagines it."""
         line, real = self.line, self.line.real
-        state = self.policy.override(real[-1].state, line.actions[len(real) - 1]) if real else self._beginning()
-        real.append(self._met(step, state, self.pictures.real(self.source.env, step.obs)))
+        taken = line.actions[len(real) - 1] if real else None
+        state = self.agent.initial_state(1) if taken is None else self.policy.override(real[-1].state, taken)
+        real.append(self._met(step, state, self.pictures.real(self.source, step.obs)))
         if self.mind is not None and len(line.dream) < len(real):
             self._extend()
 
     def _met(self, step: Step, state: Any, picture: bytes | None) -> Happened:
         """Let the agent meet a row: it acts, values and is surprised."""
-        proposed, state = self.policy.act(step, state, mode_of(self.mode))
+        proposed, after = self.policy.act(step, state, mode_of(self.mode))
         facts: dict[str, Any] = {"reward": float(step.reward[0]), "last": bool(step.is_last[0])}
         facts["terminal"] = bool(step.is_terminal[0])
         facts["numbers"] = {
@@ -193,12 +190,12 @@ class Session:
         }
         seen = None
         if self.mind is not None:
-            seen = self._single(self.mind.say([state.latent]))[0]
+            seen = self._single(self.mind.say([after.latent]))[0]
             facts |= {"value": float(seen[f"{INSIDE}value"]), "policy": seen["policy"].tolist()}
-            facts |= self.mind.divergence(step, state)
-        elif self.values is not None:
-            facts |= self.values.of(proposed)
-        return Happened(step, state, executed(proposed, step), picture, facts, seen)
+            facts |= self.mind.divergence(step, after)
+        else:
+            facts |= values_of(self.agent, step, state, after, proposed)
+        return Happened(step, after, executed(proposed, step), picture, facts, seen)
 
     def _catch_up(self, at: int) -> None:
         """Bring the environment to row ``at``: after the past was changed, by the same seed and actions."""
@@ -206,7 +203,7 @@ class Session:
             return
         step = self.source.reset(self.seed)
         for number in range(at):
-            step = self.source.step(number, executed(self.line.actions[number], step))
+            step = self.source.step(executed(self.line.actions[number], step))
         if not all(torch.equal(value, step.obs[key]) for key, value in self.line.real[at].step.obs.items()):
             raise EnvError(
                 "the environment does not come to this row again: the same seed and actions lead elsewhere. "
@@ -230,18 +227,11 @@ class Session:
 
         ``action`` ``[A]`` of the first step; None: the policy acts in the dream.
         """
-        mind, line = self._mind(), self.line
-        at, steps = self._row(at, line.dream), self._count(steps, 1, LONGEST)
-        first = None if action is None else self._flat(action)
+        at, steps = self._row(at, self.line.dream), self._count(steps, 1, LONGEST)
+        first = [] if action is None else [self._flat(action)]
         self._forget(at)
-
-        def choose(number: int, latent: Latent) -> Tensor:
-            return mind.act(latent, self.mode) if number or first is None else first.to(latent.deter.device)
-
-        with self.dreaming():
-            latents, actions = mind.imagine(line.dream[at].latent, steps, choose, line.held)
-            line.actions += [action.cpu() for action in actions]
-            line.dream += self._dreamt(latents)
+        self.line.actions += first
+        self._imagine(steps)
         return at + 1
 
     def see(self, rows: int) -> int:
@@ -271,11 +261,16 @@ class Session:
         self._imagine(1)
 
     def _imagine(self, steps: int) -> None:
-        """Add imagined rows under the actions that were taken."""
-        line, mind, before = self.line, self._mind(), self.line.dream[-1].latent
-        taken = [action.to(before.deter.device) for action in line.actions[len(line.dream) - 1 :]]
+        """Add imagined rows under the actions that were taken; after these the policy acts."""
+        line, mind, at, mode = self.line, self._mind(), len(self.line.dream) - 1, mode_of(self.mode)
+        taken = line.actions[at:]
+
+        def choose(number: int, latent: Latent) -> Tensor:
+            return taken[number].to(latent.deter.device) if number < len(taken) else mind.act(latent, mode)
+
         with self.dreaming():
-            latents, _ = mind.imagine(before, steps, lambda number, _: taken[number], line.held)
+            latents, actions = mind.imagine(line.dream[at].latent, steps, choose, line.held)
+            line.actions += [action.cpu() for action in actions[len(taken) :]]
             line.dream += self._dreamt(latents)
 
     def _dreamt(self, latents: list[Latent]) -> list[Dreamt]:
@@ -296,7 +291,7 @@ class Session:
         start = line.dream[at].latent.map(lambda x: x.expand(count, *x.shape[1:]))
 
         def choose(number: int, latent: Latent) -> Tensor:
-            return firsts.to(latent.deter.device) if firsts is not None and not number else mind.act(latent, "sample")
+            return firsts.to(latent.deter.device) if firsts is not None and not number else mind.act(latent, "explore")
 
         with self.dreaming():
             latents, actions = mind.imagine(start, steps, choose, line.held)
@@ -342,14 +337,13 @@ class Session:
         latent = self._count(latent, 0, latents - 1)
         value = self._count(value, 0, classes - 1) if classes > 1 else float(value)
         line.edits.append((at, old, line.context, dict(line.held)))
+        stoch = old.latent.stoch.clone()
         if classes > 1:
-            changed = with_classes(old.latent, {latent: int(value)})
+            stoch = with_classes(stoch, {latent: value})
             line.held |= {latent: int(value)} if keep else {}
         else:
-            stoch = old.latent.stoch.clone()
             stoch[:, latent] = value
-            changed = old.latent._replace(stoch=stoch)
-        line.dream[at] = replace(self._dreamt([changed])[0], how="edited")
+        line.dream[at] = replace(self._dreamt([old.latent._replace(stoch=stoch)])[0], how="edited")
         line.context = min(line.context, at + 1)
         self._dream_again(at + 1)
         return at
@@ -388,8 +382,7 @@ class Session:
         if at < len(self.line.real):
             happened = {key: values[0].numpy() for key, values in self.line.real[at].step.obs.items()}
         needed = {key for parts in probe.given.values() for key in parts}
-        dreamt = {key: row.said[dreamt_name(key)] for key in self._numbers() if dreamt_name(key) in row.said}
-        given = {key: values for key, values in (dreamt | happened).items() if key in needed}
+        given = {key: x for key, x in (seen_in(row.said, self._numbers()) | happened).items() if key in needed}
         found: dict[str, dict[str, Any]] = {key: {} for key in probe.parts}
         state = ModelState(array(row.latent.deter), array(row.latent.stoch))
         for key, (values, *_) in self.agent.probe(state, given).items():
@@ -422,7 +415,7 @@ class Session:
         self._learn_to_know(agent)
         line.edits, line.held = [], {}
         with luck():
-            state = self._beginning()
+            state = agent.initial_state(1)
             for number, one in enumerate(line.real[:rows]):
                 line.real[number] = self._met(one.step, state, one.picture)
                 if number < len(line.actions):
@@ -432,18 +425,25 @@ class Session:
 
     # ------------------------------------------------------------------ what the page is told
 
+    @functools.cached_property
+    def action_names(self) -> list[str]:
+        """The names of discrete actions, if the environment has them."""
+        return action_names(self.agent)
+
     def about(self) -> dict[str, Any]:
         """Return what does not change from row to row."""
         agent, spec = self.agent, self.agent.action_spec
         numbers = [(key, part) for key, part in sorted(spec.parts.items()) if part.kind == "continuous"]
         found: dict[str, Any] = {"algorithm": agent.config.algo.algorithm, "checkpoint": agent.checkpoint.name}
-        found |= {"step": agent.step, "env": self.source.name, "seed": self.seed, "fps": agent.frames_per_second}
+        recorded = self.source if isinstance(self.source, Recording) else None
+        found |= {"step": agent.step, "env": recorded.name if recorded else agent.config.env.id, "seed": self.seed}
         found |= {
             "choices": [{"name": key, "start": cut.start, "stop": cut.stop} for key, cut in spec.choices()],
             "continuous": [{"name": k, "low": x.low, "high": x.high, "size": x.size} for k, x in numbers],
             "width": spec.width,
-            "names": self.source.action_names,
-            "recorded": isinstance(self.source, Recording),
+            "fps": agent.frames_per_second,
+            "names": [] if recorded else self.action_names,
+            "recorded": recorded is not None,
             "units": {dreamt_name(key): unit_of(dreamt_name(key), part) for key, part in agent.obs_spec.items()},
             "dreams": self.mind is not None,
             "horizon": getattr(agent.config.algo, "horizon", None),
@@ -474,7 +474,7 @@ class Session:
 
     def _facts(self, row: Dreamt) -> dict[str, Any]:
         said = row.said
-        numbers = {key: said[dreamt_name(key)] for key in self._numbers() if dreamt_name(key) in said}
+        numbers = seen_in(said, self._numbers())
         return {
             "how": row.how,
             "value": said[f"{INSIDE}value"],
