@@ -152,10 +152,10 @@ def feed_weights(feed: Feed) -> dict[str, float]:
 
 def reduced(rank: int, place: str) -> list[dict[str, float]]:
     """Processor seconds of all-reduces between two processes by their size."""
-    from reverie.scale.ranks import join
+    from reverie.scale.ranks import Group
 
     torch.set_num_threads(1)
-    group = join("cpu", torch.distributed.FileStore(place, 2), rank, 2)
+    group = Group.join("cpu", torch.distributed.FileStore(place, 2), rank, 2)
     rows = []
     for size in (10_000, 100_000, 1_000_000, 10_000_000):
         x = torch.randn(size)

@@ -232,7 +232,8 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
     from reverie import cli
     from reverie.agent import estimate as estimation
     from reverie.agent import extract, loading
-    from reverie.cli import agent, check, data, runs, train
+    from reverie.cli import check, train
+    from reverie.cli import parse as parsing
     from reverie.cli.parse import parse
     from reverie.experiment import bench
 
@@ -250,7 +251,7 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(train, "at_its_run", lambda said, named: said)  # there is no such run
     entry = sys.modules[cli.main.__module__]
     monkeypatch.setattr(entry, "here", lambda command, words: [re.sub(r"^\w+:/+\S+", "there", x) for x in words])
-    for module in (agent, check, data, runs):
+    for module in (check, parsing):
         monkeypatch.setattr(module, "parse", only_read)
     monkeypatch.chdir(tmp_path)  # where the pages' own files are
     monkeypatch.syspath_prepend(str(tmp_path))

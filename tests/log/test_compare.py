@@ -11,7 +11,7 @@ from PIL import Image
 from reverie.cli import main
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.aggregate import read_contender
-from reverie.scale.seeds import SeedRun, SeedsFolder, write_seeds
+from reverie.scale.seeds import SeedRun, write_seeds
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_runs_on_data_are_scored_in_an_environment_whatever_their_data(env, grou
         if env != "none":
             (run.run / "eval.json").write_text(json.dumps({"env_steps": 9, "score": {"mean": 5.0}}))
         run.state = "finished"
-        write_seeds(config, SeedsFolder(path), [run])
+        write_seeds(config, path, [run])
         found = read_contender(path)
         assert (found.scores.tolist(), found.measured) == ([5.0], group.replace("DATA", data))
 

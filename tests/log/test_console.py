@@ -8,13 +8,15 @@ import pytest
 from logs import logged
 from rich.console import Console
 
-from reverie.log.console import Board, Lane, LiveSink, Pace, PlainSink, Tail, console_sink, short, span
+from reverie.log.console import Board, ConsoleSink, Lane, Pace, Tail, short, span
 
 
 @dataclass
 class Clock:
-    """The three numbers that a display reads."""
+    """What a display reads."""
 
+    length: int = 1000
+    unit: str = "steps"
     position: int = 0
     updates: int = 0
     seconds: float = 0.0
@@ -37,8 +39,7 @@ VALUES = {"episode/score": 21.5, "loss/dyn": 1.25, "loss/policy": -0.0101, "trai
 
 def test_lines_are_aligned_and_hold_what_matters():
     stream, clock = io.StringIO(), Clock()
-    sink = console_sink(clock, 1000, "dreamer_v3 on CartPole-v1", stream)
-    assert isinstance(sink, PlainSink)
+    sink = ConsoleSink(clock, "dreamer_v3 on CartPole-v1", stream)
     for step in (100, 200_000):
         clock.position, clock.updates, clock.seconds = step, step // 2, step / 10
         sink.write(VALUES, step)
@@ -53,7 +54,7 @@ def test_lines_are_aligned_and_hold_what_matters():
 
 def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations():
     stream, now = io.StringIO(), [0.0]
-    sink = PlainSink(Clock(), 1000, "t", stream, now=lambda: now[0])
+    sink = ConsoleSink(Clock(), "t", stream, now=lambda: now[0])
     for step in range(25):  # an entry each 5 s
         now[0] = 5.0 * step
         sink.write({"loss/critic": float(step), "loss/actor": 1.0}, step)
@@ -68,10 +69,9 @@ def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations():
 
 def test_terminal_gets_a_panel():
     clock = Clock(position=250, updates=125)
-    sink = console_sink(clock, 1000, "dreamer_v3 on CartPole-v1", Terminal())
-    assert isinstance(sink, LiveSink)
+    sink = ConsoleSink(clock, "dreamer_v3 on CartPole-v1", Terminal())
     sink.write(VALUES | {"episode/length": 21.5, "eval/score": 99.0}, 250)
-    text = screen(sink)
+    text = screen(sink.panel())
     sink.close()
     for piece in ("dreamer_v3 on CartPole-v1", "25%", "250 / 1,000", "21.5", "99", "policy", "-0.010", "125", "left"):
         assert piece in text
@@ -79,7 +79,7 @@ def test_terminal_gets_a_panel():
 
 def test_pace_knows_rate_and_time_left():
     clock, now = Clock(), [0.0]
-    pace = Pace(clock, 1000, lambda: now[0])
+    pace = Pace(clock, lambda: now[0])
     assert pace.left() == "-"
     now[0], clock.position = 9.0, 1  # what the first step took, environments and kernels were made in
     assert pace.left() == "-"
@@ -175,7 +175,7 @@ def test_a_terminal_shows_a_line_for_each(tmp_path, width):
     lanes = [Lane("seed 0", tmp_path / "a", 15_000), Lane("seed 1", tmp_path / "b", 15_000)]
     lanes[0].begin()
     board = Board(lanes, "td3 on Pendulum-v1", Terminal())
-    lines = screen(board, width).splitlines()
+    lines = screen(board.panel(), width).splitlines()
     assert all(len(line) <= width for line in lines)
     (first,) = (line for line in lines if "seed 0" in line)
     assert all(piece in first for piece in ("42%", "6,300 / 15,000", "-312.4", "-250.1"))
@@ -183,8 +183,8 @@ def test_a_terminal_shows_a_line_for_each(tmp_path, width):
     entry(tmp_path / "a", 7_500)
     board.last -= 2.0
     board.update()
-    assert "7,500" in screen(board, width)
+    assert "7,500" in screen(board.panel(), width)
     lanes[0].state = "stopped"
     board.changed(lanes[0])
     board.close()
-    assert "stopped" in next(line for line in screen(board, width).splitlines() if "seed 0" in line)
+    assert "stopped" in next(line for line in screen(board.panel(), width).splitlines() if "seed 0" in line)

@@ -15,7 +15,7 @@ import pytest
 import reverie
 from reverie.core.errors import RunError
 from reverie.log import trackers
-from reverie.log.sinks import Outputs, VideoSink
+from reverie.log.sinks import Guarded, Outputs, VideoSink
 from reverie.log.trackers import MlflowSink, WandbSink
 from reverie.run.checkpoint import export
 
@@ -97,13 +97,15 @@ def test_weights_and_biases_gets_a_run_folder_at_the_end(run, wandb, trained, up
 
 
 def test_training_goes_on_when_weights_and_biases_has_died(run, wandb, said):
-    sink = WandbSink(replace(run), None)
-
+    sink = Guarded(WandbSink(replace(run), None), "Weights & Biases", Exception)
     wandb.run.log.side_effect = wandb.run.finish.side_effect = ConnectionError("Connection lost")
     for step in range(3):
         sink.write(VALUES, step)
     sink.close()
-    assert said == ["Weights & Biases: Connection lost. Training continues without it; metrics.jsonl has every entry"]
+    assert said == [
+        "Weights & Biases cannot write: Connection lost. The run continues; later entries go to it",
+        "closing Weights & Biases failed: Connection lost",
+    ]
 
 
 def test_mlflow_gets_numbers_settings_and_videos(run, mlflow):

@@ -29,9 +29,9 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.log.metrics import JsonlSink
 from reverie.run import signals as run_signals
 from reverie.run.folder import RunFolder
-from reverie.run.signals import Interrupt
+from reverie.run.signals import Interrupt, collected
 from reverie.scale import seeds as module
-from reverie.scale.seeds import Child, SeedsFolder, collected_signals, verdict
+from reverie.scale.seeds import Child, verdict
 from reverie.scale.seeds import train_seeds_of as train_seeds
 from tiny import SETTINGS
 
@@ -374,13 +374,13 @@ def test_a_seed_that_was_stopped_ends_as_the_run_that_it_would_be_alone(
     args = ["train", "dreamer_v3", "--config", tiny, "--env", "slow_env_module:Slow-v0", "--run", "all"]
     args += ["--seeds", "4,", "--schedule.log-every", "10"]
     parent = subprocess.Popen([sys.executable, "-m", "reverie", *args], stdout=subprocess.PIPE, text=True)
-    folder, run = SeedsFolder(Path("all")), Path("all/seed-4")
+    run = Path("all/seed-4")
     until(lambda: (metrics := RunFolder(run).metrics).exists() and metrics.read_text())
     parent.send_signal(signal.SIGTERM)
     out, _ = parent.communicate(timeout=300)
     assert parent.returncode == 143, out
     assert "SIGTERM: the running seeds finish their iteration, then save" in out
-    assert [run["state"] for run in read(folder.aggregate)["runs"]] == ["stopped"]
+    assert [run["state"] for run in read(Path("all/aggregate.json"))["runs"]] == ["stopped"]
     assert list((run / "checkpoints").glob("step-*"))
     assert "interrupted at env step" in Path("all/seed-4.log").read_text()
     (elsewhere / "slow").unlink()
@@ -462,7 +462,7 @@ def test_a_hangup_counts_once_and_not_where_it_is_to_be_ignored(ignored: bool) -
             os.kill(os.getpid(), signal.SIGHUP)
             os.kill(os.getpid(), signal.SIGHUP)
             assert interrupt.received == (None if ignored else signal.SIGHUP)
-        with collected_signals() as got:
+        with collected() as got:
             os.kill(os.getpid(), signal.SIGHUP)
             os.kill(os.getpid(), signal.SIGHUP)
             assert got == ([] if ignored else [signal.SIGHUP])

@@ -26,8 +26,9 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import ReplayConfig
 from reverie.replay.replay import Replay
 from reverie.run.collect import EpisodeStats
+from reverie.scale.actor_processes import Child
 from reverie.scale.actor_replays import Lanes
-from reverie.scale.wire import Board, Failure, Over, Wire, acting, adopt, packed
+from reverie.scale.wire import Board, Failure, Over, Port, acting, adopt, packed
 from reverie.store.store import Store
 from tiny import CONFIG
 
@@ -145,14 +146,14 @@ def test_without_bound_the_learner_never_waits_once_it_has_begun() -> None:
 # ---------------------------------------------------------------- what arrives
 
 
-def wire() -> Wire:
+def wire() -> Child:
     columns = {"action": Column((1,), "float32"), "reward": Column((), "float32")}
-    return Wire(multiprocessing.get_context("spawn"), columns, 2)
+    return Child(multiprocessing.get_context("spawn"), columns, 2)
 
 
 def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
     line = wire()
-    port = line.port.open()
+    port = Port(*line.port)
     for number in range(line.slots + 3):
         room = port.room()
         room["reward"][:, :3] = number

@@ -18,7 +18,7 @@ from reverie.core.discover import algorithm_name  # noqa: E402
 from reverie.core.learners import averaged, joined  # noqa: E402
 from reverie.core.types import Step  # noqa: E402
 from reverie.nn.optim import Adam  # noqa: E402
-from reverie.scale.ranks import join  # noqa: E402
+from reverie.scale.ranks import Group  # noqa: E402
 
 UPDATES = 4
 EPS = 1e-2
@@ -130,7 +130,7 @@ def windows_of(rank, recorded):
 
 def main(rank: int, where: str, out: str) -> None:
     torch.set_num_threads(1)
-    group = join("cpu", torch.distributed.FileStore(where, 2), rank, 2)
+    group = Group.join("cpu", torch.distributed.FileStore(where, 2), rank, 2)
     found = {}
     for name, made, make in learners():
         whole, half = made(8), made(4)

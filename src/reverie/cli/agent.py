@@ -6,7 +6,6 @@ import contextlib
 import secrets
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from tyro.conf import Positional, arg
 
 from reverie.cli.main import fail
-from reverie.cli.parse import Reading, Trusting, as_here, parse
+from reverie.cli.parse import Reading, Trusting
 from reverie.cli.show import print_files, print_trouble, score_line
 from reverie.core.errors import ConfigError, plural
 
@@ -51,24 +50,20 @@ class EvalCommand(OfRun):
     """Environment to act in, for an agent that learned from recorded data alone; or the run's own as `module:Id`, where
     only that module registers it."""
 
+    def __call__(self) -> None:
+        from reverie.agent.agent import evaluate_run
+        from reverie.agent.loading import load
 
-def eval_command(args: list[str]) -> int:
-    """Run ``reverie eval``."""
-    said = parse(EvalCommand, args, "eval")
-    from reverie.agent.agent import evaluate_run
-    from reverie.agent.loading import load
-
-    agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
-    print_trouble(agent.algo.device.type)
-    report = evaluate_run(
-        agent, said.episodes, actions=said.mode, video=said.video, seed=said.seed, time_limit=said.time_limit
-    )
-    print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {said.mode}")
-    print(score_line(report.evaluation))
-    if said.video and report.evaluation.frames is None:
-        print("no video: this environment cannot render images")
-    print_files(report.files, said.run)
-    return 0
+        agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
+        print_trouble(agent.algo.device.type)
+        report = evaluate_run(
+            agent, self.episodes, actions=self.mode, video=self.video, seed=self.seed, time_limit=self.time_limit
+        )
+        print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {self.mode}")
+        print(score_line(report.evaluation))
+        if self.video and report.evaluation.frames is None:
+            print("no video: this environment cannot render images")
+        print_files(report.files, self.run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,31 +87,28 @@ class DreamCommand(OfRun):
     any format that can be read, or minari:NAME."""
     reading: Annotated[Reading, arg(name="")] = field(default_factory=Reading)
 
+    def __call__(self) -> None:
+        data = self.reading.of(self.data, "nothing is read, as the agent plays the episodes")
+        from reverie.agent.dreaming import dream
+        from reverie.agent.loading import load
 
-def dream_command(args: list[str]) -> int:
-    """Run ``reverie dream``."""
-    said = parse(DreamCommand, [as_here(word) for word in args], "dream")
-    data = said.reading.of(said.data, "nothing is read, as the agent plays the episodes")
-    from reverie.agent.dreaming import dream
-    from reverie.agent.loading import load
-
-    agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
-    print_trouble(agent.algo.device.type)
-    names = ("context", "horizon", "sequences", "seed")
-    report = dream(agent, actions=said.mode, data=data, **{name: getattr(said, name) for name in names})
-    fewer = f" of {said.sequences} (the others were shorter, or there were no more)"
-    dreams = plural(report.sequences, "dream") + fewer * (report.sequences < said.sequences)
-    steps = plural(len(next(iter(report.errors.values()))), "step")
-    where = f"{said.data or agent.config.env.id}, {agent.checkpoint.name}"
-    print(f"{where}: {dreams}, {steps} each, after {plural(report.context, 'row')} that the model saw")
-    print("error per imagined step; in brackets, the error of repeating the last observed row")
-    trained = getattr(agent.config.algo, "horizon", None)
-    print("" if trained is None else f"(during training, the model imagines only {plural(trained, 'step')} ahead)\n")
-    print(f"{error_table(report.errors, report.repeated)}\n")
-    for key, unit in report.units.items():
-        print(f"  {key}: {unit}")
-    print_files(report.files, said.run)
-    return 0
+        agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
+        print_trouble(agent.algo.device.type)
+        names = ("context", "horizon", "sequences", "seed")
+        report = dream(agent, actions=self.mode, data=data, **{name: getattr(self, name) for name in names})
+        fewer = f" of {self.sequences} (the others were shorter, or there were no more)"
+        dreams = plural(report.sequences, "dream") + fewer * (report.sequences < self.sequences)
+        steps = plural(len(next(iter(report.errors.values()))), "step")
+        where = f"{self.data or agent.config.env.id}, {agent.checkpoint.name}"
+        print(f"{where}: {dreams}, {steps} each, after {plural(report.context, 'row')} that the model saw")
+        print("error per imagined step; in brackets, the error of repeating the last observed row")
+        trained = getattr(agent.config.algo, "horizon", None)
+        ahead = "" if trained is None else f"(during training, the model imagines only {plural(trained, 'step')} ahead)"
+        print(f"{ahead}\n" if ahead else "")
+        print(f"{error_table(report.errors, report.repeated)}\n")
+        for key, unit in report.units.items():
+            print(f"  {key}: {unit}")
+        print_files(report.files, self.run)
 
 
 def error_table(errors: Mapping[str, Any], repeated: Mapping[str, Any]) -> str:
@@ -146,25 +138,21 @@ class ExtractCommand(OfRun):
     """Replace an earlier extraction of that name."""
     reading: Annotated[Reading, arg(name="")] = field(default_factory=Reading)
 
+    def __call__(self) -> None:
+        data = self.reading.of(self.data, "the run's own rows are read as they were written")
+        from reverie.agent.extract import extract
+        from reverie.core.machine import choose_device
 
-def extract_command(args: list[str]) -> int:
-    """Run ``reverie extract``."""
-    said = parse(ExtractCommand, [as_here(word) for word in args], "extract")
-    data = said.reading.of(said.data, "the run's own rows are read as they were written")
-    from reverie.agent.extract import extract
-    from reverie.core.machine import choose_device
-
-    print_trouble(choose_device(said.device).partition(":")[0])
-    names = ("out", "checkpoint", "device", "seed", "overwrite")
-    done = extract(said.run, data=data, **{name: getattr(said, name) for name in names})
-    about = done.manifest
-    size = f"{plural(about['rows'], 'row')} in {plural(about['episodes'], 'episode')}"
-    print(f"{about['checkpoint']} on {about['data']}: {size}")
-    width = max(map(len, about["arrays"]), default=0)
-    for name, one in about["arrays"].items():
-        print(f"  {name:<{width}}  {one['dtype']:<7} {one['shape']!s:<20} {one['unit']}")
-    print(f"  written to {done.path}")
-    return 0
+        print_trouble(choose_device(self.device).partition(":")[0])
+        names = ("out", "checkpoint", "device", "seed", "overwrite")
+        done = extract(self.run, data=data, **{name: getattr(self, name) for name in names})
+        about = done.manifest
+        size = f"{plural(about['rows'], 'row')} in {plural(about['episodes'], 'episode')}"
+        print(f"{about['checkpoint']} on {about['data']}: {size}")
+        width = max(map(len, about["arrays"]), default=0)
+        for name, one in about["arrays"].items():
+            print(f"  {name:<{width}}  {one['dtype']:<7} {one['shape']!s:<20} {one['unit']}")
+        print(f"  written to {done.path}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,21 +173,17 @@ class ExportCommand(OfRun):
     env: str | None = None
     """Environment to act in, for an agent that learned from recorded data alone."""
 
+    def __call__(self) -> None:
+        from reverie.agent.export import export
+        from reverie.agent.loading import load
 
-def export_command(args: list[str]) -> int:
-    """Run ``reverie export``."""
-    said = parse(ExportCommand, args, "export")
-    from reverie.agent.export import export
-    from reverie.agent.loading import load
-
-    agent = load(said.run, env=said.env, checkpoint=said.checkpoint, device=said.device)
-    done = export(agent, said.out, format=said.format, actions=said.mode, batch=said.batch, steps=said.steps)
-    apart = f"; {plural(done.differing, 'step')} differ, by rounding" if done.differing else ""
-    print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {said.mode}")
-    print(f"compared with the agent in {plural(done.steps, 'step')}: differences up to {done.error:.1g}{apart}")
-    print(f"{1e6 * done.seconds:.0f} us a decision; the agent takes {1e6 * done.agent_seconds:.0f} us")
-    print_files({"policy": done.file, "described in": done.about}, said.run)
-    return 0
+        agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
+        done = export(agent, self.out, format=self.format, actions=self.mode, batch=self.batch, steps=self.steps)
+        apart = f"; {plural(done.differing, 'step')} differ, by rounding" if done.differing else ""
+        print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {self.mode}")
+        print(f"compared with the agent in {plural(done.steps, 'step')}: differences up to {done.error:.1g}{apart}")
+        print(f"{1e6 * done.seconds:.0f} us a decision; the agent takes {1e6 * done.agent_seconds:.0f} us")
+        print_files({"policy": done.file, "described in": done.about}, self.run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,25 +210,22 @@ class EstimateCommand(OfRun):
     """Seed of networks and batches. None: derived from that of the run."""
     reading: Annotated[Reading, arg(name="")] = field(default_factory=Reading)
 
+    def __call__(self) -> int:
+        data = self.reading.of(self.data, "the data that the run was trained on are read as they were then")
+        from reverie.agent.estimate import estimate
+        from reverie.core.machine import choose_device  # imports torch
 
-def estimate_command(args: list[str]) -> int:
-    """Run ``reverie estimate``."""
-    said = parse(EstimateCommand, [as_here(word) for word in args], "estimate")
-    data = said.reading.of(said.data, "the data that the run was trained on are read as they were then")
-    from reverie.agent.estimate import estimate
-    from reverie.core.machine import choose_device  # imports torch
-
-    print_trouble(choose_device(said.device).partition(":")[0])
-    names = ("updates", "draws", "discount", "checkpoint", "device", "seed")
-    with Watched() as watch:
-        options = {name: getattr(said, name) for name in names}
-        report = estimate(said.run, data, actions=said.mode, watch=watch, **options)
-    print(f"{said.run}, actions: {said.mode}")
-    print(report.estimate.words())
-    print_files(report.files, said.run)
-    if watch.interrupted:
-        return fail(f"interrupted: the estimate is that after {watch.made:,} of {said.updates:,} updates", 130)
-    return 0
+        print_trouble(choose_device(self.device).partition(":")[0])
+        names = ("updates", "draws", "discount", "checkpoint", "device", "seed")
+        with Watched() as watch:
+            options = {name: getattr(self, name) for name in names}
+            report = estimate(self.run, data, actions=self.mode, watch=watch, **options)
+        print(f"{self.run}, actions: {self.mode}")
+        print(report.estimate.words())
+        print_files(report.files, self.run)
+        if watch.interrupted:
+            return fail(f"interrupted: the estimate is that after {watch.made:,} of {self.updates:,} updates", 130)
+        return 0
 
 
 class Watched(contextlib.ExitStack):
@@ -267,7 +248,7 @@ class Watched(contextlib.ExitStack):
 
     def __call__(self, made: int, updates: int) -> bool:
         """See ``agent/estimate.py: Watch``."""
-        if not self.made and sys.stderr.isatty():  # not before: reading the data has a bar of its own
+        if not self.made:  # not before: reading the data has a bar of its own
             self._advance = self.enter_context(bar("estimating", updates))
         self.made = made
         self._advance(made)
@@ -281,12 +262,13 @@ class Watched(contextlib.ExitStack):
 
 @contextlib.contextmanager
 def bar(what: str, total: int, unit: str = "updates") -> Iterator[Callable[[int], None]]:
-    """Show a progress bar. Yields a function that is called with the number of units made so far."""
+    """Show a progress bar, on a terminal. Yields a function that is called with the number of units made so far."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what, total=total)
         yield lambda made: progress.update(task, completed=made)
 
@@ -304,24 +286,20 @@ class LookCommand(OfRun):
     port: int = 8765
     """Port on this machine; 0 takes any. If it is taken, another one is."""
 
+    def __call__(self) -> None:
+        try:
+            import uvicorn
+        except ImportError as error:
+            raise ConfigError(f"reverie look needs {error.name}: pip install 'reverie-rl[look]'.") from None
+        from reverie.look.server import LARGEST, Looker, app
 
-def look_command(args: list[str]) -> int:
-    """Run ``reverie look``, until Ctrl-C."""
-    said = parse(LookCommand, args, "look")
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise ConfigError(f"reverie look needs {error.name}: pip install 'reverie-rl[look]'.") from None
-    from reverie.look.server import LARGEST, Looker, app
-
-    options = {name: getattr(said, name) for name in ("checkpoint", "device", "env")}
-    looker, token = Looker(said.run, options, said.data), secrets.token_urlsafe(16)
-    listening = listen(said.port)
-    print(f"http://127.0.0.1:{listening.getsockname()[1]}/{token}/", flush=True)
-    print("Open this link in a browser on this machine. Who has it can use the page. Ctrl-C ends.", flush=True)
-    config = uvicorn.Config(app(looker, token), log_level="warning", ws_max_size=LARGEST, access_log=False)
-    uvicorn.Server(config).run([listening])
-    return 0
+        options = {name: getattr(self, name) for name in ("checkpoint", "device", "env")}
+        looker, token = Looker(self.run, options, self.data), secrets.token_urlsafe(16)
+        listening = listen(self.port)
+        print(f"http://127.0.0.1:{listening.getsockname()[1]}/{token}/", flush=True)
+        print("Open this link in a browser on this machine. Who has it can use the page. Ctrl-C ends.", flush=True)
+        config = uvicorn.Config(app(looker, token), log_level="warning", ws_max_size=LARGEST, access_log=False)
+        uvicorn.Server(config).run([listening])
 
 
 def listen(port: int) -> socket.socket:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli.parse import parse
 from reverie.cli.show import print_sections, print_trouble
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError, plural
@@ -67,28 +66,24 @@ class BenchCommand:
         """Whether a shape was given in place of an environment."""
         return bool(self.image) or self.vector is not None
 
+    def __call__(self) -> None:
+        config = settings(self)
+        report = measured(self, config)
+        print_sections({"learner": learner_lines(report), "machine": machine_lines(report), "a run": run_lines(report)})
+        if self.json is not None:
+            from reverie.core.files import write_json, writing
+
+            values = {"reverie": version(), **asdict(report), "share": report.share, "settings": config.to_dict()}
+            values["forecast"]["hours"] = report.forecast.hours
+            with writing(self.json):
+                write_json(self.json, values)
+
 
 def numbers(text: str, name: str, meaning: str) -> tuple[int, ...]:
     """Parse ``64x64x3`` as numbers, as many as ``meaning`` names; ConfigError if it is not written like that."""
     if not re.fullmatch("x".join([r"[1-9]\d*"] * (meaning.count(" x ") + 1)), text):
         raise ConfigError(f"{name} = '{text}': expected {meaning}.")
     return tuple(map(int, text.split("x")))
-
-
-def bench_command(args: list[str]) -> int:
-    """Parse ``args``, measure, and print."""
-    said = parse(BenchCommand, args, "bench")
-    config = settings(said)
-    report = measured(said, config)
-    print_sections({"learner": learner_lines(report), "machine": machine_lines(report), "a run": run_lines(report)})
-    if said.json is not None:
-        from reverie.core.files import write_json, writing
-
-        values = {"reverie": version(), **asdict(report), "share": report.share, "settings": config.to_dict()}
-        values["forecast"]["hours"] = report.forecast.hours
-        with writing(said.json):
-            write_json(said.json, values)
-    return 0
 
 
 def settings(said: BenchCommand) -> ExperimentConfig:

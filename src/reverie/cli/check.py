@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import textwrap
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from shutil import get_terminal_size
@@ -69,8 +67,7 @@ def check_env_command(args: list[str]) -> int:
     said = parse(CheckEnvCommand, args, "check-env", default=usual)
     print(f"checking {said.id} ...", flush=True)
     options = {name: getattr(said, name) for name in ("algorithm", "config", "steps", "worker", "forecast")}
-    with ExitStack() as stack:
-        watch = stack.enter_context(bar("playing", said.steps, "steps")) if sys.stderr.isatty() else id
+    with bar("playing", said.steps, "steps") as watch:
         report = check_env(said.id, env_options=said.env.merge({"id": said.id}), watch=watch, **options)
     print_report(report, said.env)
     if report.algorithm:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 
 from reverie.cli.agent import OfRun
 from reverie.cli.main import fail
-from reverie.cli.parse import Reading, Trusting, as_here, parse
+from reverie.cli.parse import Command, Reading, Trusting, call
 from reverie.cli.show import print_sections
 from reverie.core.errors import ConfigError, did_you_mean, plural
 
@@ -39,11 +39,9 @@ class Source(Trusting, Reading):
 
     def open(self) -> Reader:
         """Open the dataset."""
-        from reverie.datasets.dataset import DatasetConfig
         from reverie.datasets.detect import open_reader
 
-        reading = {field.name: getattr(self, field.name) for field in fields(Reading)}
-        return open_reader(self.path, DatasetConfig(**reading))
+        return open_reader(self.path, self.of(self.path, ""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +50,28 @@ class InfoCommand(Source):
 
     plot: Path | None = None
     """Draw returns and lengths of the episodes and the distribution of actions to this PNG file."""
+
+    def __call__(self) -> None:
+        from reverie.datasets.dataset import shown
+        from reverie.datasets.own_store import StoreReader
+        from reverie.datasets.summary import summarise
+
+        with self.open() as reader:
+            about = reader.about()
+            with shown(f"reading {reader.path.name}", reader.rows()) as counted:
+                summary = summarise(counted(reader.as_recorded()), about.action)
+            print_sections(dataset_sections(reader, about, summary))
+            if isinstance(reader, StoreReader):
+                print_sections(store_sections(reader.store))
+        if (png := self.plot) is not None:
+            from reverie.core.files import writing
+            from reverie.log.plot import dataset_plot
+
+            uses = {use.name: use.counts for use in summary.actions if use.counts.size}
+            ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}
+            with writing(png):
+                dataset_plot(png, summary.scores, summary.lengths, uses, ranges, reader.path.name)
+            print(f"  plot: {png}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +85,33 @@ class ValidateCommand(Source):
     replay: int = 3
     """Number of episodes to replay in the environment that the data name, to compare, if the data hold their seeds."""
 
+    def __call__(self) -> int:
+        from reverie.datasets.convert import good, write
+        from reverie.datasets.own_store import StoreReader
+        from reverie.datasets.validate import validate
+        from reverie.datasets.writers import check_target
+
+        with self.open() as reader:
+            if self.quarantine is not None:
+                check_target(self.quarantine, self.to)
+            damaged = reader.store.damaged() if isinstance(reader, StoreReader) else []
+            report = validate(reader, self.replay)
+            for line in damaged:
+                print(f"damaged  {line}")
+            for finding in report.findings.values():
+                print(f"wrong    {finding}")
+            for remark in report.remarks[:SHOWN]:
+                print(f"remark   {remark}")
+            sound = report.sound and not damaged
+            bad = f"{len(report.bad):,} bad" + (f", {len(damaged)} damaged" if damaged else "")
+            print(f"{plural(report.rows, 'row')} in {plural(report.episodes, 'episode')}: {'sound' if sound else bad}")
+            if self.quarantine is not None:
+                if len(report.bad) == report.episodes:
+                    return fail("every episode breaks a rule: nothing was written.", 1)
+                done = write(reader, self.quarantine, self.to, good(report))
+                tell(done, sorted(set(reader.remarks()) - set(report.remarks)))
+        return 0 if sound else 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertCommand(Source):
@@ -74,6 +121,12 @@ class ConvertCommand(Source):
     """A folder that does not exist yet (a file for d4rl), or minari:NAME."""
     to: Format = "minari"
     """Format to write."""
+
+    def __call__(self) -> None:
+        from reverie.datasets.convert import write
+
+        with self.open() as reader:
+            tell(write(reader, self.target, self.to), reader.remarks())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +141,15 @@ class SubsampleCommand(ConvertCommand):
     """Draw whole episodes until their steps suffice, or single steps."""
     seed: int = 0
     """Seed of the drawing."""
+
+    def __call__(self) -> None:
+        from reverie.datasets.convert import Subset, subsample, write
+        from reverie.datasets.writers import check_target
+
+        subset = Subset(fraction=self.fraction, steps=self.steps, by=self.by, seed=self.seed)
+        check_target(self.target, self.to)
+        with self.open() as reader:
+            tell(write(reader, self.target, self.to, subsample(reader, subset)), reader.remarks())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +173,18 @@ class RecordCommand(OfRun):
     seed: int = 0
     """Seed of environments and actions."""
 
+    def __call__(self) -> None:
+        from reverie.agent.loading import load
+        from reverie.agent.recording import RecordConfig, record
+        from reverie.datasets.writers import check_target
+
+        names = ("episodes", "steps", "epsilon", "noise", "seed")
+        config = RecordConfig(actions=self.mode, **{name: getattr(self, name) for name in names})
+        check_target(self.target, "minari")
+        agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
+        done = record(agent, self.target, config)
+        tell(done, list(done.remarks))
+
 
 @dataclass(frozen=True, kw_only=True)
 class DownloadCommand:
@@ -126,6 +200,24 @@ class DownloadCommand:
     """RL Unplugged: folder to write to."""
     server: str = ""
     """Server to use in place of the official one."""
+
+    def __call__(self) -> None:
+        from reverie.core.files import writing
+        from reverie.datasets.download import download_minari, download_shards
+
+        kind, _, name = self.name.partition(":")
+        if kind not in ("minari", "rl_unplugged") or not name:
+            raise ConfigError(
+                f"{self.name}: expected minari:NAME, such as minari:D4RL/door/human-v2, or rl_unplugged:GAME, such as "
+                "rl_unplugged:Breakout."
+            )
+        with downloading() as progress, writing(self.folder):
+            if kind == "minari":
+                found = [download_minari(name, self.server, progress)]
+            else:
+                found = download_shards(name, self.run, list(self.shards), self.folder, self.server, progress)
+        for path in found:
+            print(path)
 
 
 OVERVIEW = """usage: reverie data {info,validate,convert,subsample,record,download} ...
@@ -144,8 +236,14 @@ or a URL). `reverie data COMMAND --help` lists the options of a command."""
 
 def data_command(args: list[str]) -> int:
     """Run one of the commands and return its exit code."""
-    commands = {"info": info_command, "validate": validate_command, "convert": convert_command,
-                "subsample": subsample_command, "record": record_command, "download": download_command}  # fmt: skip
+    commands: dict[str, type[Command]] = {
+        "info": InfoCommand,
+        "validate": ValidateCommand,
+        "convert": ConvertCommand,
+        "subsample": SubsampleCommand,
+        "record": RecordCommand,
+        "download": DownloadCommand,
+    }
     if not args or args[0] in ("-h", "--help"):
         print(OVERVIEW)
         return 0 if args else 2
@@ -156,39 +254,13 @@ def data_command(args: list[str]) -> int:
 
     try:
         with stopping():
-            return commands[args[0]]([as_here(word) for word in args[1:]])
+            return call(commands[args[0]], args[1:], f"data {args[0]}")
     except Stopped as stopped:
         why = ". ".join([f"stopped by {stopped.number.name}", *getattr(stopped, "__notes__", [])])
         return fail(why, 128 + stopped.number)
 
 
-# ---------------------------------------------------------------- info
-
-
-def info_command(args: list[str]) -> int:
-    """Print what a dataset holds."""
-    options = parse(InfoCommand, args, "data info")
-    from reverie.datasets.dataset import shown
-    from reverie.datasets.own_store import StoreReader
-    from reverie.datasets.summary import summarise
-
-    with options.open() as reader:
-        about = reader.about()
-        with shown(f"reading {reader.path.name}", reader.rows()) as counted:
-            summary = summarise(counted(reader.as_recorded()), about.action)
-        print_sections(dataset_sections(reader, about, summary))
-        if isinstance(reader, StoreReader):
-            print_sections(store_sections(reader.store))
-    if (png := options.plot) is not None:
-        from reverie.core.files import writing
-        from reverie.log.plot import dataset_plot
-
-        uses = {use.name: use.counts for use in summary.actions if use.counts.size}
-        ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}
-        with writing(png):
-            dataset_plot(png, summary.scores, summary.lengths, uses, ranges, reader.path.name)
-        print(f"  plot: {png}")
-    return 0
+# ---------------------------------------------------------------- what is printed
 
 
 def dataset_sections(reader: Reader, about: About, summary: Summary) -> dict[str, list[tuple[str, str]]]:
@@ -252,108 +324,11 @@ def store_sections(store: Store) -> dict[str, list[tuple[str, str]]]:
     }
 
 
-# ---------------------------------------------------------------- validate
-
-
-def validate_command(args: list[str]) -> int:
-    """Print what breaks a rule and, if asked for, write the good episodes elsewhere."""
-    options = parse(ValidateCommand, args, "data validate")
-    from reverie.datasets.convert import good, write
-    from reverie.datasets.own_store import StoreReader
-    from reverie.datasets.validate import validate
-    from reverie.datasets.writers import check_target
-
-    with options.open() as reader:
-        if options.quarantine is not None:
-            check_target(options.quarantine, options.to)
-        damaged = reader.store.damaged() if isinstance(reader, StoreReader) else []
-        report = validate(reader, options.replay)
-        for line in damaged:
-            print(f"damaged  {line}")
-        for finding in report.findings.values():
-            print(f"wrong    {finding}")
-        for remark in report.remarks[:SHOWN]:
-            print(f"remark   {remark}")
-        sound = report.sound and not damaged
-        verdict = "sound" if sound else f"{len(report.bad):,} bad" + (f", {len(damaged)} damaged" if damaged else "")
-        print(f"{plural(report.rows, 'row')} in {plural(report.episodes, 'episode')}: {verdict}")
-        if options.quarantine is not None:
-            if len(report.bad) == report.episodes:
-                return fail("every episode breaks a rule: nothing was written.", 1)
-            done = write(reader, options.quarantine, options.to, good(report))
-            tell(done, sorted(set(reader.remarks()) - set(report.remarks)))
-    return 0 if sound else 1
-
-
-# ---------------------------------------------------------------- new datasets
-
-
 def tell(done: Exported, remarks: list[str]) -> None:
     """Print what was written, and on stderr what had to be assumed."""
     for remark in remarks:
         print(f"remark   {remark}", file=sys.stderr)
     print(f"{plural(done.episodes, 'episode')} with {plural(done.steps, 'step')}: {done.path}")
-
-
-def convert_command(args: list[str]) -> int:
-    """Write a dataset in another format."""
-    options = parse(ConvertCommand, args, "data convert")
-    from reverie.datasets.convert import write
-
-    with options.open() as reader:
-        tell(write(reader, options.target, options.to), reader.remarks())
-    return 0
-
-
-def subsample_command(args: list[str]) -> int:
-    """Write a part of a dataset."""
-    options = parse(SubsampleCommand, args, "data subsample")
-    from reverie.datasets.convert import Subset, subsample, write
-    from reverie.datasets.writers import check_target
-
-    subset = Subset(fraction=options.fraction, steps=options.steps, by=options.by, seed=options.seed)
-    check_target(options.target, options.to)
-    with options.open() as reader:
-        tell(write(reader, options.target, options.to, subsample(reader, subset)), reader.remarks())
-    return 0
-
-
-def record_command(args: list[str]) -> int:
-    """Play with a trained agent and record it."""
-    options = parse(RecordCommand, args, "data record")
-    from reverie.agent.loading import load
-    from reverie.agent.recording import RecordConfig, record
-    from reverie.datasets.writers import check_target
-
-    names = ("episodes", "steps", "epsilon", "noise", "seed")
-    config = RecordConfig(actions=options.mode, **{name: getattr(options, name) for name in names})
-    check_target(options.target, "minari")
-    agent = load(options.run, env=options.env, checkpoint=options.checkpoint, device=options.device)
-    done = record(agent, options.target, config)
-    tell(done, list(done.remarks))
-    return 0
-
-
-def download_command(args: list[str]) -> int:
-    """Download a dataset."""
-    options = parse(DownloadCommand, args, "data download")
-    from reverie.core.files import writing
-    from reverie.datasets.download import download_minari, download_shards
-
-    kind, _, name = options.name.partition(":")
-    if kind not in ("minari", "rl_unplugged") or not name:
-        raise ConfigError(
-            f"{options.name}: expected minari:NAME, such as minari:D4RL/door/human-v2, or rl_unplugged:GAME, such as "
-            "rl_unplugged:Breakout."
-        )
-    with downloading() as progress, writing(options.folder):
-        if kind == "minari":
-            found = [download_minari(name, options.server, progress)]
-        else:
-            found = download_shards(name, options.run, list(options.shards), options.folder, options.server, progress)
-    for path in found:
-        print(path)
-    return 0
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from tyro.conf import Positional, arg
 
 from reverie.cli.main import COMMANDS, main
 from reverie.cli.options import Common
-from reverie.cli.parse import flags_of, parse
+from reverie.cli.parse import flags_of
 from reverie.core.config import Choice
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
@@ -254,19 +254,15 @@ class CompletionCommand:
     shell: Annotated[Positional[Literal["bash", "zsh", "fish"]], arg(metavar="SHELL")]
     """bash, zsh (after compinit) or fish."""
 
-
-def completion_command(args: list[str]) -> int:
-    """Run ``reverie completion``."""
-    shell = parse(CompletionCommand, args, "completion").shell
-    words = {typed: " ".join(found) for typed, found in words_after().items()}
-    if shell == "fish":
-        lines = [f"complete -c reverie -n '_reverie_after \"{typed}\"' -a '{found}'" for typed, found in words.items()]
-    else:
-        name = {False: "$1", True: "$1 $2"}
-        lines = [f'case "{name[" " in typed]}" in "{typed}") echo {found} ;; esac' for typed, found in words.items()]
-        lines = ["_reverie_words() {", *lines, "}"]
-    print("\n".join([*lines, ENDS[shell]]))
-    return 0
+    def __call__(self) -> None:
+        words = [(typed, " ".join(found)) for typed, found in words_after().items()]
+        if self.shell == "fish":
+            lines = [f"complete -c reverie -n '_reverie_after \"{typed}\"' -a '{found}'" for typed, found in words]
+        else:
+            name = {False: "$1", True: "$1 $2"}
+            lines = [f'case "{name[" " in typed]}" in "{typed}") echo {found} ;; esac' for typed, found in words]
+            lines = ["_reverie_words() {", *lines, "}"]
+        print("\n".join([*lines, ENDS[self.shell]]))
 
 
 def words_after() -> dict[str, list[str]]:

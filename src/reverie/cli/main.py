@@ -38,7 +38,10 @@ COMMANDS = {
     "help": ("help", "explain a command, an algorithm, a preset or a setting"),
     "completion": ("help", "print a script by which bash, zsh or fish completes commands and options"),
 }
-"""The module of each command, which has a function ``NAME_command``, and its line in ``reverie --help``."""
+"""The module of each command and its line in ``reverie --help``.
+
+The module has a class ``NameCommand``, a ``parse.py: Command``; or, if it parses its own words, ``name_command``.
+"""
 SHARING = ("push", "pull", "list")
 """Commands that take places elsewhere as they are."""
 OF_AN_AGENT = ("eval", "dream", "extract", "export", "info", "look")
@@ -62,9 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(f"unknown command '{args[0]}'.{did_you_mean(args[0], COMMANDS)} {known}", 2)
     try:
         module = importlib.import_module(f"reverie.cli.{COMMANDS[args[0]][0]}")
-        command = getattr(module, f"{args[0].replace('-', '_')}_command")
+        own = getattr(module, f"{args[0].replace('-', '_')}_command", None)
         with trusting("--trust" in args):
-            return command(here(args[0], args[1:])) or 0
+            words = here(args[0], args[1:])
+            if own is not None:
+                return int(own(words))
+            from reverie.cli.parse import call  # tyro comes with it
+
+            return call(getattr(module, f"{args[0].title()}Command"), words, args[0])
     except UntrustedError as error:
         return fail(f"{error} As in: {shlex.join(['reverie', *args, '--trust'])}", 1)
     except ReverieError as error:

@@ -11,7 +11,7 @@ import sys
 import typing
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import tyro
 import yaml
@@ -97,6 +97,18 @@ def parse(kind: Any, args: list[str], command: str, default: Any = None) -> Any:
         message = in_one_line(said.getvalue(), [*flags_of(kind if default is None else default)], every)
     print(f"reverie: {message}", file=sys.stderr)
     raise SystemExit(2)
+
+
+class Command(Protocol):
+    """A dataclass of the options of a command, as which they are parsed."""
+
+    def __call__(self) -> int | None:
+        """Do what the command does; return its exit code, None for 0."""
+
+
+def call(kind: type[Command], args: list[str], name: str) -> int:
+    """Run the command of that ``name`` with ``args``; return its exit code."""
+    return parse(kind, [as_here(word) for word in args], name)() or 0
 
 
 def as_flag(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from reverie.cli.main import fail
-from reverie.cli.parse import Trusting, parse
+from reverie.cli.parse import Trusting
 from reverie.cli.show import as_given, print_files
 from reverie.core.discover import algorithms, outline
 from reverie.core.errors import ReverieError, plural
@@ -26,6 +26,26 @@ class ListCommand:
     place: Annotated[Positional[str], arg(metavar="PLACE")] = ""
     """List the agents at hf://USER, in a folder, or at s3://BUCKET/FOLDER, instead."""
 
+    def __call__(self) -> int:
+        if self.place:
+            return print_shared(self.place)
+        print("algorithms")
+        for name, home in sorted(algorithms().items()):
+            own = home.startswith("reverie.algos.")
+            others: tuple[str, list[str]] = (f"from an installed package: {home}", [])
+            summary, sizes = outline(home.removeprefix("reverie.")) if own else others
+            print(f"  {name:<16}{summary}")
+            if sizes:
+                print(f"  {'':<16}sizes: {', '.join(sizes)}")
+        print("\npresets (--preset NAME; by default chosen by the environment's id, whose prefixes are in brackets)")
+        print(f"  {'cpu':<24}The environment's, with small networks and a short run; without a GPU the default.")
+        from reverie.experiment.presets import TABLE
+
+        for name, one in TABLE.items():
+            starts = ", ".join(f"{start}*" for start in one.envs.split())
+            print(f"  {name:<24}{one.about}" + (f" [{starts}]" if starts else ""))
+        return 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompareCommand:
@@ -35,6 +55,26 @@ class CompareCommand:
     """Folders made by `reverie train --seeds`, one for each setting."""
     figure: Path | None = None
     """Draw the learning curves, with intervals, to this PNG file."""
+
+    def __call__(self) -> int:
+        if not self.runs:
+            return fail("no folders to compare. Pass folders created by reverie train --seeds.", 2)
+        if self.figure is not None and self.figure.suffix != ".png":
+            return fail(f"--figure {self.figure}: expected a file name ending in .png.", 2)
+        from reverie.core.files import writing
+        from reverie.log.aggregate import comparison, read_contender  # numpy comes with it
+
+        contenders = [read_contender(path) for path in self.runs]
+        print(comparison(contenders))
+        if self.figure is not None:
+            from reverie.log.plot import compared_curves  # matplotlib comes with it
+
+            with writing(self.figure):
+                drawn = compared_curves(self.figure, contenders)
+            if not drawn:
+                return fail("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)
+            print_files({"figure": drawn})
+        return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,59 +92,11 @@ class RegisterCommand:
     to: Literal["mlflow", "wandb"] = "mlflow"
     """Tracker: MLflow's model registry at MLFLOW_TRACKING_URI, or an artifact of W&B."""
 
+    def __call__(self) -> None:
+        from reverie.agent.sharing import register
 
-def list_command(args: list[str]) -> int:
-    """Run ``reverie list``. Reads the source files, so that nothing heavy is imported."""
-    said = parse(ListCommand, args, "list")
-    if said.place:
-        return print_shared(said.place)
-    print("algorithms")
-    for name, home in sorted(algorithms().items()):
-        own = home.startswith("reverie.algos.")
-        summary, sizes = outline(home.removeprefix("reverie.")) if own else (f"from an installed package: {home}", [])
-        print(f"  {name:<16}{summary}")
-        if sizes:
-            print(f"  {'':<16}sizes: {', '.join(sizes)}")
-    print("\npresets (--preset NAME; by default chosen by the environment's id, whose prefixes are in brackets)")
-    print(f"  {'cpu':<24}The environment's, with small networks and a short run; without a GPU the default.")
-    from reverie.experiment.presets import TABLE
-
-    for name, one in TABLE.items():
-        starts = ", ".join(f"{start}*" for start in one.envs.split())
-        print(f"  {name:<24}{one.about}" + (f" [{starts}]" if starts else ""))
-    return 0
-
-
-def register_command(args: list[str]) -> int:
-    """Run ``reverie register``."""
-    said = parse(RegisterCommand, args, "register")
-    from reverie.agent.sharing import register
-
-    place = register(said.run, said.name, checkpoint=said.checkpoint, alias=said.alias, to=said.to)
-    print(f"registered {place}")
-    return 0
-
-
-def compare_command(args: list[str]) -> int:
-    """Run ``reverie compare``."""
-    said = parse(CompareCommand, args, "compare")
-    if not said.runs:
-        return fail("no folders to compare. Pass folders created by reverie train --seeds.", 2)
-    if said.figure is not None and said.figure.suffix != ".png":
-        return fail(f"--figure {said.figure}: expected a file name ending in .png.", 2)
-    from reverie.core.files import writing
-    from reverie.log.aggregate import comparison, read_contender  # numpy comes with it
-
-    contenders = [read_contender(path) for path in said.runs]
-    print(comparison(contenders))
-    if said.figure is not None:
-        from reverie.log.plot import compared_curves  # matplotlib comes with it
-
-        with writing(said.figure):
-            drawn = compared_curves(said.figure, contenders)
-        print_files([("figure", drawn)] if drawn else [])
-        return 0 if drawn else fail("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)
-    return 0
+        place = register(self.run, self.name, checkpoint=self.checkpoint, alias=self.alias, to=self.to)
+        print(f"registered {place}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +112,12 @@ class PushCommand:
     private: bool = False
     """A repository that is created at the Hub is for its owner alone."""
 
+    def __call__(self) -> None:
+        from reverie.agent.sharing import push
+
+        place = push(self.run, self.to, checkpoint=self.checkpoint, private=self.private)
+        print(f"pushed; reverie eval {place}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PullCommand:
@@ -129,6 +127,11 @@ class PullCommand:
     """hf://USER/NAME, also with @REVISION; s3://BUCKET/NAME or another URL; models:/NAME/3 and the like."""
     to: Path | None = None
     """A new folder. None: one below runs/."""
+
+    def __call__(self) -> None:
+        from reverie.agent.sharing import pull
+
+        print(pull(self.place, self.to))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,34 +147,11 @@ class ImportCommand(Trusting):
     run: Path | None = None
     """New run folder. None: one below runs/."""
 
+    def __call__(self) -> None:
+        from reverie.agent.sb3 import import_sb3
 
-def import_command(args: list[str]) -> int:
-    """Run ``reverie import``."""
-    said = parse(ImportCommand, args, "import")
-    from reverie.agent.sb3 import import_sb3
-
-    run = import_sb3(said.file, said.env, run=said.run)
-    print(f"imported; reverie eval {as_given(run, said.run)}")
-    return 0
-
-
-def push_command(args: list[str]) -> int:
-    """Run ``reverie push``."""
-    said = parse(PushCommand, args, "push")
-    from reverie.agent.sharing import push
-
-    place = push(said.run, said.to, checkpoint=said.checkpoint, private=said.private)
-    print(f"pushed; reverie eval {place}")
-    return 0
-
-
-def pull_command(args: list[str]) -> int:
-    """Run ``reverie pull``."""
-    said = parse(PullCommand, args, "pull")
-    from reverie.agent.sharing import pull
-
-    print(pull(said.place, said.to))
-    return 0
+        run = import_sb3(self.file, self.env, run=self.run)
+        print(f"imported; reverie eval {as_given(run, self.run)}")
 
 
 def print_shared(place: str) -> int:
@@ -201,46 +181,42 @@ class InfoCommand:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
 
+    def __call__(self) -> None:
+        from reverie.core.accelerate import switched_off, trouble
+        from reverie.log.metrics import read_metrics
+        from reverie.run.checkpoint import Checkpoints, number_of
+        from reverie.run.folder import RunFolder, read_saved
 
-def info_command(args: list[str]) -> int:
-    """Run ``reverie info``, from the files of the run."""
-    said = parse(InfoCommand, args, "info")
-    from reverie.core.accelerate import switched_off, trouble
-    from reverie.log.metrics import read_metrics
-    from reverie.run.checkpoint import Checkpoints, number_of
-    from reverie.run.folder import RunFolder, read_saved
-
-    folder, saved = RunFolder(said.run), read_saved(said.run)
-    settings = saved.experiment
-    rows = read_metrics(folder.metrics, SHOWN)
-    newest: dict[str, Any] = {}
-    for row in rows:
-        newest |= row
-    checkpoints = Checkpoints(folder.checkpoints)
-    step = max([newest.get("step", 0), *map(number_of, checkpoints.all())])  # it may be later than the last log entry
-    unit = "updates" if settings["experience"] == "recorded" else "steps"
-    facts = {
-        "run": str(folder.path),
-        "algorithm": saved.algorithm,
-        "environment": settings["env"]["id"] + (f" x {settings['env']['num']}" if unit == "steps" else ""),
-        "progress": f"{step:,} of {settings[unit]:,} {'env steps' if unit == 'steps' else unit}",
-        "updates": f"{int(newest.get('counters/updates', 0)):,}",
-        "episodes": f"{int(newest.get('counters/episodes', 0)):,}",
-        "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",
-        "evaluation": evaluation_line(folder.evaluation, newest.get("eval/score")),
-        **({"estimate": f"{newest[ESTIMATE]:.2f} discounted, by FQE (newest)"} if ESTIMATE in newest else {}),
-        "checkpoints": checkpoint_line(checkpoints),
-        "replay": replay_line(folder.replay),
-        "kernels here": trouble() or ("off" if switched_off() else "compiled"),
-    }
-    for place, what in saved.custom.items():
-        facts[f"from Python: {place}"] = what
-    for name, value in facts.items():
-        print(f"{name:<14}{value}")
-    videos = [("video", path) for path in sorted(folder.videos.glob("[!.]*.mp4"))]
-    dreams = [("dream", path) for path in sorted(folder.dream.glob("[!.]*.*"))]
-    print_files([*folder.files().items(), *videos, *dreams])
-    return 0
+        folder, saved = RunFolder(self.run), read_saved(self.run)
+        settings = saved.experiment
+        rows = read_metrics(folder.metrics, SHOWN)
+        newest: dict[str, Any] = {}
+        for row in rows:
+            newest |= row
+        checkpoints = Checkpoints(folder.checkpoints)
+        step = max([newest.get("step", 0), *map(number_of, checkpoints.all())])  # that of a checkpoint may be later
+        unit = "updates" if settings["experience"] == "recorded" else "steps"
+        facts = {
+            "run": str(folder.path),
+            "algorithm": saved.algorithm,
+            "environment": settings["env"]["id"] + (f" x {settings['env']['num']}" if unit == "steps" else ""),
+            "progress": f"{step:,} of {settings[unit]:,} {'env steps' if unit == 'steps' else unit}",
+            "updates": f"{int(newest.get('counters/updates', 0)):,}",
+            "episodes": f"{int(newest.get('counters/episodes', 0)):,}",
+            "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",
+            "evaluation": evaluation_line(folder.evaluation, newest.get("eval/score")),
+            **({"estimate": f"{newest[ESTIMATE]:.2f} discounted, by FQE (newest)"} if ESTIMATE in newest else {}),
+            "checkpoints": checkpoint_line(checkpoints),
+            "replay": replay_line(folder.replay),
+            "kernels here": trouble() or ("off" if switched_off() else "compiled"),
+        }
+        for place, what in saved.custom.items():
+            facts[f"from Python: {place}"] = what
+        for name, value in facts.items():
+            print(f"{name:<14}{value}")
+        videos = [("video", path) for path in sorted(folder.videos.glob("[!.]*.mp4"))]
+        dreams = [("dream", path) for path in sorted(folder.dream.glob("[!.]*.*"))]
+        print_files([*folder.files().items(), *videos, *dreams])
 
 
 def evaluation_line(file: Path, logged: float | None) -> str:

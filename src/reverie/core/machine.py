@@ -37,6 +37,11 @@ def gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
+def cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def load_triton() -> None:
     """Import Triton, if it is installed, before an environment loads Mesa's OpenGL: behind that the import crashes.
 
@@ -109,10 +114,9 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 def describe(device: torch.device) -> dict[str, Any]:
     """Return the facts needed to interpret timings of this machine; ``load`` is the load average of the last minute."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "processor": processor(),
-        "cores": cores,
+        "cores": cores(),
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "system": platform.system(),
         "python": platform.python_version(),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from rich.columns import Columns
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -40,8 +40,8 @@ class Pace:
     The time before the first step is not counted, nor are the steps before the first update, which were faster.
     """
 
-    def __init__(self, clock: Clock | Lane, length: int, now: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._total, self._now = clock, length, now
+    def __init__(self, clock: Clock | Lane, now: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._now = clock, now
         self._marks: list[tuple[float, int]] = [(now(), clock.position)]
         self._phase = (False, clock.updates > 0)  # whether steps, and updates, were made
         self._rate = 0.0  # the last one known
@@ -68,55 +68,40 @@ class Pace:
     def left(self) -> str:
         """Return the time left as ``h:mm:ss``, or ``-`` while it is unknown."""
         rate = self.rate()
-        return span((self._total - self._clock.position) / rate) if rate > 0 else "-"
+        return span((self._clock.length - self._clock.position) / rate) if rate > 0 else "-"
 
 
 # ---------------------------------------------------------------- one run
 
 
-def console_sink(
-    clock: Clock, length: int, title: str, stream: TextIO | None = None, unit: str = "steps"
-) -> PlainSink | LiveSink:
-    """Return the display for ``stream`` (default: standard output). ``unit``: what is counted, steps or updates."""
-    stream = sys.stdout if stream is None else stream
-    return (LiveSink if stream.isatty() else PlainSink)(clock, length, title, stream, unit)
+class ConsoleSink:
+    """Shows a run: on a terminal a panel, redrawn four times a second; else lines of at most 100 columns.
 
-
-class _Display:
-    """Keeps what both displays of a run show."""
-
-    def __init__(self, clock: Clock, length: int, title: str, stream: TextIO, unit: str = "steps") -> None:
-        self._clock, self._total, self._title, self._stream, self._unit = clock, length, title, stream, unit
-        self._pace = Pace(clock, length)
-        self._latest: dict[str, float] = {}
-
-    def _rare(self) -> dict[str, str]:
-        """Return the cells of the values of :data:`RARE` that are known."""
-        return {name: short(self._latest[key]) for name, key in RARE.items() if key in self._latest}
-
-    def _losses(self) -> dict[str, str]:
-        """Return the cells of losses by term, sorted; called ``<term> loss`` where ``train/<term>`` exists."""
-        terms = sorted(name for name in self._latest if name.startswith("loss/"))
-        names = {term: term.removeprefix("loss/").removeprefix("reconstruction/") for term in terms}
-        return {x + " loss" * (f"train/{x}" in self._latest): short(self._latest[term]) for term, x in names.items()}
-
-
-class PlainSink(_Display):
-    """Prints aligned lines of at most 100 columns: of each evaluation, and else of one entry a minute."""
+    The panel has progress, rate, time left, scores and losses. There is a line of each evaluation, and else of one
+    entry a minute.
+    """
 
     def __init__(
-        self, clock: Clock, length: int, title: str, stream: TextIO, unit: str = "steps",
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        super().__init__(clock, length, title, stream, unit)
+        self, clock: Clock, title: str, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``stream``: default standard output."""
+        self._clock, self._title, self._now = clock, title, now
+        self._stream = sys.stdout if stream is None else stream
+        self._pace = Pace(clock)
+        self._latest: dict[str, float] = {}
         self._columns: list[str] = []
-        self._lines = 0
-        self._now, self._last = now, -math.inf
+        self._lines, self._last = 0, -math.inf
         self._unshown: int | None = None
-        tell(title, stream)
+        self._closed = False
+        self._live: Live | None = None
+        if self._stream.isatty():
+            self._live = Live(get_renderable=self.panel, console=Console(file=self._stream), refresh_per_second=4)
+            self._live.start()
+        else:
+            tell(title, self._stream)
 
     def write(self, values: Values, step: int) -> None:
-        """Print a line with the newest values, if ``values`` has scalars and a line is due."""
+        """Keep the scalars of ``values`` for the panel, or print a line with the newest ones if it is due."""
         if not (new := scalars(values)):
             return
         self._latest.update(new)
@@ -125,10 +110,22 @@ class PlainSink(_Display):
         else:
             self._unshown = step
 
+    def close(self) -> None:
+        """Print the newest entry if it was not due; draw the panel a last time, and release the terminal."""
+        self._closed = True
+        if self._unshown is not None:
+            self._print(self._unshown)
+        if self._live is not None:
+            with survive_broken_pipe(self._stream):
+                self._live.stop()
+
     def _print(self, step: int) -> None:
         self._last, self._unshown = self._now(), None
-        row = {"time": span(self._clock.seconds)} | ({"step": f"{step:,}"} if self._unit == "steps" else {})
-        row |= {"updates": f"{self._clock.updates:,}", f"{self._unit}/s": self._pace.shown(), "left": self._pace.left()}
+        if self._live is not None:  # a thread redraws it
+            return
+        clock, unit = self._clock, self._clock.unit
+        row = {"time": span(clock.seconds)} | ({"step": f"{step:,}"} if unit == "steps" else {})
+        row |= {"updates": f"{clock.updates:,}", f"{unit}/s": self._pace.shown(), "left": self._pace.left()}
         row |= {"return": short(self._latest.get("episode/score")), "eval": short(self._latest.get("eval/score"))}
         row |= self._rare()
         for name, value in self._losses().items():
@@ -144,50 +141,34 @@ class PlainSink(_Display):
     def _line(cells: Iterable[str], columns: Iterable[str]) -> str:
         return " ".join(f"{cell:>{max(9, len(name))}}" for cell, name in zip(cells, columns, strict=True))
 
-    def close(self) -> None:
-        """Print the newest entry if it was not due, and flush the stream, which belongs to the caller."""
-        if self._unshown is not None:
-            self._print(self._unshown)
-        self._stream.flush()
+    def _rare(self) -> dict[str, str]:
+        """Return the cells of the values of :data:`RARE` that are known."""
+        return {name: short(self._latest[key]) for name, key in RARE.items() if key in self._latest}
 
+    def _losses(self) -> dict[str, str]:
+        """Return the cells of losses by term, sorted; called ``<term> loss`` where ``train/<term>`` exists."""
+        terms = sorted(name for name in self._latest if name.startswith("loss/"))
+        names = {term: term.removeprefix("loss/").removeprefix("reconstruction/") for term in terms}
+        return {x + " loss" * (f"train/{x}" in self._latest): short(self._latest[term]) for term, x in names.items()}
 
-class LiveSink(_Display):
-    """Shows a panel, redrawn four times a second: progress, rate, time left, scores and losses."""
-
-    def __init__(self, clock: Clock, length: int, title: str, stream: TextIO, unit: str = "steps") -> None:
-        super().__init__(clock, length, title, stream, unit)
-        self._closed = False
-        self._live = Live(self, console=Console(file=stream), refresh_per_second=4)
-        self._live.start()
-
-    def write(self, values: Values, step: int) -> None:
-        """Keep the scalars of ``values`` for the next redraw."""
-        self._latest.update(scalars(values))
-
-    def close(self) -> None:
-        """Draw a last time, without the time left, and release the terminal."""
-        self._closed = True
-        with survive_broken_pipe(self._stream):
-            self._live.stop()
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the panel; Rich calls this at each refresh."""
-        yield Panel(Group(self._bar(), Text(), self._tables()), title=Text(self._title), title_align="left")
+    def panel(self) -> Panel:
+        """Return what a terminal shows now."""
+        return Panel(Group(self._bar(), Text(), self._tables()), title=Text(self._title), title_align="left")
 
     def _bar(self) -> Table:
-        steps, unit = self._clock.position, self._unit
+        steps, length, unit = self._clock.position, self._clock.length, self._clock.unit
         row = Table.grid(padding=(0, 2), expand=True)
         row.add_column(ratio=1)
         for _ in range(3):
             row.add_column(justify="right", no_wrap=True)
-        bar = ProgressBar(total=max(1, self._total), completed=min(steps, self._total))
+        bar = ProgressBar(total=max(1, length), completed=min(steps, length))
         if not self._closed:
-            count = f"{share(steps, self._total)}  {steps:,} / {self._total:,} {unit}"
+            count = f"{share(steps, length)}  {steps:,} / {length:,} {unit}"
             row.add_row(bar, count, f"{self._pace.shown()} {unit}/s", f"{self._pace.left()} left")
-        elif steps >= self._total:
+        elif steps >= length:
             row.add_row(bar, f"{steps:,} {unit}", "", "done")
         else:  # ``stop_score`` was reached, or a signal came
-            row.add_row(bar, f"{steps:,} of at most {self._total:,} {unit}", "", "ended early")
+            row.add_row(bar, f"{steps:,} of at most {length:,} {unit}", "", "ended early")
         return row
 
     def _tables(self) -> Columns:
@@ -243,10 +224,10 @@ class Tail:
 class Lane:
     """One of several runs: its name, its state, and the newest values of its metrics."""
 
-    def __init__(self, name: str, metrics: Path, total: int, unit: str = "steps") -> None:
-        """``total`` is the length of the run in steps; ``unit`` is their name in the display."""
+    def __init__(self, name: str, metrics: Path, length: int, unit: str = "steps") -> None:
+        """``length`` is that of the run in steps; ``unit`` is their name in the display."""
         self.name: str = name
-        self.total: int = total
+        self.length: int = length
         self.unit: str = unit
         self.state: LaneState = "waiting"
         self.note: str = ""  # a few words on its state; empty if ``state`` says enough
@@ -279,11 +260,11 @@ class Lane:
         for row in rows:
             self.values.update({name: value for name, value in row.items() if value is not None})
         if rows and self.state == "running" and self.pace is None:
-            self.pace = Pace(self, self.total)
+            self.pace = Pace(self)
 
     def cells(self) -> dict[str, str]:
         """Return the cells of its line by name."""
-        shown = {"share": share(self.position, self.total), "steps": f"{self.position:,} / {self.total:,}"}
+        shown = {"share": share(self.position, self.length), "steps": f"{self.position:,} / {self.length:,}"}
         shown |= {"return": short(self.values.get("episode/score")), "eval": short(self.values.get("eval/score"))}
         rate, left = (self.pace.shown(), self.pace.left()) if self.pace is not None else ("-", "-")
         return shown | {"rate": rate, "left": left}
@@ -293,9 +274,12 @@ class Board:
     """Shows several runs with a line for each: redrawn on a terminal, appended now and then anywhere else."""
 
     def __init__(
-        self, lanes: Sequence[Lane], title: str, stream: TextIO | None = None,
+        self,
+        lanes: Sequence[Lane],
+        title: str,
+        stream: TextIO | None = None,
         now: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """``lanes``: none shows nothing. ``stream``: default standard output; only a terminal shows the ``title``."""
         self.lanes: Sequence[Lane] = lanes
         self.title: str = title
@@ -305,7 +289,7 @@ class Board:
         self.last: float = self.since
         self.live: Live | None = None
         if lanes and self.stream.isatty():
-            self.live = Live(self, console=Console(file=self.stream), refresh_per_second=2)
+            self.live = Live(get_renderable=self.panel, console=Console(file=self.stream), refresh_per_second=2)
             self.live.start()
         for lane in lanes:
             if lane.state != "waiting":
@@ -335,11 +319,8 @@ class Board:
         if self.live is not None:
             self.live.stop()
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the panel; Rich calls this at each refresh."""
-        yield Panel(self._table(), title=Text(self.title), title_align="left")
-
-    def _table(self) -> Table:
+    def panel(self) -> Panel:
+        """Return what a terminal shows now."""
         grid = Table(box=None, expand=True, header_style="dim", padding=(0, 1))
         grid.add_column("", no_wrap=True)
         grid.add_column("", ratio=1, min_width=8)
@@ -348,11 +329,11 @@ class Board:
             grid.add_column(name, justify="right", no_wrap=True)
         for lane in self.lanes:
             cells, running = lane.cells(), lane.state == "running"
-            bar = ProgressBar(total=max(1, lane.total), completed=min(lane.position, lane.total))
+            bar = ProgressBar(total=max(1, lane.length), completed=min(lane.position, lane.length))
             rest = [cells[name] if running or lane.position else "" for name in ("share", "steps", "return", "eval")]
             ending = Text(cells["left"] if running else lane.state, style=STYLES[lane.state])
             grid.add_row(lane.name, bar, *rest, cells["rate"] if running else "", ending)
-        return grid
+        return Panel(grid, title=Text(self.title), title_align="left")
 
 
 # ---------------------------------------------------------------- numbers as text

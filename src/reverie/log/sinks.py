@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from reverie.core.logger import logger
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found
 from reverie.log.artifacts import Export, known_ids
-from reverie.log.console import console_sink
+from reverie.log.console import ConsoleSink
 from reverie.log.metrics import JsonlSink, Values
 from reverie.log.trackers import MlflowSink, WandbSink
 from reverie.log.video import is_video, to_rgb, upscale, video_path, write_video
@@ -181,7 +180,7 @@ class Outputs:
                 yield Guarded(TensorBoardSink(board, purge_step=since), "TensorBoard")
             yield from self._trackers()
         if self.settings["console"]:
-            yield console_sink(clock, clock.length, self.title, sys.stdout, clock.unit)
+            yield ConsoleSink(clock, self.title)
 
     def _trackers(self) -> Iterator[Sink]:
         """Yield the trackers that are switched on. Their ids of the run are stored, so that they continue it."""
@@ -194,7 +193,7 @@ class Outputs:
                 known[name] = sink.ident
                 write_json(self.path / "tracked.json", known)
             logger.info(f"{TRACKERS[name]}: {sink.where}")
-            yield sink
+            yield Guarded(sink, TRACKERS[name], Exception)
 
     def draw_curve(self, unit: str) -> None:
         """Draw the learning curve of the run. A disk that fails is reported."""

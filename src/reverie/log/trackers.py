@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import math
 import os
@@ -47,7 +46,7 @@ def experiment_of(client: Any) -> str:
 class WandbSink:
     """Logs to Weights & Biases: scalars under their names over ``env_step``, and videos.
 
-    A process of W&B sends them, now or later (WANDB_MODE=offline). If it dies, training goes on without it.
+    A process of W&B sends them, now or later (WANDB_MODE=offline).
 
     Raises:
         RunError: the run cannot be started, for example without a login.
@@ -59,7 +58,6 @@ class WandbSink:
 
         self.ident: str = ident or secrets.token_hex(4)
         self._run_at, self._wandb = run, wandb
-        self._lost = False
         try:
             self._run: Any = wandb.init(
                 id=self.ident, resume="allow", name=str(run.path), dir=str(run.path), config=dict(run.settings),
@@ -84,17 +82,17 @@ class WandbSink:
     def write(self, values: Values, step: int) -> None:
         """Hand over scalars that are finite, and videos."""
         row: dict[str, Any] = _finite(values)
-        with self._guarded():
-            for name, path in _videos(self._run_at.path, values, step):
-                row[name] = self._wandb.Video(str(path), format="mp4")
-            if row and not self._lost:
-                self._run.log({"env_step": step, **row})
+        for name, path in _videos(self._run_at.path, values, step):
+            row[name] = self._wandb.Video(str(path), format="mp4")
+        if row:
+            self._run.log({"env_step": step, **row})
 
     def close(self) -> None:
         """Add the run's files as an artifact, and finish; what is unsent is sent, or stays on disk."""
-        with self._guarded():
-            if self._run_at.settings["upload"] != "metrics" and not self._lost:
+        try:
+            if self._run_at.settings["upload"] != "metrics":
                 self._log_files()
+        finally:
             self._run.finish()
 
     def _log_files(self) -> None:
@@ -107,18 +105,6 @@ class WandbSink:
         run = self._run_at
         Uploads(run.path, run.settings["upload"], run.export, put, lambda folder: None).sync(end=True)
         self._run.log_artifact(artifact)
-
-    @contextlib.contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Turn errors of W&B into one message; afterwards nothing is logged there."""
-        try:
-            yield
-        except Exception as error:  # of any kind: none of them shall end a run
-            if not self._lost:
-                logger.warning(
-                    f"Weights & Biases: {error}. Training continues without it; metrics.jsonl has every entry"
-                )
-            self._lost = True
 
 
 class MlflowSink:

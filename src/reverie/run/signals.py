@@ -43,6 +43,19 @@ def listening(
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
+@contextlib.contextmanager
+def collected() -> Iterator[list[int]]:
+    """Collect received signals meanwhile. A hangup of the terminal, which may arrive twice, is recorded once."""
+    got: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number != HANGUP or number not in got:
+            got.append(number)
+
+    with listening(handle):
+        yield got
+
+
 class Stopped(BaseException):
     """A signal ended the work at once; everything worth keeping was saved before. Not an ``Exception``."""
 

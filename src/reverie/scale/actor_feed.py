@@ -8,6 +8,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,11 @@ from reverie.replay.config import check_capacity, check_memory, most_rows, parse
 from reverie.replay.durable import DurableReplay
 from reverie.replay.storage import bytes_of
 from reverie.run.collect import EpisodeStats
-from reverie.scale.actor_processes import PATIENCE, SHARE, Home, Link, Processes
+from reverie.scale.actor_processes import PATIENCE, SHARE, Child, Processes
 from reverie.scale.actor_replays import Lanes, LaneStores
 from reverie.scale.actors import Work
 from reverie.scale.ray import PLACES
-from reverie.scale.ray_actors import Nodes
+from reverie.scale.ray_actors import Distant, Nodes
 from reverie.scale.wire import BLOCKS, Block, Failure, acting, packed
 
 DEATHS, WITHIN = 3, 60.0
@@ -42,32 +43,20 @@ IDLE = 0.1
 """Longest time in seconds that the learner waits for rows before it looks at everything else."""
 
 
+@dataclass
 class Lane:
-    """One actor, over all its processes, and its replay."""
+    """One actor, over all its processes."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.link: Link | None = None
-        self.taken: int = 0  # env steps of the present process
-        self.restarts: int = 0  # of environments, in the present process and in earlier ones
-        self.restarts_before: int = 0
-        self.deaths: deque[float] = deque(maxlen=DEATHS)
-        self.starts: int = 0
-        self.acted: bool = False  # whether any of its processes has sent rows
-
-    def begin(self, link: Link) -> None:
-        """Go on with a new process, in new episodes: those of an earlier process end as truncated."""
-        self.link, self.taken, self.starts = link, 0, self.starts + 1
-        self.restarts_before += self.restarts
-        self.restarts = 0
-
-    def count(self, block: Block) -> int:
-        """Count the rows of a block; return its env steps."""
-        last = block.rows["is_last"]
-        self.restarts, self.acted = block.restarts, True
-        steps = last.size - int(last.sum())
-        self.taken += steps
-        return steps
+    number: int
+    link: Child | Distant | None = None
+    taken: int = 0
+    """Env steps of the present process."""
+    restarts: int = 0
+    """How often the present process has restarted environments."""
+    starts: int = 0
+    acted: bool = False
+    """Whether any of its processes has sent rows."""
+    deaths: deque[float] = field(default_factory=lambda: deque(maxlen=DEATHS))
 
 
 class Feed:
@@ -78,9 +67,16 @@ class Feed:
     """
 
     def __init__(
-        self, config: ExperimentConfig, factory: MakeEnv | None, algo: Algorithm, env: Env, source: Lanes,
-        clock: Clock, meter: Meter, seed: int,
-    ) -> None:  # fmt: skip
+        self,
+        config: ExperimentConfig,
+        factory: MakeEnv | None,
+        algo: Algorithm,
+        env: Env,
+        source: Lanes,
+        clock: Clock,
+        meter: Meter,
+        seed: int,
+    ) -> None:
         """``env`` has the spaces of the environments that actors make by ``config`` and ``factory``."""
         self.config = config
         self.factory = factory
@@ -97,7 +93,7 @@ class Feed:
         self.learners = 1
         self.dealt = False
         """Number of this learner, of how many; whether all learn from the actors of learner 0 (``learners.py``)."""
-        self.home: Home | None = None  # not before the weights are those that the run begins with
+        self.home: Processes | Nodes | None = None  # not before the weights are those that the run begins with
         self.incoming: Callable[[], Iterable[tuple[int, Block]]] = self.arrived
         statistics = algo.running_statistics
         self.watch: Callable[[Step], None] | None = None if statistics is None else statistics.watch
@@ -105,7 +101,7 @@ class Feed:
         self.published: int = -1  # version of the newest weights; when others may follow
         self.due: float = 0.0
         self.taken: int = 0  # env steps that the loop does not know of yet
-        self.restarts_before: int = 0
+        self.restarts: int = 0  # of environments in this run
         self.finished: list[EpisodeStats] = []
         self.unlogged: list[EpisodeStats] = []
 
@@ -136,10 +132,6 @@ class Feed:
         finished, self.finished = self.finished, []
         return finished
 
-    @property
-    def restarts(self) -> int:
-        return self.restarts_before + sum(lane.restarts_before + lane.restarts for lane in self.lanes)
-
     def state_dict(self) -> State:
         """Return the counters. Exploration follows the clock; episodes and generators of actors begin anew."""
         unlogged = [[score, length, dict(info)] for score, length, info in self.unlogged]
@@ -148,7 +140,7 @@ class Feed:
 
     def load_state_dict(self, state: State) -> None:
         """Restore the counters; actors begin new episodes."""
-        self.taken, self.restarts_before = int(state["taken"]), int(state["restarts"])
+        self.taken, self.restarts = int(state["taken"]), int(state["restarts"])
         self.unlogged[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
         for lane, starts in zip(self.lanes, state["starts"], strict=False):  # there may be more actors now, or fewer
             lane.starts = int(starts)
@@ -182,12 +174,13 @@ class Feed:
             self.start(lane)
 
     def start(self, lane: Lane) -> None:
-        """Start a process of an actor, whose seed is that of no other."""
+        """Start a process of an actor, whose seed is that of no other; episodes of an earlier process are truncated."""
         assert self.home is not None
         seed = int(np.random.SeedSequence([self.seed, lane.number, lane.starts]).generate_state(1)[0]) >> 1
         config = self.config.merge({"env.num": self.envs})
         work = functools.partial(Work, config, self.factory, lane.number, seed)
-        lane.begin(self.home.start(work, lane.number))
+        lane.link, lane.taken, lane.restarts = self.home.start(work, lane.number), 0, 0
+        lane.starts += 1
         self.allow()
 
     def publish(self) -> None:
@@ -215,7 +208,7 @@ class Feed:
         assert self.home is not None
         waits = self.ratio.waits
         for _ in range(len(self.lanes) * BLOCKS):  # or fast actors would keep the learner for ever
-            ready = list(self.home.ready(IDLE if waits and not self.taken else 0))
+            ready: list[Child | Distant] = list(self.home.ready(IDLE if waits and not self.taken else 0))
             if not ready:
                 break
             for link in ready:
@@ -229,7 +222,10 @@ class Feed:
                     continue
                 yield place, message
                 self.sums += 1, self.clock.updates - message.version, link.waiting
-                self.taken += lane.count(message)
+                steps = int((~message.rows["is_last"]).sum())
+                self.restarts += message.restarts - lane.restarts
+                self.taken, lane.taken = self.taken + steps, lane.taken + steps
+                lane.restarts, lane.acted = message.restarts, True
                 link.free()
 
     def add(self, number: int, block: Block) -> None:
@@ -262,9 +258,16 @@ class Feed:
 
 
 def feeding(
-    factory: MakeEnv | None, meter: Meter, config: ExperimentConfig, algo: Algorithm, env: Env, window: Window,
-    seeds: Mapping[str, int], run: Path | None, clock: Clock,
-) -> tuple[Lanes, Feed, LaneStores | None]:  # fmt: skip
+    factory: MakeEnv | None,
+    meter: Meter,
+    config: ExperimentConfig,
+    algo: Algorithm,
+    env: Env,
+    window: Window,
+    seeds: Mapping[str, int],
+    run: Path | None,
+    clock: Clock,
+) -> tuple[Lanes, Feed, LaneStores | None]:
     """Build what takes the rows of actors and keeps them; without actors it is ``experiment/build.py: collecting``.
 
     ``env`` has the spaces of the environments of actors.

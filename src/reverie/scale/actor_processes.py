@@ -1,20 +1,24 @@
-"""Where actors live: as processes of this machine here, on the nodes of a Ray cluster in ``ray_actors.py``."""
+"""The learner's side of actors that are processes of this machine; ``ray_actors.py`` has those of a Ray cluster."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import selectors
 import time
 from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from reverie.core.columns import Column
+from reverie.envs.worker import shared
+from reverie.run.collect import EpisodeStats
 from reverie.scale.actors import Work, act
-from reverie.scale.wire import Block, Board, Failure, Wire
+from reverie.scale.wire import FAILED, FAR, HEAD, TURNS, Block, Board, Failure, Signs, slots_of
 
 PATIENCE = 5.0
 """Seconds that actors have to end."""
@@ -22,41 +26,8 @@ SHARE = 0.05
 """Part of a learner's time that publishing weights may take."""
 
 
-class Link(Protocol):
-    """The learner's connection with one process of an actor."""
-
-    @property
-    def waiting(self) -> int:
-        """Number of blocks that wait."""
-
-    def receive(self) -> Block | Failure:
-        """Return the next message. EOFError or OSError: the actor is gone."""
-
-    def free(self) -> None:
-        """Let the actor use the memory of the block received last again."""
-
-    def sign(self, name: str, value: int) -> None:
-        """Tell the actor a number of ``wire.py: Signs``."""
-
-    def end(self, deadline: float) -> str:
-        """End the actor, by force at the ``deadline`` of ``time.monotonic``; return how it has ended. Once only."""
-
-
-class Home(Protocol):
-    """Where the actors of a learner live."""
-
-    def start(self, work: Callable[[], Work], number: int) -> Link:
-        """Start actor ``number``."""
-
-    def ready(self, seconds: float) -> Iterable[Link]:
-        """Return those with a message, as soon as there is one, or after so many ``seconds``."""
-
-    def publish(self, data: bytes, version: int) -> None:
-        """Give all actors these weights."""
-
-
 class Processes:
-    """Processes beside the learner: a :class:`Home`."""
+    """Starts processes beside the learner, and gives them weights."""
 
     def __init__(self, columns: Mapping[str, Column], envs: int) -> None:
         """``envs``: environments of each actor, whose rows have these ``columns``."""
@@ -67,31 +38,80 @@ class Processes:
         self.context: Any = multiprocessing.get_context(method)
         self.board: Board | None = None  # not before the weights are those that the run begins with
 
-    def start(self, work: Callable[[], Work], number: int) -> Link:
-        return Child(self, work)
+    def start(self, work: Callable[[], Work], number: int) -> Child:
+        """Start actor ``number``."""
+        child = Child(self.context, self.columns, self.envs)
+        child.start(work, self.board, self.selector)
+        return child
 
-    def ready(self, seconds: float) -> Iterable[Link]:
+    def ready(self, seconds: float) -> Iterable[Child]:
+        """Return those with a message, as soon as there is one, or after so many ``seconds``."""
         return [key.data for key, _ in self.selector.select(seconds)]
 
     def publish(self, data: bytes, version: int) -> None:
+        """Give all actors these weights."""
         self.board = self.board or Board(self.context, len(data))
         self.board.publish(data, version)
 
 
-class Child(Wire):
-    """A process of this machine: a :class:`Link`."""
+class Child:
+    """The learner's end of the connection with one process of an actor."""
 
-    def __init__(self, home: Processes, work: Callable[[], Work]) -> None:
-        super().__init__(home.context, home.columns, home.envs)
+    def __init__(self, context: Any, columns: Mapping[str, Column], envs: int) -> None:
+        """Allocate for rows with these ``columns`` of so many environments."""
+        self.context = context
+        self.slots: int = slots_of(columns, envs)
+        blocks = {
+            name: shared(context, (self.slots, envs, TURNS, *column.shape), column.dtype)
+            for name, column in columns.items()
+        }
+        signs = shared(context, (len(Signs._fields),), "int64")
+        self.free_slots: Any = context.Semaphore(self.slots)
+        self.pipe: Connection
+        self.far: Connection
+        self.pipe, self.far = context.Pipe()
+        self.port: tuple[Any, ...] = (self.far, blocks, signs, self.free_slots)  # of which the process makes its Port
+        self.blocks: dict[str, np.ndarray] = {name: column.array() for name, column in blocks.items()}
+        self.signs: np.ndarray = signs.array()
+        self.received: int = 0
+
+    def start(self, work: Callable[[], Work], board: Board | None, selector: selectors.BaseSelector) -> None:
+        """Start the process, which takes its weights from ``board``; ``selector`` tells of its messages."""
         made: Any = work  # Gymnasium's wrapper is meant for environments
-        self.process: Any = home.context.Process(target=act, args=(CloudpickleWrapper(made), self.port, home.board))
+        self.process: Any = self.context.Process(target=act, args=(CloudpickleWrapper(made), self.port, board))
         self.process.start()
         self.far.close()
         self.kill: Finalize[None] = Finalize(self, kill, (self.process, self.pipe), exitpriority=0)
-        self.selector: selectors.DefaultSelector = home.selector
+        self.selector = selector
         self.selector.register(self.pipe, selectors.EVENT_READ, self)
 
+    def sign(self, name: str, value: int) -> None:
+        """Tell the actor a number of ``wire.py: Signs``."""
+        self.signs[Signs._fields.index(name)] = min(value, FAR)
+
+    @property
+    def waiting(self) -> int:
+        """Number of blocks that wait."""
+        return int(self.signs[Signs._fields.index("sent")]) - self.received
+
+    def receive(self) -> Block | Failure:
+        """Return the next message. EOFError or OSError: the actor is gone."""
+        message = self.pipe.recv_bytes()
+        kind, slot, turns, version, restarts = HEAD.unpack_from(message)
+        said = json.loads(message[HEAD.size :])
+        if kind == FAILED:
+            return Failure(*said)
+        episodes = [EpisodeStats(*episode) for episode in said]
+        self.received += 1
+        rows = {name: column[slot, :, :turns] for name, column in self.blocks.items()}
+        return Block(rows, version, episodes, restarts)
+
+    def free(self) -> None:
+        """Let the actor use the memory of the block received last again."""
+        self.free_slots.release()
+
     def end(self, deadline: float) -> str:
+        """End the actor, by force at the ``deadline`` of ``time.monotonic``; return how it has ended. Once only."""
         self.selector.unregister(self.pipe)
         self.process.join(max(0.0, deadline - time.monotonic()))
         self.kill()

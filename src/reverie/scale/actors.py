@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -121,13 +122,12 @@ class Actor:
         self.blocks.turns = 0
 
 
-def act(work: Callable[[], Work], port: Port, board: Board) -> None:
-    """Run an actor as a process of its own, until the learner asks it to end or is gone."""
+def act(work: Callable[[], Work], port: tuple[Any, ...], board: Board) -> None:
+    """Run an actor as a process of its own, with what its port needs, until the learner asks it to end or is gone."""
     for each in SIGNALS:  # whole jobs get them: the learner decides when actors end
         signal.signal(each, signal.SIG_IGN if each == signal.SIGINT else lambda *_: None)
     os.environ.update(ONE_THREAD)
-    port.open()
-    play(work, port, board)
+    play(work, Port(*port), board)
 
 
 def play(work: Callable[[], Work], port: Port, board: Board) -> None:

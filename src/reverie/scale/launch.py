@@ -22,13 +22,12 @@ from reverie.core.bounds import Ramp, Rate
 from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError, plural
 from reverie.core.logger import logger
-from reverie.core.machine import choose_device, gpus
+from reverie.core.machine import choose_device, cores, gpus
 from reverie.core.signals import PARENT, SIGNALS
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import parse_size
 from reverie.run.folder import settings_changes
 from reverie.scale.learners import Team
-from reverie.scale.ranks import join
 
 SAVING = "600"
 """Seconds that learners have to end and save after a signal."""
@@ -89,11 +88,11 @@ def team_of(config: ExperimentConfig) -> Iterator[Team]:
     device = choose_device(config.device)
     if device != "cpu":
         torch.cuda.set_device(local)
-    group = join(device, store, own, count)
+    team = Team.join(device, store, own, count)
     try:
-        yield Team(group)
+        yield team
     except BaseException as error:
-        if isinstance(error, SystemExit) or group.first():
+        if isinstance(error, SystemExit) or team.first():
             raise
         raise SystemExit(1) from error  # another learner says why
     dist.destroy_process_group()
@@ -135,9 +134,8 @@ def of_team(config: ExperimentConfig, team: Team) -> ExperimentConfig:
         of = " of each actor" if config.actors else ""
         logger.info(f"{plural(team.count, 'environment')}{of}, not {config.env.num}: one for each learner")
         config = config.merge({"env.num": team.count})
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     here = int(os.environ.get("LOCAL_WORLD_SIZE", str(team.count)))
-    return config.merge({"threads": config.threads or max(1, cores // here), "learners": team.count})
+    return config.merge({"threads": config.threads or max(1, cores() // here), "learners": team.count})
 
 
 def own_envs(config: ExperimentConfig, count: int) -> bool:

@@ -23,7 +23,7 @@ import contextlib
 import dataclasses
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +61,16 @@ GO, SAVE, END = range(3)
 """What learner 0 tells the others at the beginning of each turn."""
 
 
-class Team:
-    """What one learner knows of all. A team of one is a run as any other."""
+class Team(Group):
+    """What one learner knows of all. A team of one is a run as any other.
 
-    def __init__(self, group: Group | None = None) -> None:
-        self.group = group
-        self.rank: int = 0 if group is None else group.rank
-        self.count: int = 1 if group is None else group.count
+    A part of a checkpoint: what the other learners write, a folder for each, with a manifest of its own.
+    """
+
+    spare = False
+
+    def __init__(self, store: Any = None) -> None:
+        super().__init__(store)
         self.before: int = self.count  # learners that the loaded checkpoint was written by
         self.loaded: Path | None = None
         self.windows: int = 0
@@ -77,13 +80,9 @@ class Team:
         self.training = False  # whether the others have been told all that comes before the first turn
         self.save: Callable[[Path], None] = lambda folder: None  # of the others: write what is theirs
 
-    def tell(self, word: Any = None) -> Any:
-        """Return the ``word`` of learner 0."""
-        return word if self.group is None else self.group.tell(word)
-
     def joined(self) -> contextlib.AbstractContextManager[None]:
         """While entered, gradients, statistics and metrics are those of all learners."""
-        return contextlib.nullcontext() if self.group is None else learning(self.group)
+        return learning(self) if self.count > 1 else contextlib.nullcontext()
 
     def end(self, result: Any) -> None:
         """Tell the others how the run ended."""
@@ -93,31 +92,48 @@ class Team:
         else:
             self.tell(("end", result))
 
-    def order(self, word: int) -> None:
-        """As learner 0 tell the others what they do next; they :meth:`listen`."""
-        if self.group is not None:
-            self.group.order(word)
-
     def listen(self) -> None:
         """Begin a turn, or end: learner 0 says so, and the others save first whenever it does."""
-        if self.rank == 0:
-            return self.order(GO)
-        assert self.group is not None
-        while self.group.order(GO) == SAVE:
+        while self.order(GO) == SAVE:
             self.write()
-        return None
+
+    def state_dict(self) -> State:
+        """Return the number of learners."""
+        return {"count": self.count}
+
+    def load_state_dict(self, state: State) -> None:
+        """Keep the number of learners that wrote the checkpoint."""
+        self.before = int(state["count"])
+        if self.before != self.count:
+            logger.info(
+                f"the run had {plural(self.before, 'learner')} and has {plural(self.count, 'learner')} now: the rows "
+                "of its replays are dealt out anew, episode by episode, and environments begin new episodes"
+            )
+
+    def save_files(self, folder: Path) -> None:
+        """Have the others write."""
+        if self.count == 1:
+            return
+        if sys.exception() is not None:  # after an error the others are elsewhere
+            raise RunError("one of several learners cannot save alone, continue from the newest checkpoint")
+        self.order(SAVE)
+        self.tell(folder)
+        self.words(None)
+
+    def load_files(self, folder: Path) -> None:
+        """Have the others load the same checkpoint."""
+        self.loaded, self.training = folder.parent, True
+        self.tell(("load", folder.parent, self.before))
 
     def write(self) -> None:
         """Write what is this learner's into the checkpoint that learner 0 is writing; all return when all have."""
-        assert self.group is not None
         self.save(self.tell())
-        self.group.words(None)
+        self.words(None)
 
     def meet(self, clock: SharedClock, windows: int, taken: int = 0, *more: float) -> np.ndarray:
         """Exchange the numbers of a turn; return the sums of ``taken`` and ``more`` over all."""
-        assert self.group is not None
         own = [clock.asked, clock.own_seconds, windows, taken, *more]
-        found = self.group.gather(torch.tensor(own, dtype=torch.float64)).numpy()  # [N, 4 + M]
+        found = self.gather(torch.tensor(own, dtype=torch.float64)).numpy()  # [N, 4 + M]
         stop, self.seconds, self.windows = bool(found[:, 0].any()), float(found[0, 1]), int(found[:, 2].min())
         vars(clock)["stop"] = stop
         if stop and self.rank == 0 and not clock.asked:
@@ -126,14 +142,13 @@ class Team:
 
     def dealt(self, feed: Feed) -> list[tuple[int, Block]]:
         """Return the rows of this learner's environments of the actors, which send all of them to learner 0."""
-        assert self.group is not None
         parts: list[list[tuple[int, Block]]] = [[] for _ in range(self.count)]
         for place, block in feed.arrived() if self.rank == 0 else ():
             for rank, part in enumerate(parts):
                 cut = slice(rank * feed.config.env.num, (rank + 1) * feed.config.env.num)
                 rows = {name: column[cut].copy() for name, column in block.rows.items()}
                 part.append((place, block._replace(rows=rows, episodes=[] if rank else block.episodes)))
-        own: list[tuple[int, Block]] = self.group.deal(parts)
+        own: list[tuple[int, Block]] = self.deal(parts)
         return own
 
 
@@ -233,50 +248,11 @@ class SharedCollector:
     def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
         if not (self.team.ended or at_the_end):
             return []
-        assert self.team.group is not None
         own = [(score, length, dict(info)) for score, length, info in self.own.drain(at_the_end=at_the_end)]
-        return [EpisodeStats(*episode) for each in self.team.group.words(own) for episode in each]
+        return [EpisodeStats(*episode) for each in self.team.words(own) for episode in each]
 
 
 # ---------------------------------------------------------------- parts of a checkpoint
-
-
-class RanksPart:
-    """What the other learners write into a checkpoint: a folder for each, with a manifest of its own."""
-
-    spare = False
-
-    def __init__(self, team: Team) -> None:
-        self.team = team
-
-    def state_dict(self) -> State:
-        """Return the number of learners."""
-        return {"count": self.team.count}
-
-    def load_state_dict(self, state: State) -> None:
-        """Keep the number of learners that wrote the checkpoint."""
-        self.team.before = int(state["count"])
-        if self.team.before != self.team.count:
-            now = plural(self.team.count, "learner")
-            logger.info(
-                f"the run had {plural(self.team.before, 'learner')} and has {now} now: the rows of its replays are "
-                "dealt out anew, episode by episode, and environments begin new episodes"
-            )
-
-    def save_files(self, folder: Path) -> None:
-        """Have the others write."""
-        if self.team.group is None:
-            return
-        if sys.exception() is not None:  # after an error the others are elsewhere
-            raise RunError("one of several learners cannot save alone, continue from the newest checkpoint")
-        self.team.order(SAVE)
-        self.team.tell(folder)
-        self.team.group.words(None)
-
-    def load_files(self, folder: Path) -> None:
-        """Have the others load the same checkpoint."""
-        self.team.loaded, self.team.training = folder.parent, True
-        self.team.tell(("load", folder.parent, self.team.before))
 
 
 class ReplayPart:
@@ -335,34 +311,6 @@ class CollectorPart:
         self.collector.load_state_dict(state)
 
 
-class OwnPart:
-    """What of a learner's state is not that of learner 0, such as the returns of its unfinished episodes."""
-
-    def __init__(self, algo: Algorithm) -> None:
-        self.algo = algo
-        self.main: Path = Path()
-
-    def state_dict(self) -> State:
-        """Return the tensors by their names in the checkpoint, whose file learner 0 has written to ``main``."""
-        tensors: dict[str, Tensor] = {}
-        encode(self.algo.state_dict(), "algo", tensors)
-        with safe_open(self.main / TENSORS, framework="pt") as file:
-            own = {name: x for name, x in tensors.items() if not same(x, file.get_tensor(name))}
-        learned = {f"algo/model/{name}" for name, _ in self.algo.named_parameters()}
-        if far := [name for name in own if name in learned or "optim/" in name]:
-            raise RunError(f"{far[0]} differs between the learners of this run: they do not take the same steps.")
-        return {"tensors": own}
-
-    def load_state_dict(self, state: State) -> None:
-        """Load the state of learner 0 with these tensors in it, from the checkpoint at ``main``."""
-        self.algo.load_state_dict(read(self.main, ["algo"], verified=True, instead=state["tensors"])["algo"])
-
-
-def same(x: Tensor, y: Tensor) -> bool:
-    """Return whether two tensors hold the same numbers; NaN is itself."""
-    return x.shape == y.shape and bool(((x == y) | (x != x)).all())
-
-
 # ---------------------------------------------------------------- the life of one learner
 
 
@@ -379,11 +327,11 @@ class Shared(Experiment):
         return saved_settings(self.whole, self.given)
 
     def parts(self) -> dict[str, Stateful]:
-        parts, team = {"ranks": RanksPart(self.team), **super().parts()}, self.team
+        parts: dict[str, Stateful] = {"ranks": self.team, **super().parts()}
         if self.store is not None:
-            parts["replay"] = ReplayPart(team, self.store, self.run)
+            parts["replay"] = ReplayPart(self.team, self.store, self.run)
             if isinstance(own := own_of(self.collector), Collector):
-                parts["collector"] = CollectorPart(team, own, self.clock)
+                parts["collector"] = CollectorPart(self.team, own, self.clock)
         return parts
 
     def measure(self, which: Which) -> Measured:
@@ -448,65 +396,87 @@ def follow(team: Team, build: Callable[[int | None], Shared], folder: RunFolder)
         word = team.tell()
         if word[0] == "end":
             return word[1]  # type: ignore[no-any-return]
-        own = OwnPart(experiment.algo)
-        parts = {name: part for name, part in experiment.parts().items() if name not in ("ranks", "meter")}
+        follower = Follower(experiment, folder)
         if word[0] == "load":
-            load(experiment, {"own": own, **parts}, *word[1:])
+            follower.load(*word[1:])
         else:
             if experiment.store is not None:
                 experiment.store.claim()
             experiment.load_initial()
             experiment.begin()
-        team.save = lambda place: save(experiment, {"own": own, **parts}, own, place, folder)
-        train(experiment)
-        assert team.group is not None
-        while team.group.order(GO) == SAVE:
-            team.write()
+        team.save = follower.save
+        with team.joined():
+            training.train(
+                experiment.algo, experiment.source, experiment.clock, experiment.meter,
+                collector=experiment.collector, checkpoint=follower.checkpoint, schedule=experiment.schedule,
+            )  # fmt: skip
+        team.listen()
         return team.tell()  # type: ignore[no-any-return]
 
 
-def load(experiment: Shared, parts: Mapping[str, Stateful], path: Path, before: int) -> None:
-    """Load the checkpoint at ``path``, that ``before`` learners have written."""
-    team, checkpoints = experiment.team, Checkpoints(path.parent)
-    team.before, team.loaded = before, path
-    checkpoints.load(path, {"algo": experiment.algo, "clock": experiment.clock})
-    if before == team.count:
-        own = parts["own"]
-        assert isinstance(own, OwnPart)
-        own.main = path
-        checkpoints.load(folder_of(path, team.rank), parts)
-    elif "replay" in parts:
-        parts["replay"].load_state_dict({})
-        if isinstance(own := own_of(experiment.collector), Collector):
-            own.env_steps = experiment.clock.env_steps // team.count
+class Follower:
+    """Loads and saves a learner beside learner 0, which alone logs, evaluates and writes checkpoints.
 
+    A part of a checkpoint: what of the learner's state is not that of learner 0, such as the returns of its unfinished
+    episodes.
+    """
 
-def save(experiment: Shared, parts: Mapping[str, Stateful], own: OwnPart, folder: Path, run: RunFolder) -> None:
-    """Write ``parts`` to the folder of this learner below ``folder``, in the checkpoint that learner 0 writes."""
-    own.main, place = folder.parent, folder / str(experiment.team.rank)
-    place.mkdir()
-    write(place, experiment.clock.position, parts)
-    if experiment.store is not None:
-        kept = Checkpoints(run.checkpoints, experiment.whole.keep_checkpoints).kept()
-        name = folder.parent.name.removeprefix(".tmp-").rpartition("-")[0]
-        experiment.store.saved(name, [*(path.name for path in kept), name])
+    def __init__(self, experiment: Shared, folder: RunFolder) -> None:
+        self.experiment = experiment
+        self.team: Team = experiment.team
+        self.algo: Algorithm = experiment.algo
+        self.checkpoints: Checkpoints = Checkpoints(folder.checkpoints, experiment.whole.keep_checkpoints)
+        self.main: Path = Path()  # the checkpoint of learner 0
+        parts = {name: part for name, part in experiment.parts().items() if name not in ("ranks", "meter")}
+        self.parts: dict[str, Stateful] = {"own": self, **parts}
 
+    def load(self, path: Path, before: int) -> None:
+        """Load the checkpoint at ``path``, that ``before`` learners have written."""
+        team, clock = self.team, self.experiment.clock
+        team.before, team.loaded, self.main = before, path, path
+        self.checkpoints.load(path, {"algo": self.algo, "clock": clock})
+        if before == team.count:
+            self.checkpoints.load(folder_of(path, team.rank), self.parts)
+        elif "replay" in self.parts:
+            self.parts["replay"].load_state_dict({})
+            if isinstance(own := own_of(self.experiment.collector), Collector):
+                own.env_steps = clock.env_steps // team.count
 
-def train(experiment: Shared) -> None:
-    """Run the loop of ``run/train.py`` beside learner 0, which alone logs, evaluates and saves."""
-    team = experiment.team
+    def save(self, folder: Path) -> None:
+        """Write the parts to the folder of this learner below ``folder``, in the checkpoint that learner 0 writes."""
+        experiment, place = self.experiment, folder / str(self.team.rank)
+        self.main = folder.parent
+        place.mkdir()
+        write(place, experiment.clock.position, self.parts)
+        if experiment.store is not None:
+            name = folder.parent.name.removeprefix(".tmp-").rpartition("-")[0]
+            experiment.store.saved(name, [*(path.name for path in self.checkpoints.kept()), name])
 
-    def checkpoint(*, diverged: bool = False) -> Path:
+    def checkpoint(self, *, diverged: bool = False) -> Path:
+        """Write into the checkpoint of a ``diverged`` state; others are written when learner 0 says so."""
         if diverged:  # learner 0 has found the same, and is saving
-            assert team.group is not None
-            team.group.order(SAVE)
-            team.write()
+            self.team.order(SAVE)
+            self.team.write()
         elif sys.exception() is not None:
             raise RunError("one of several learners cannot save alone: the newest checkpoint is that of all")
-        return experiment.run
+        return self.experiment.run
 
-    with team.joined():
-        training.train(
-            experiment.algo, experiment.source, experiment.clock, experiment.meter,
-            collector=experiment.collector, checkpoint=checkpoint, schedule=experiment.schedule,
-        )  # fmt: skip
+    def state_dict(self) -> State:
+        """Return the tensors by their names in the checkpoint, whose file learner 0 has written to ``main``."""
+        tensors: dict[str, Tensor] = {}
+        encode(self.algo.state_dict(), "algo", tensors)
+        with safe_open(self.main / TENSORS, framework="pt") as file:
+            own = {name: x for name, x in tensors.items() if not same(x, file.get_tensor(name))}
+        learned = {f"algo/model/{name}" for name, _ in self.algo.named_parameters()}
+        if far := [name for name in own if name in learned or "optim/" in name]:
+            raise RunError(f"{far[0]} differs between the learners of this run: they do not take the same steps.")
+        return {"tensors": own}
+
+    def load_state_dict(self, state: State) -> None:
+        """Load the state of learner 0 with these tensors in it, from the checkpoint at ``main``."""
+        self.algo.load_state_dict(read(self.main, ["algo"], verified=True, instead=state["tensors"])["algo"])
+
+
+def same(x: Tensor, y: Tensor) -> bool:
+    """Return whether two tensors hold the same numbers; NaN is itself."""
+    return x.shape == y.shape and bool(((x == y) | (x != x)).all())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -18,12 +18,20 @@ PATIENCE = datetime.timedelta(hours=2)
 
 
 class Group:
-    """The process group that was joined: implements ``core/learners.py: Ranks``."""
+    """The process group that was joined, or one rank alone: implements ``core/learners.py: Ranks``."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any = None) -> None:
+        """``store``: where the ranks have met; None: there is one alone, which may :meth:`tell` and :meth:`order`."""
         self.store = store
-        self.rank: int = dist.get_rank()
-        self.count: int = dist.get_world_size()
+        self.rank: int = 0 if store is None else dist.get_rank()
+        self.count: int = 1 if store is None else dist.get_world_size()
+
+    @classmethod
+    def join(cls, device: str, store: Any, rank: int, count: int) -> Self:
+        """Join ``count`` ranks that meet at ``store``. Numbers on CPUs go by gloo, those on GPUs by NCCL."""
+        backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
+        return cls(store)
 
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replace each of the tensors, of one dtype and device, by its mean over all ranks, in one call for all.
@@ -75,16 +83,11 @@ class Group:
 
     def _with_all(self, exchange: Callable[..., object], *given: Any, **named: Any) -> None:
         """Exchange something with all ranks; RunError if one of them has ended."""
+        if self.count == 1:
+            return
         try:
             exchange(*given, **named)
         except RuntimeError as error:
             raise RunError(
                 "another learner of this run has ended without a word: it was killed, perhaps as the memory was full"
             ) from error
-
-
-def join(device: str, store: Any, rank: int, count: int) -> Group:
-    """Join ``count`` ranks that meet at ``store``. Numbers on CPUs go by gloo, those on GPUs by NCCL."""
-    backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
-    return Group(store)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from reverie.core.errors import ConfigError, RunError, plural
 from reverie.core.logger import logger, survive_broken_pipe
 from reverie.core.signals import PARENT
-from reverie.run.signals import listening
+from reverie.run.signals import collected
 
 if TYPE_CHECKING:
     from reverie.experiment.config import ExperimentConfig
@@ -109,7 +109,6 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
     """
     namespace = uuid.uuid4().hex
     ray = connected(request.address, namespace)
-    got: list[int] = []
     try:
         each = needs(config, request.learner, ray.cluster_resources().get("GPU", 0.0))
         actor = {"CPU": 1, **request.actor}
@@ -118,7 +117,7 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
         own += [] if each["GPU"] or config.device != "auto" else ["--device", "cpu"]
         bundles = [each] * config.learners + [actor] * config.actors
         place = {"address": ray.get_runtime_context().gcs_address, "namespace": namespace, "first": config.learners}
-        with listening(lambda number, _: got.append(number)):
+        with collected() as got:
             return lives(own, config.learners, bundles, request.strategy, {**place, "each": actor}, run, got)
     finally:
         ray.shutdown()
@@ -165,9 +164,14 @@ def amounts(each: Mapping[str, float]) -> dict[str, Any]:
 
 
 def lives(
-    words: Sequence[str], count: int, bundles: Sequence[Mapping[str, float]], strategy: str, place: Mapping[str, Any],
-    run: Path, got: Sequence[int],
-) -> int:  # fmt: skip
+    words: Sequence[str],
+    count: int,
+    bundles: Sequence[Mapping[str, float]],
+    strategy: str,
+    place: Mapping[str, Any],
+    run: Path,
+    got: Sequence[int],
+) -> int:
     """Start the learners, again whenever one is lost; return the exit code of the run. ``got``: received signals."""
     from ray.exceptions import RayActorError
 

@@ -20,7 +20,7 @@ from reverie.core.columns import Column
 from reverie.core.discover import version
 from reverie.core.logger import logger
 from reverie.run.collect import EpisodeStats
-from reverie.scale.actor_processes import SHARE, Link
+from reverie.scale.actor_processes import SHARE
 from reverie.scale.actors import Work, play
 from reverie.scale.ray import PLACES, amounts, connected
 from reverie.scale.wire import FAR, NAP, TURNS, Block, Failure, Over, Rows, Signs, slots_of
@@ -95,7 +95,7 @@ class Post:
 
 
 class Nodes:
-    """The bundles of a placement group that the command has made for the actors: a ``actor_processes.py: Home``."""
+    """What ``Processes`` is on one machine: places actors in the bundles that the command has made for them."""
 
     def __init__(self, columns: Mapping[str, Column], envs: int) -> None:
         """``envs``: environments of each actor, whose rows have these ``columns``."""
@@ -108,11 +108,11 @@ class Nodes:
         self.links: list[Distant] = []
         self.due: float = 0.0
 
-    def start(self, work: Callable[[], Work], number: int) -> Link:
+    def start(self, work: Callable[[], Work], number: int) -> Distant:
         self.links.append(Distant(self, work, number))
         return self.links[-1]
 
-    def ready(self, seconds: float) -> Iterable[Link]:
+    def ready(self, seconds: float) -> Iterable[Distant]:
         self.tell(seconds)
         links = {link.coming: link for link in self.links if link.asked()}
         if not links:
@@ -124,7 +124,7 @@ class Nodes:
         return [links[one] for one in found if links[one].arrived()]
 
     def publish(self, data: bytes, number: int) -> None:
-        """See ``Home``. Each node gets one copy, by Ray's object store."""
+        """Give all actors these weights; each node gets one copy, by Ray's object store."""
         self.newest = number, self.ray.put(data)
         for link in self.links:
             link.adopt()
@@ -142,7 +142,7 @@ class Nodes:
 
 
 class Distant:
-    """A post: a ``actor_processes.py: Link``."""
+    """A post: what ``actor_processes.py: Child`` is on one machine."""
 
     def __init__(self, home: Nodes, work: Callable[[], Work], number: int) -> None:
         self.home = home
@@ -216,7 +216,7 @@ class Distant:
         return block._replace(rows={name: np.array(x) for name, x in block.rows.items()})  # Ray's is to be read only
 
     def free(self) -> None:
-        """See ``Link``. Nothing: Ray frees it."""
+        """Do nothing: Ray frees it."""
 
     def sign(self, name: str, value: int) -> None:
         signs = self.signs._replace(**{name: min(value, FAR)})

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 import torch
 
@@ -25,7 +24,7 @@ from reverie.core.files import check_local, check_writable, writing
 from reverie.core.importing import trusts
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
-from reverie.core.machine import choose_device
+from reverie.core.machine import choose_device, cores
 from reverie.core.signals import PARENT, SIGNALS
 from reverie.experiment.config import ExperimentConfig, resolved, saved_settings, with_beginning
 from reverie.log.aggregate import Aggregate, Measured, OfSeed, aggregate, of_seed, write_aggregate
@@ -44,7 +43,7 @@ from reverie.run.folder import (
     write_saved,
 )
 from reverie.run.schedule import parse_period
-from reverie.run.signals import HANGUP, heeded, listening
+from reverie.run.signals import collected
 from reverie.scale.ray import ClusterRequest, connected, missing, needs
 
 POLL = 0.2
@@ -75,25 +74,9 @@ class SeedRun(Lane):
         return RunFolder(self.run).config.is_file()
 
 
-class SeedsFolder:
-    """Paths in the folder of several seeds. Reading them creates nothing."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.settings: Path = path / "settings.yaml"  # shared by all seeds: as the config.yaml of a run, without a seed
-        self.aggregate: Path = path / "aggregate.json"  # the state of each seed; their aggregate
-        self.curve: Path = path / "curve.png"
-
-    def finished(self) -> list[int]:
-        """Return the seeds that had finished when aggregate.json was written; none if it was not."""
-        if not self.aggregate.exists():
-            return []
-        runs = json.loads(self.aggregate.read_text(encoding="utf-8"))["runs"]
-        return [int(run["seed"]) for run in runs if run["state"] == "finished"]
-
-    def files(self) -> dict[str, Path]:
-        """Return the existing files that people read, by name."""
-        return {name: path for name, path in vars(self).items() if name != "path" and path.exists()}
+def files_of(path: Path) -> dict[str, Path]:
+    """Return the files in the folder of several seeds: their settings, states and scores, and curves."""
+    return {"settings": path / "settings.yaml", "aggregate": path / "aggregate.json", "curve": path / "curve.png"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +96,13 @@ class SeedsResult:
 
 
 def train_seeds_of(
-    config: ExperimentConfig, seeds: Sequence[int], *, jobs: int = 0, run: Path | str | None = None,
+    config: ExperimentConfig,
+    seeds: Sequence[int],
+    *,
+    jobs: int = 0,
+    run: Path | str | None = None,
     on: ClusterRequest | None = None,
-) -> SeedsResult:  # fmt: skip
+) -> SeedsResult:
     """Train each of ``seeds`` as ``reverie train --seed`` would; see :func:`reverie.train_seeds`.
 
     ``config.seed`` is ignored. ``on``: a Ray cluster, which must see the folder at the same path; None: this machine.
@@ -125,14 +112,17 @@ def train_seeds_of(
     config = resolved(config, None)
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.subject, f"{config.name}-seeds")
     path = path if on is None else path.absolute()  # the working directory of a node may be another
-    folder, before = SeedsFolder(path), None
+    shared, before = files_of(path)["settings"], None
     check_writable(path)
-    if holds_run(path, folder.settings, config.name, config.env.id):
-        before = dict(read_yaml(folder.settings)["experiment"])
+    if holds_run(path, shared, config.name, config.env.id):
+        before = dict(read_yaml(shared)["experiment"])
         config = with_beginning(config, before, path)
     plain = {name: value for name, value in as_read(config.to_dict()).items() if name != "seed"}
     runs = [SeedRun(path, "seed", seed, config) for seed in seeds]
-    finished = [one for one in runs if one.seed in folder.finished() and one.begun]
+    written = files_of(path)["aggregate"]
+    listed = json.loads(written.read_text(encoding="utf-8"))["runs"] if written.exists() else []
+    over = {int(one["seed"]) for one in listed if one["state"] == "finished"}
+    finished = [one for one in runs if one.seed in over and one.begun]
     changes = [] if before is None else settings_changes(before, plain)
     wrong = [] if before is None or plain[config.unit] > before[config.unit] else learned_otherwise(before, plain)
     if finished and wrong:
@@ -148,48 +138,48 @@ def train_seeds_of(
             logger.info(text)
         if before is None or changes:
             with writing(path):
-                write_saved(folder.settings, Saved(algorithm=config.name, experiment=plain))
+                write_saved(shared, Saved(algorithm=config.name, experiment=plain))
         for one in () if changes else finished:
             one.state, one.note = "finished", "already finished"
         try:
             with trainer(config, on) as (train, most):
-                return _train_seeds(config, folder, runs, jobs or most, train)
+                return _train_seeds(config, path, runs, jobs or most, train)
         except RunError:
             if before is None and not any(one.begun for one in runs):  # no run can begin with these settings
                 shutil.rmtree(path, ignore_errors=True)  # it was empty before
             raise
 
 
-def _train_seeds(
-    config: ExperimentConfig, folder: SeedsFolder, runs: list[SeedRun], jobs: int, train: Train
-) -> SeedsResult:
-    title, left = f"{config.name} on {config.subject}", sum(one.state == "waiting" for one in runs)
+def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs: int, train: Train) -> SeedsResult:
+    files, title = files_of(path), f"{config.name} on {config.subject}"
+    left = sum(one.state == "waiting" for one in runs)
     if left:
         together = f"{min(jobs, left)} at a time" if min(jobs, left) > 1 else "one at a time"
-        logger.info(f"{title}: {plural(left, 'seed')}, {together}, in {folder.path}; their output is in seed-*.log")
+        logger.info(f"{title}: {plural(left, 'seed')}, {together}, in {path}; their output is in seed-*.log")
         if choose_device(config.device) == "cpu" and trouble():
             logger.warning(trouble())
 
     def command(one: SeedRun) -> list[str]:
-        settings = ["--config", str(folder.settings), "--seed", str(one.seed), "--run", str(one.run)]
+        settings = ["--config", str(files["settings"]), "--seed", str(one.seed), "--run", str(one.run)]
         return ["train", config.name, *settings, *["--trust"] * trusts()]
 
     def ended(one: SeedRun) -> None:
         if one.state == "finished" and "eval/score" in one.values:
             one.note += f" at {one.position:,} {one.unit}, score {one.values['eval/score']:.2f}"
-        write_seeds(config, folder, runs)
+        write_seeds(config, path, runs)
 
     with contextlib.closing(Board(runs if left and config.console else [], title)) as board:
         number = train_runs(Turns(runs, command, board, ended), train, jobs)
-    if (found := write_seeds(config, folder, runs)) is not None:
+    if (found := write_seeds(config, path, runs)) is not None:
         from reverie.log.plot import seeds_curve  # matplotlib takes a fifth of the time of all imports
 
-        with writing(folder.path):
-            seeds_curve(folder.curve, found, title=f"{title}, {plural(len(found.seeds), 'seed')}")
-    return SeedsResult(run=folder.path, seeds=runs, signal=number, aggregate=found, files=folder.files())
+        with writing(path):
+            seeds_curve(files["curve"], found, title=f"{title}, {plural(len(found.seeds), 'seed')}")
+    there = {name: file for name, file in files.items() if file.exists()}
+    return SeedsResult(run=path, seeds=runs, signal=number, aggregate=found, files=there)
 
 
-def write_seeds(config: ExperimentConfig, folder: SeedsFolder, runs: Sequence[SeedRun]) -> Aggregate | None:
+def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -> Aggregate | None:
     """Write aggregate.json: the state of all seeds, and the aggregate of those that finished, which is returned."""
     how = measured_as(config)
     ended: dict[int, OfSeed] = {}
@@ -204,8 +194,9 @@ def write_seeds(config: ExperimentConfig, folder: SeedsFolder, runs: Sequence[Se
         for one in runs
     ]
     where = {"env": config.env.id, "data": config.data.path or None}
-    with writing(folder.path):
-        write_aggregate(folder.aggregate, found, {"schema": SCHEMA, "algorithm": config.name, **where, "runs": listed})
+    head = {"schema": SCHEMA, "algorithm": config.name, **where, "runs": listed}
+    with writing(path):
+        write_aggregate(files_of(path)["aggregate"], found, head)
     return found
 
 
@@ -218,14 +209,6 @@ def measured_as(config: ExperimentConfig) -> Measured:
         period=None if is_seconds else period,
         early=config.stop_score is not None,
     )
-
-
-def default_jobs(config: ExperimentConfig) -> int:
-    """Return how many seeds fit the CPU cores, given the threads of each; 1 on a GPU, which they would share."""
-    if choose_device(config.device) != "cpu":
-        return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // (config.threads or torch.get_num_threads()))
 
 
 def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> None:
@@ -291,7 +274,8 @@ class Child:
 def trainer(config: ExperimentConfig, on: ClusterRequest | None) -> Iterator[tuple[Train, int]]:
     """Yield what trains runs, here or on the Ray cluster of ``on``, and how many may run at a time."""
     if on is None:
-        yield train_here, default_jobs(config)
+        fit = 1 if choose_device(config.device) != "cpu" else cores() // (config.threads or torch.get_num_threads())
+        yield train_here, max(1, fit)
         return
     ray = connected(on.address)
     try:
@@ -380,7 +364,7 @@ Train = Callable[[Turns, int], None]
 
 def train_runs(turns: Turns, train: Train, jobs: int) -> int | None:
     """Have ``train`` train what waits, ``jobs`` at a time; return the number of the signal that ended it, if any."""
-    with collected_signals() as turns.got:
+    with collected() as turns.got:
         train(turns, jobs)
     if turns.refused and not any(run.begun for run in turns.runs):
         raise RunError(turns.refused[0])
@@ -426,16 +410,3 @@ def pass_on(got: Sequence[int], told: int, children: Iterable[Child]) -> int:
         for child in children:
             child.tell(number if told < 3 else signal.SIGKILL)
     return told
-
-
-@contextlib.contextmanager
-def collected_signals() -> Iterator[list[int]]:
-    """Collect received signals meanwhile. A hangup of the terminal, which may arrive twice, is recorded once."""
-    got: list[int] = []
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if number != HANGUP or number not in got:
-            got.append(number)
-
-    with listening(handle, heeded()):
-        yield got

@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Semaphore
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +57,7 @@ class Block(NamedTuple):
     """Rows of E environments that one version of the policy has acted in."""
 
     rows: Rows
-    """Columns ``[E, n, *shape]``, in memory that is written again after ``Wire.free``."""
+    """Columns ``[E, n, *shape]``, in memory that is written again after ``Child.free``."""
     version: int
     episodes: list[EpisodeStats]
     restarts: int
@@ -92,23 +93,19 @@ def slots_of(columns: Mapping[str, Column], envs: int) -> int:
 
 
 class Port:
-    """The actor's end. ``blocks`` hold the columns ``[slots, E, TURNS, *shape]``."""
+    """The actor's end, in its process. ``blocks`` hold the columns ``[slots, E, TURNS, *shape]``."""
 
-    def __init__(self, pipe: Connection, blocks: Mapping[str, Any], signs: Any, free: Any) -> None:
-        self._given = pipe, dict(blocks), signs, free
-
-    def open(self) -> Port:
-        """Map the memory, in the process of the actor."""
-        self.pipe: Connection[Any, Any]
-        self.free: Any
-        self.pipe, blocks, signs, self.free = self._given
+    def __init__(
+        self, pipe: Connection, blocks: Mapping[str, SharedColumn], signs: SharedColumn, free: Semaphore
+    ) -> None:
+        self.pipe = pipe
+        self.free = free
         self.blocks: Rows = {name: column.array() for name, column in blocks.items()}
         self.signs: np.ndarray = signs.array()
         self.slots: int = len(self.blocks["reward"])
         self.used: int = 0
         self.poll: select.poll = select.poll()
         self.poll.register(self.pipe.fileno(), select.POLLIN)  # nothing comes but its end
-        return self
 
     def check(self) -> Signs:
         """Return the learner's signs; raise Over if the actor is to end."""
@@ -139,48 +136,6 @@ class Port:
             self.pipe.send_bytes(message)
         except OSError:
             raise Over from None
-
-
-class Wire:
-    """The learner's end of the connection with one process of an actor, a ``actor_processes.py: Link``."""
-
-    def __init__(self, context: Any, columns: Mapping[str, Column], envs: int) -> None:
-        """Allocate for rows with these ``columns`` of so many environments."""
-        self.slots: int = slots_of(columns, envs)
-        blocks = {
-            name: shared(context, (self.slots, envs, TURNS, *column.shape), column.dtype)
-            for name, column in columns.items()
-        }
-        signs = shared(context, (len(Signs._fields),), "int64")
-        self.free_slots: Any = context.Semaphore(self.slots)
-        self.pipe: Connection
-        self.far: Connection
-        self.pipe, self.far = context.Pipe()
-        self.port: Port = Port(self.far, blocks, signs, self.free_slots)
-        self.blocks: dict[str, np.ndarray] = {name: column.array() for name, column in blocks.items()}
-        self.signs: np.ndarray = signs.array()
-        self.received: int = 0
-
-    def sign(self, name: str, value: int) -> None:
-        self.signs[Signs._fields.index(name)] = min(value, FAR)
-
-    @property
-    def waiting(self) -> int:
-        return int(self.signs[Signs._fields.index("sent")]) - self.received
-
-    def receive(self) -> Block | Failure:
-        message = self.pipe.recv_bytes()
-        kind, slot, turns, version, restarts = HEAD.unpack_from(message)
-        said = json.loads(message[HEAD.size :])
-        if kind == FAILED:
-            return Failure(*said)
-        episodes = [EpisodeStats(*episode) for episode in said]
-        self.received += 1
-        rows = {name: column[slot, :, :turns] for name, column in self.blocks.items()}
-        return Block(rows, version, episodes, restarts)
-
-    def free(self) -> None:
-        self.free_slots.release()
 
 
 # ---------------------------------------------------------------- weights
