@@ -127,11 +127,12 @@ class RLUnpluggedReader(Reader):
     def parts(self) -> Iterator[Rows]:
         rows = self._rows()
         decode = lru_cache(64)(png)  # a frame is in several neighbouring stacks
-        while block := list(itertools.islice(rows, BLOCK)):
-            pictures, action, reward, *flags = zip(*block, strict=True)
-            obs = np.stack([stacked(each, decode) for each in pictures])
-            done = {"action": np.array(action, np.int64), "reward": np.array(reward, np.float32)}
-            yield {"obs": obs, **done, **{name: np.array(flag) for name, flag in zip(FLAGS, flags, strict=True)}}
+        while chunk := list(itertools.islice(rows, BLOCK)):
+            pictures, action, reward, *flags = zip(*chunk, strict=True)
+            block: dict[str, np.ndarray] = {name: np.array(flag) for name, flag in zip(FLAGS, flags, strict=True)}
+            block["obs"] = np.stack([stacked(each, decode) for each in pictures])
+            block["action"], block["reward"] = np.array(action, np.int64), np.array(reward, np.float32)
+            yield block
 
     def _rows(self) -> Iterator[tuple[list[bytes], int, float, bool, bool, bool]]:
         """Yield the compressed frames of each row, its action, its reward and its flags."""

@@ -203,7 +203,7 @@ def joined(parts: Sequence[T]) -> T:
 
 
 def feed_back(drawn: Iterable[tuple[Source, int]], index: Tensor, update: Update) -> None:
-    """Pass each source its part of ``update``; ``drawn``: the sources of the windows in order, and how many are of each."""
+    """Pass each source its part of ``update``; ``drawn``: sources in the order of the windows, with their numbers."""
     start = 0
     for source, count in drawn:
         part = slice(start, start + count)
