@@ -62,7 +62,10 @@ class DiscreteSACObjective(SACObjective):
 class DiscreteSAC(SAC):
     """The learner of discrete SAC: actor, two critics and a temperature over one or several choices."""
 
-    losses = dict.fromkeys(("discrete", "multi_discrete"), DiscreteSACObjective)
+    losses: ClassVar[dict[str, type[SACObjective]]] = {
+        "discrete": DiscreteSACObjective,
+        "multi_discrete": DiscreteSACObjective,
+    }
 
 
 DiscreteSACConfig.learner = DiscreteSAC

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from reverie.algos.base import RecordedConfig
 from reverie.algos.discrete_sac import DiscreteSAC
-from reverie.algos.sac import SAC, SACConfig, SACStats
+from reverie.algos.sac import SAC, SACConfig, SACObjective, SACStats
 from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -182,7 +182,7 @@ class GAIL(SAC):
     """
 
     stats: type[Stats] = GAILStats
-    losses = SAC.losses | DiscreteSAC.losses
+    losses: ClassVar[dict[str, type[SACObjective]]] = SAC.losses | DiscreteSAC.losses
     cfg: GAILConfig
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: GAILConfig, device: torch.device) -> None:

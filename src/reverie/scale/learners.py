@@ -77,7 +77,7 @@ class Team(Group):
         self.restarts = 0
         self.ended = False
         self.seconds: float = 0.0
-        self.training = False  # whether the others have been told all that comes before the first turn
+        self.training: bool = False  # whether the others have been told all that comes before the first turn
         self.save: Callable[[Path], None] = lambda folder: None  # of the others: write what is theirs
 
     def joined(self) -> contextlib.AbstractContextManager[None]:
@@ -122,7 +122,8 @@ class Team(Group):
 
     def load_files(self, folder: Path) -> None:
         """Have the others load the same checkpoint."""
-        self.loaded, self.training = folder.parent, True
+        self.loaded = folder.parent
+        self.training = True
         self.tell(("load", folder.parent, self.before))
 
     def write(self) -> None:
