@@ -231,15 +231,20 @@ def test_recorded_and_lived_together_go_on_bit_for_bit(pendulum: Path, tmp_path:
 
 
 def test_imitation_knows_which_rows_are_the_experts(pendulum, tmp_path, monkeypatch, said):
-    split, cut = [], gail.split
-    monkeypatch.setattr(gail, "split", lambda batch, windows: split.append(windows) or cut(batch, windows))
+    experts, judge = [], gail.DiscriminatorObjective.forward
+
+    def judged(self, expert, agent):
+        experts.append((len(expert.reward), len(agent.reward)))
+        return judge(self, expert, agent)
+
+    monkeypatch.setattr(gail.DiscriminatorObjective, "forward", judged)
     more = MIXED | {
         "experience": "mixed(0.3)",
         "algo.discriminator.units": (8,),
     }
     for steps in (30, 60):
         train(pendulum, tmp_path / "run", algorithm="gail", steps=steps, **more)
-    assert set(split) == {2}
+    assert set(experts) == {(2, 6)}
     assert any("2 of the 8 windows of a batch" in line for line in said)
 
 

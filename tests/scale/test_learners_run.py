@@ -84,7 +84,7 @@ def acted(request, tmp_path_factory) -> Path:
 def test_two_learners_learn_from_the_rows_of_actors(acted):
     """Each from its own, which count once, and from the statistics of all."""
     rows = [flags_of(folder) for folder in (acted / "replay", acted / "ranks/1/replay")]
-    assert min(len(first) for first, _ in rows) >= 20
+    assert min(len(first) for first, _ in rows) > 0
     assert sum(int((~last).sum()) for _, last in rows) == logged(acted)["counters/env_steps"]
     assert logged(acted)["train/staleness"] >= 0
     assert logged(acted)["replay/windows"] >= 20  # those with which learning starts

@@ -73,6 +73,16 @@ def write(files: Mapping[Path, Sequence[bytes | memoryview]]) -> None:
                 file.write(part)
 
 
+def place(staged: Mapping[Path, Path]) -> None:
+    """Rename files (the values) to the keys, all synchronised first. Once this returns, the change survives a crash."""
+    for beside in staged.values():
+        sync(beside)
+    for path, beside in staged.items():
+        os.replace(beside, path)
+    for folder in dict.fromkeys(path.parent for path in staged):
+        sync(folder)
+
+
 def opened(path: Path) -> BinaryIO:
     """Open a file for writing, emptied."""
     return path.open("wb")
@@ -106,12 +116,7 @@ class LocalObjects(Objects):
     def publish(self) -> None:
         try:
             self._write()
-            for beside in self.staged.values():
-                sync(beside)
-            for path, beside in self.staged.items():
-                os.replace(beside, path)
-            for folder in dict.fromkeys(path.parent for path in self.staged):
-                sync(folder)
+            place(self.staged)
         finally:
             self.staged, self.unwritten, self.unwritten_bytes = {}, {}, 0
 
