@@ -35,6 +35,12 @@ def test_every_named_size_builds_and_names_are_forgiving():
         sized("13m")
 
 
+def test_weights_of_the_losses_are_the_papers():
+    """Equation 2 and the text below: 1, but 0.1 of the KL that moves the posterior, and 0.3 of the replayed critic."""
+    others = {"representation": 0.1, "replay_critic": 0.3}
+    assert {k: w for k, w in DreamerV3Config().scales.to_dict().items() if w != 1.0} == others
+
+
 @pytest.mark.parametrize("context", [0, 2])
 def test_priorities_are_the_losses_of_the_world_model(context):
     agent = build(replay_context=context)
