@@ -107,6 +107,16 @@ def test_a_plan_finds_what_its_model_rewards():
     torch.testing.assert_close(o.estimate(torch.zeros(1, 8), actions), torch.full((1, 2), 3.0))
 
 
+def test_nothing_is_planned_where_the_action_is_random():
+    agent = build("tdmpc2", batch_length=4)
+    step, state = shown(envs=2, first=False), agent.policy.initial(2)
+    agent.objective.plan = lambda *_: 1 / 0
+    action, state = agent.policy.act(step, state, "random")
+    assert action.abs().max() <= 1
+    with pytest.raises(ZeroDivisionError):
+        agent.policy.act(step, state, "explore")
+
+
 def test_what_is_said_of_rows_is_what_acting_saw():
     """Stacked frames and all: latents of a window, and the reward that is predicted from the row before."""
     agent = build("tdmpc2", "everything", batch_length=6, normalise="running", frames=3, frame_keys=".*",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 from stepping import play
 
@@ -85,6 +86,8 @@ def test_pixels_only_and_added():
     assert {key: tuple(v.shape) for key, v in only[1].obs.items()} == {"image": (1, 40, 60, 3)}
     assert not (only[0].obs["image"] == 255).all()
     assert set(steps(1, id="CartPole-v1", pixels="add")[0].obs) == {"image", "observation"}
+    own = steps(1, CartPoleEnv, pixels="only", resize=(40, 60))  # a class is asked to draw
+    assert torch.equal(own[0].obs["image"], steps(1, id="CartPole-v1", pixels="only", resize=(40, 60))[0].obs["image"])
 
 
 @pytest.mark.parametrize(

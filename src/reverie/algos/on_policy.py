@@ -67,7 +67,7 @@ class OnPolicyConfig(ValueConfig):
     def check_data(self, *, recorded: bool, collected: bool) -> None:
         if recorded:
             raise ConfigError(
-                f"{self.algorithm} learns only from rows of its present policy: leave the data out, or use sac."
+                f"{self.algorithm} learns only from rows of its present policy: leave the data out, or use sac or dqn."
             )
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:

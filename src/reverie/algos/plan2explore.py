@@ -162,7 +162,7 @@ class Exploring:
 
     def acting(self, mode: Mode) -> Actor:
         """Return the exploring policy for ``explore``, and that of the task, zero-shot, for ``eval``."""
-        return self.explorer.actor if mode == "explore" else self.actor
+        return self.explorer.actor if mode != "eval" else self.actor
 
     def disagreement(self, dream: Dream) -> Tensor:
         """Return the disagreement at each state ``[H + 1, M]``, given the action that led to it."""

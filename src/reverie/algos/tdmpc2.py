@@ -389,11 +389,11 @@ class Planner:
         z: Tensor = o.encoder(step.obs_on(device))  # [N, L]
         reward = world.imagine_step(state.latent, state.action).stoch.masked_fill(begun, 0.0)
         mean = state.mean.masked_fill(begun, 0.0)
-        if o.cfg.plan:
-            found = self.plans[mode == "explore"]({"latent": z, "before": mean})
+        if o.cfg.plan and mode != "random":
+            found = self.plans[mode != "eval"]({"latent": z, "before": mean})
             action, mean = found[:, 0], found[:, 1:]
         else:
-            action = o.policy(z).action if mode == "explore" else o.gaussian(z)[0].tanh()
+            action = o.policy(z).action if mode != "eval" else o.gaussian(z)[0].tanh()
         return action.cpu(), Plan(mean, Latent(z, reward), action)
 
     def override(self, state: Plan, action: Tensor) -> Plan:

@@ -240,8 +240,8 @@ class LatentPolicy:
         legal = step.obs.get(MASK)
         masks = () if legal is None else (legal.to(device, non_blocking=True),)  # [N, A]
         policy = self.learner.acting(mode)(latent.feature, *masks)
-        action = policy.sample() if mode == "explore" else policy.mode()  # [N, A]
-        if self.noise and mode == "explore":
+        action = policy.sample() if mode != "eval" else policy.mode()  # [N, A]
+        if self.noise and mode != "eval":
             action = policy.disturbed(action, self.noise)
         action = action.clamp(-1, 1)
         return action.cpu(), Context(latent, action)

@@ -62,7 +62,7 @@ class EvalCommand(OfRun):
         print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {self.mode}")
         print(score_line(report.evaluation))
         if self.video and report.evaluation.frames is None:
-            print("no video: this environment cannot render images")
+            print("no video: this environment cannot render images; one of your own needs the parameter render_mode")
         print_files(report.files, self.run)
 
 

@@ -38,8 +38,9 @@ Obs = dict[str, Tensor]
 Metrics = dict[str, Tensor]
 """Named scalars on the learner's device; reading one may wait for the device."""
 
-Mode = Literal["explore", "eval"]
-"""``explore`` samples actions from the policy, ``eval`` takes the mode of its distribution."""
+Mode = Literal["explore", "eval", "random"]
+"""``explore`` samples actions from the policy, ``eval`` takes the mode of its distribution. ``random`` is ``explore``
+where the caller takes an action of its own: the state and its extras count, and any action will do."""
 
 State = Mapping[str, Any]
 """A ``state_dict``: nested mappings of tensors and plain JSON values."""

@@ -83,7 +83,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _first_drawing(self) -> np.ndarray:
         if self.env.render_mode is None:
-            remedy = "Create it with render_mode='rgb_array'"
+            remedy = "Create it with render_mode='rgb_array': a class or function that has this parameter gets it"
             raise EnvError(f"{self._where} cannot render images: its render_mode is None. {remedy}.")
         self.env.reset()
         try:

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import inspect
 import os
 import sys
 import warnings
@@ -108,7 +109,7 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
 
         made: object = OneOf(make_together(config, factory, 1))
     else:
-        made = from_registry(config, render) if factory is None else factory(**config.kwargs)
+        made = from_registry(config, render) if factory is None else _own(factory, config, render)
     if not isinstance(made, gymnasium.Env):
         raise EnvError(f"the environment factory returned {_foreign(made)}")
     env = wrapped(_grid_view(made, config) if config.full_view or config.map_view else made, config.wrappers)
@@ -123,6 +124,24 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     if config.time_limit is not None:
         env = gymnasium.wrappers.TimeLimit(env, config.time_limit)
     return env
+
+
+def _own(factory: MakeEnv, config: EnvConfig, render: bool) -> object:
+    """Call ``factory``, with the render mode that is wanted if it has such a parameter."""
+    given = dict(config.kwargs)
+    if render or config.pixels != "none":
+        prepare_drawing()
+        with contextlib.suppress(ValueError):  # some classes in C have no signature
+            if "render_mode" in inspect.signature(factory).parameters:
+                given = {"render_mode": "rgb_array", **given}
+    return factory(**given)
+
+
+def prepare_drawing() -> None:
+    """Choose how MuJoCo and pygame draw in this process: without a screen where there is none."""
+    choose_renderer()
+    if not any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")):
+        os.environ["SDL_VIDEODRIVER"] = "dummy"
 
 
 def _grid_view(env: Env, config: EnvConfig) -> Env:
@@ -160,9 +179,7 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
     load_suite(name)
     drawing = render or config.pixels != "none"
     if drawing:
-        choose_renderer()
-        if not any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")):
-            os.environ["SDL_VIDEODRIVER"] = "dummy"  # lets pygame draw without a screen
+        prepare_drawing()
     given: dict[str, Any] = {} if config.time_limit is None else {"max_episode_steps": -1}
     if name.startswith("ALE/") and config.frames > 1:
         given["frameskip"] = 1

@@ -30,7 +30,9 @@ MAX_TURNS = 2_000
 """Turns of the loop within which the replay should hold a window."""
 WARM, LEAST = 1, 4
 """Updates of :func:`turns_of` that are not timed, and its least number of updates in all."""
-WARM_UP = {"cpu": 1, "cuda": 10}
+RECORDED = 4
+"""The first updates on rows of a shape, which record a tape or a CUDA graph: they take up to 100 times as long."""
+WARM_UP = {"cpu": RECORDED - 1, "cuda": 10}
 """Updates after the first one that are not timed: caches fill, CUDA graphs are captured."""
 
 
@@ -362,12 +364,13 @@ def pace(
             torch.set_num_threads(threads[-1])
             few = max(1, learner.window.batch // FEW)
             thin = noise_batch(learner, obs_spec, action_spec, windows=few)
-            times = {threads[-1]: learner.window.batch / few * update_seconds(learner, thin, warm_up=1)}
+            times = {threads[-1]: learner.window.batch / few * update_seconds(learner, thin, warm_up=RECORDED)}
             if times[threads[-1]] < LONG:
                 batch = noise_batch(learner, obs_spec, action_spec)
+                warm_up = RECORDED if times[threads[-1]] < 1 else 0
                 for number in threads:
                     torch.set_num_threads(number)
-                    times[number] = update_seconds(learner, batch, seconds=0.5)
+                    times[number] = update_seconds(learner, batch, seconds=0.5, warm_up=warm_up)
             best = min(times, key=lambda number: times[number] * (1.0 if number == threads[0] else MARGIN))
             torch.set_num_threads(best)
             act = act_seconds(learner, noise_step(obs_spec, envs), seconds=0.1)

@@ -302,7 +302,7 @@ class GreedyPolicy(Scheduled[GreedyState]):
         if len(self.classes) > 1:
             values = values.cpu()  # once for all choices
         best = [part.argmax(-1).cpu() for part in per_choice(values, self.classes)]  # [N] each
-        if mode == "explore":
+        if mode != "eval":
             chance, legal = self.randomness.chance(state.steps), step.obs.get(MASK)
             masks = [None] * len(best) if legal is None else per_choice(legal, self.classes)
             choices = zip(best, self.classes, masks, strict=True)

@@ -174,8 +174,9 @@ class Collector:
         if self.running_statistics is not None and not self._watched:
             self.running_statistics.watch(step)
             self._watched = True
-        action, self.state = self.policy.act(step, self.state, "explore")
-        if self.env_steps < self.random_steps:  # the policy acts all the same, so that its extras fit
+        random = self.env_steps < self.random_steps
+        action, self.state = self.policy.act(step, self.state, "random" if random else "explore")  # for its extras
+        if random:
             action = executed(random_action(self.env.action_spec, len(step), self.rng, step.obs.get(MASK)), step)
             self.state = self.policy.override(self.state, action)
         return executed(action, step)
