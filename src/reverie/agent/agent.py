@@ -346,6 +346,7 @@ class Agent:
         """
         AtLeast(1).check("episodes", episodes)
         AtLeast(0).check("seed", seed)
+        AtLeast(1).check("time_limit", time_limit)
         seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
         limit = {} if time_limit is None else {"eval_env": {**self.config.eval_changes, "time_limit": time_limit}}
         config = self.config.merge({"eval_episodes": episodes, **limit})

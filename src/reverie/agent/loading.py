@@ -137,7 +137,8 @@ def _example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator[Flat
             raise
         name = config.env.id
         own = "" if ":" in name else f" Pass it: --env module:{name}, or reverie.load(run, env='module:{name}')."
-        raise EnvError(f"{error}{own} {SPACES_ALONE}") from error
+        kept = " The run's env.kwargs stay unless others are given, as by --env.kwargs '{}'." * bool(config.env.kwargs)
+        raise EnvError(f"{str(error).rstrip('.')}.{kept}{own} {SPACES_ALONE}") from error
     try:
         yield flat
     finally:

@@ -404,8 +404,8 @@ def eval_maker(config: ExperimentConfig, factory: MakeEnv | None, given: EnvLike
     named = "id" in config.eval_changes
     if isinstance(factory, Single) and (given is factory.env or (config.eval_env is not None and not named)):
         raise ConfigError(
-            f"eval_env = {brief(config.eval_env)} with an environment instance, in which training goes on: pass as "
-            "eval_env an id, a function that makes the environment of evaluations, or another instance."
+            f"eval_env = {brief(config.eval_env if given is None else given)}, but env is an instance, in which "
+            "training goes on. Pass as eval_env an id, a function that makes an environment, or another instance."
         )
     made = env_factory(config.evaluation_env.merge({"num": 1}), given)
     return made if named or given is not None else factory
@@ -514,7 +514,7 @@ def described(experiment: Experiment) -> list[str]:
     config, window, algo = experiment.config, experiment.algo.window, experiment.algo
     lines = [f"{config.data.path}: {remark}" for remark in experiment.remarks]
     if config.eval_env is not None:
-        lines.append(f"evaluations take place in an environment of their own: eval_env = {config.eval_env}")
+        lines.append(f"evaluations take place in {config.evaluation_env.label()}: eval_env = {config.eval_env}")
     if algo.device.type == "cpu" and trouble():
         lines.append(trouble())
     if experiment.dataset is not None:
