@@ -167,6 +167,9 @@ def test_light_commands_and_unknown_names_do_not_import_torch() -> None:
     (["train", "dreamer_v3", "--algo.horizon", "-3"], 2, "reverie: --algo.horizon = -3: expected at least 1"),
     (["train", "dreamer_v3", "--env.clip-reward", "sing"], 2, "'none', 'sign'"),
     (["train", "dreamer_v3", "--env.kwargs", "[1, 2"], 2, "is not YAML"),
+    (["train", "dreamer_v3", "--eval-env.kwargs", "{a"], 2, "--eval-env.kwargs {a: expected YAML in one word"),
+    (["train", "dreamer_v3", "--eval-env", "{kwrgs: 1}"], 2, "Did you mean 'eval_env.kwargs'"),
+    (["train", "dreamer_v3", "--eval-env.num", "3"], 2, "eval_env.num = 3: set eval_envs"),
     (["train", "--steps", "5", "dreamer_v2"], 2, "an algorithm comes first"),
     (["train", "dreamer_v33"], 1, "unknown algorithm 'dreamer_v33'. Did you mean 'dreamer_v3'"),
     (["train", "dreamer_v3", "--env", "nowhere:Thing-v0"], 1, "'nowhere' cannot be imported"),
@@ -379,9 +382,44 @@ def test_eval(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     assert found() == first  # with the same seed
     assert main(["eval", "run", "--episodes", "2", "--time-limit", "3"]) == 0
     assert (found()["lengths"], found()["time_limit"]) == ([3, 3], 3)
-    for flag, said in {"--time-limit": "env.time_limit = 0: expected at least 1", "--episodes": "episodes = 0"}.items():
+    for flag, said in {"--time-limit": " time_limit = 0: expected at least 1", "--episodes": "episodes = 0"}.items():
         assert main(["eval", "run", flag, "0"]) == 1
         assert said in capsys.readouterr().err
+
+
+def test_eval_and_record_in_another_environment(trained: Path, tmp_path: Path, capsys: Captured) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    other = ["--env.kwargs", "{sutton_barto_reward: true}", "--env.time-limit=3"]  # CartPole pays -1 for a fall alone
+    for words in (["--env", "phys2d/CartPole-v9"], ["--env.kwrgs", "1"], ["--env", "Acrobot-v1"]):
+        assert main(["eval", "run", *words]) == 1
+    said = capsys.readouterr().err
+    for line in (
+        "unknown environment 'phys2d/CartPole-v9'",
+        "Did you mean 'env.kwargs'",
+        "(4,) in the run, but (6,) in",
+    ):
+        assert line in said
+    assert main(["eval", *other, "run", "--episodes", "2"]) == 0
+    assert "CartPole-v1 {'sutton_barto_reward': True}, step-" in capsys.readouterr().out
+    found = json.loads((tmp_path / "run" / "eval.json").read_text())
+    assert (found["score"]["mean"], found["lengths"]) == (0.0, [3, 3])
+    assert main(["info", "run"]) == 0
+    assert "CartPole-v1 {'sutton_barto_reward': True})" in capsys.readouterr().out
+    assert (
+        main(["data", "record", "run", "rows", "--env", "CartPole-v0", "--env.time-limit", "3", "--episodes", "1"]) == 0
+    )
+    assert main(["data", "info", "rows"]) == 0
+    assert re.search("environment +CartPole-v0", shown := capsys.readouterr().out)
+    assert re.search("number +1 with 3 steps", shown)
+
+
+def test_evaluations_of_training_in_another_environment(elsewhere: Path, tiny: Path, capsys: Captured) -> None:
+    args = ["train", "dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--eval-env.time-limit", "4"]
+    assert main([*args, "--run", "x", "--eval-env", "{kwargs: {sutton_barto_reward: true}}"]) == 0
+    assert json.loads((elsewhere / "x" / "eval.json").read_text())["score"]["mean"] == 0.0
+    assert "CartPole-v1 {'sutton_barto_reward': True}" in capsys.readouterr().out
+    assert main(["train", "--resume", "x", "--eval-env", "none", "--steps", "200"]) == 0
+    assert json.loads((elsewhere / "x" / "eval.json").read_text())["score"]["mean"] > 4
 
 
 def test_dream(trained: Path, tmp_path: Path, capsys: Captured) -> None:

@@ -2,11 +2,15 @@
 
 import contextlib
 import hashlib
+import pickle
 import threading
 from pathlib import Path
+from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec
 
 import reverie
 from reverie.agent.loading import load
@@ -97,6 +101,87 @@ def test_arguments_are_handed_to_the_class(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"env\.kwargs = .* with an environment instance: expected .* no kwargs"):
         reverie.train("td3", env=Paying(), run=tmp_path / "b", env_options={"kwargs": {"pay": 3.0}}, **FEW)
     assert not (tmp_path / "b").exists()
+
+
+def three() -> Paying:
+    return Paying(3.0)
+
+
+@pytest.mark.parametrize("judge", [
+    {"kwargs": {"pay": 3.0}}, {"id": "Three-v0", "kwargs": {}}, three, Paying(3.0),
+])  # fmt: skip
+def test_evaluations_have_an_environment_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, judge: Any
+) -> None:
+    monkeypatch.setitem(gymnasium.registry, "Three-v0", EnvSpec("Three-v0", Paying, kwargs={"pay": 3.0}))
+    two, often = {"kwargs": {"pay": 2.0}}, {"eval_every": 5}
+    result = reverie.train("td3", Paying, env_options=two, eval_env=judge, run=tmp_path, schedule=often, **FEW)
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [row["eval/score"] for row in rows if "eval/score" in row] == [21.0] * 3
+    assert {row["episode/score"] for row in rows if "episode/score" in row} == {14.0}
+    assert result.evaluation.scores == [21.0, 21.0]
+    agent = pickle.loads(pickle.dumps(load(tmp_path)))
+    assert agent.evaluate(1).scores == [14.0 if isinstance(judge, Paying) else 21.0]  # nobody can make that one again
+    assert agent.make_env().unwrapped.pay == 2.0
+    assert load(tmp_path, env={"kwargs": {"pay": 5.0}}).evaluate(1).scores == [35.0]
+    assert load(tmp_path, env=Paying).evaluate(1).scores == [14.0]
+
+
+def test_an_instance_is_evaluated_on_the_way_in_another(tmp_path: Path) -> None:
+    reverie.train("td3", Paying(), eval_env=three, run=tmp_path, schedule={"eval_every": 5}, **FEW)
+    scores = [row.get("eval/score") for row in read_metrics(tmp_path / "metrics.jsonl")]
+    assert [score for score in scores if score is not None] == [21.0] * 3
+    assert load(tmp_path, env=Paying()).evaluate(1).scores == [7.0]
+
+
+def test_environments_of_evaluations_that_do_not_fit(tmp_path: Path) -> None:
+    env = Paying()
+    for judge in (env, {"time_limit": 3}):
+        with pytest.raises(ConfigError, match=r"eval_env = .* but env is an instance, in which training goes on"):
+            reverie.train("td3", env=env, eval_env=judge, run=tmp_path / "run", **FEW)
+    for other, why in {"Pendulum-v1": r"\(1,\) in training, but \(3,\) in evaluations", Wide: "has numbers in"}.items():
+        with pytest.raises(ConfigError, match=why):
+            reverie.train("td3", env=Paying, eval_env=other, run=tmp_path / "run", **FEW)
+    assert not (tmp_path / "run").exists()
+
+
+class Wide(Paying):
+    """The same observations in other units."""
+
+    observation_space = gymnasium.spaces.Box(0, 100, (1,), np.float32)
+
+
+class Drawn(Paying):
+    """Can be drawn."""
+
+    metadata: ClassVar = {"render_modes": ["rgb_array"]}
+    render_mode = "rgb_array"
+
+    def render(self) -> np.ndarray:
+        return np.full((300, 512, 3), self.left, np.uint8)
+
+
+def test_evaluations_are_filmed(tmp_path: Path, said: list[str]) -> None:
+    shown: list[dict[str, Any]] = []
+
+    class Sink:
+        def write(self, values: Any, step: int) -> None:
+            shown.append(values)
+
+        def close(self) -> None:
+            pass
+
+    film = {"eval_video": True, "schedule": {"eval_every": 6}, **FEW}
+    reverie.train("td3", env=Drawn, run=tmp_path / "run", sinks=[Sink()], **film)
+    films = [values["eval/video"] for values in shown if "eval/video" in values]
+    assert [film.shape for film in films] == [(8, 150, 256, 3)] * 2  # at step 6 and at the end
+    assert films[0][:, 0, 0, 0].tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert sorted(path.name for path in (tmp_path / "run" / "videos").iterdir()) == [
+        f"eval_video-{step:012d}.mp4" for step in (6, 10)
+    ]
+    assert not any("eval_video" in line for line in said)
+    reverie.train("td3", env=Paying, run=tmp_path / "dark", **film)
+    assert any("eval_video = True, but this environment cannot render" in line for line in said)
 
 
 def test_evaluation_does_not_disturb_training(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from reverie.core.randomness import left_as_found, threads_kept
 from reverie.datasets.dataset import DatasetConfig, dataset_config
 from reverie.envs.check import EnvReport, examine
 from reverie.envs.config import EnvConfig
-from reverie.envs.make import EnvLike, env_name
+from reverie.envs.make import EnvLike, MakeEnv, env_name
 from reverie.experiment import bench
 from reverie.experiment.build import build, paced
 from reverie.experiment.config import OWN_ENV, ExperimentConfig, fitted, resolved, saved_settings, with_beginning
@@ -64,6 +64,7 @@ def train(
     data: str | Path | DatasetConfig | Mapping[str, Any] | None = None,
     experience: str | Experience | None = None,
     eval_episodes: int | None = None,
+    eval_env: EnvLike | Mapping[str, Any] | None = None,
     device: str | None = None,
     sinks: Sequence[Sink] = (),
     **overrides: Any,
@@ -95,6 +96,9 @@ def train(
         experience: rows to learn from: ``"collected"``, ``"recorded"``, or ``"mixed(0.5)"`` with that part of each
             batch recorded. None: recorded if there are ``data``, or mixed if the algorithm needs both; else collected.
         eval_episodes: episodes of each evaluation, during training and at the end; 0: none.
+        eval_env: environment of evaluations, with the spaces of that of training: the settings of ``env`` that differ,
+            such as ``{"kwargs": {"load": 2.0}}``; an id; a function that makes it, called without arguments; or an
+            instance. None: as in training.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"`` for a GPU if there is one.
         sinks: further destinations of the measurements, with ``write(values, step)`` and ``close()``.
         **overrides: any other field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of
@@ -121,18 +125,21 @@ def train(
         "data": data,
         "experience": experience,
         "eval_episodes": eval_episodes,
+        "eval_env": eval_env if isinstance(eval_env, str | Mapping) else None,
     }
     overrides |= {name: value for name, value in common.items() if value is not None}
     given = None if env is None or isinstance(env, str) else env
+    judge = None if isinstance(eval_env, str | Mapping) else eval_env
     run = None if run is None else local(run)
     settings = settings_of(algorithm, env, size, preset, config, overrides, run)
     with only_training(), left_as_found(), threads_kept():
-        return train_config(settings, env=given, run=run, sinks=sinks)
+        return train_config(settings, env=given, eval_env=judge, run=run, sinks=sinks)
 
 
 def train_config(
-    config: ExperimentConfig, env: EnvLike | None = None, run: Path | str | None = None, *, sinks: Sequence[Sink] = ()
-) -> Result:
+    config: ExperimentConfig, env: EnvLike | None = None, run: Path | str | None = None, *,
+    eval_env: MakeEnv | gymnasium.Env[Any, Any] | None = None, sinks: Sequence[Sink] = (),
+) -> Result:  # fmt: skip
     """Train as ``config`` says, in a new run folder or continuing an existing run.
 
     Args:
@@ -140,15 +147,20 @@ def train_config(
         env: a function that makes the environment, or an instance, in place of ``config.env.id``.
         run: the run folder; None: a new one under ``runs/``. An existing run of the same algorithm on the same
             environment is continued from its newest checkpoint.
+        eval_env: a function that makes the environment of evaluations, or an instance, in place of ``config.eval_env``.
         sinks: further destinations of the measurements; they are closed at the end.
     """
     with team_of(config) as team:
         if team.rank:
             speak_as(f"learner {team.rank}")
         check_installed({tracker: getattr(config, tracker) for tracker in TRACKERS})
-        if isinstance(env, gymnasium.Env) and config.evaluates_on_the_way:
+        if eval_env is not None:
+            alone = {"vector": "serial"} if isinstance(eval_env, gymnasium.Env) else {}
+            config = config.merge({"eval_env": {"id": env_name(eval_env), "kwargs": {}, **alone}})
+        if isinstance(env, gymnasium.Env) and config.eval_env is None and config.evaluates_on_the_way:
             logger.info(
-                "no evaluations during training: they need a second environment, but only one instance was passed"
+                "no evaluations during training: they need a second environment, but only one instance was passed. "
+                "Pass another as eval_env"
             )
             config = config.merge({"schedule.eval_every": 0})
         config.to_dict()  # settings that cannot be saved are refused here
@@ -164,7 +176,10 @@ def train_config(
                 team.tell(("build", start))
             continued = config if start is None or before is None else with_beginning(config, before, folder.path)
             own, place = share(scaled(continued, team.count), team), folder_of(folder.path, team.rank)
-            found = build(own, env, start=start or 0, rank=team.rank, run=place, estimates=Estimator, actors=feeding)
+            found = build(
+                own, env, eval_env=eval_env, start=start or 0, rank=team.rank, run=place, estimates=Estimator,
+                actors=feeding,
+            )  # fmt: skip
             found = paced(found) if start is None and team.count == 1 else found
             whole = continued.merge({"threads": found.config.threads}).checked()
             return shared(found, whole, team, folder.path)
@@ -185,7 +200,7 @@ def train_config(
 
         if team.rank:
             return follow(team, built, folder)
-        result = run_life(built, folder, saved_settings(config, env), opened)
+        result = run_life(built, folder, saved_settings(config, env, eval_env), opened)
         team.end(result)
         return result
 

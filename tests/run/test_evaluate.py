@@ -47,7 +47,7 @@ def test_mode_is_handed_on_and_kept(fakes):
 
 
 def test_frames_are_those_of_the_first_episode_of_the_first_environment(fakes):
-    result = evaluate(fakes.Env([[3], [6]]), fakes.Policy(), episodes=4, record=True)
+    result = evaluate(fakes.Env([[3], [6]]), fakes.Policy(), episodes=4, record=np.array)
     assert result.frames.shape == (4, 2, 3, 3)
     assert result.frames[:, 0, 0, 0].tolist() == [0, 1, 2, 3]
     assert evaluate(fakes.Env([[3]]), fakes.Policy(), episodes=1).frames is None

@@ -84,16 +84,18 @@ class Agent:
         action_spec: actions that the policy chooses from.
         frames_per_second: of videos in real time, one frame per decision of the policy.
         factory: makes the environment if it was given from Python; None if it is made from ``config.env.id``.
+        eval_factory: the same for the environments of evaluations, which ``config.evaluation_env`` describes.
     """
 
     def __init__(
         self, config: ExperimentConfig, algo: Algorithm, flat: FlatEnv, factory: MakeEnv | None,
-        run: Path, checkpoint: Path, step: int,
+        eval_factory: MakeEnv | None, run: Path, checkpoint: Path, step: int,
     ) -> None:  # fmt: skip
         """Set up an agent; users call :func:`reverie.load`. ``flat`` defines the spaces; it is not stepped."""
         self.config: ExperimentConfig = config
         self.algo: Algorithm = algo
         self.factory: MakeEnv | None = factory
+        self.eval_factory: MakeEnv | None = eval_factory
         self.run: Path = run
         self.checkpoint: Path = checkpoint
         self.step: int = step
@@ -328,6 +330,8 @@ class Agent:
     ) -> Evaluation:  # fmt: skip
         """Play whole episodes in new environments, and count their true rewards, not clipped ones.
 
+        They are those that :func:`reverie.load` was given, or else those in which the run was evaluated (``eval_env``).
+
         Args:
             episodes: how many, at least 1.
             actions: "mode" takes the policy's most likely action, "sample" draws one.
@@ -342,14 +346,15 @@ class Agent:
         """
         AtLeast(1).check("episodes", episodes)
         AtLeast(0).check("seed", seed)
+        AtLeast(1).check("time_limit", time_limit)
         seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
-        limit = {} if time_limit is None else {"env.time_limit": time_limit}
+        limit = {} if time_limit is None else {"eval_env": {**self.config.eval_changes, "time_limit": time_limit}}
         config = self.config.merge({"eval_episodes": episodes, **limit})
-        env = make_eval_env(config, self.factory, render=record)
+        env = make_eval_env(config, self.eval_factory, render=record)
         try:
             with reproducible(seed):
-                mode, explored = mode_of(actions), config.explored(self.step)
-                return evaluate(env, self.algo.policy, episodes, mode, record, seed=seed, env_steps=explored)
+                mode, explored, kept = mode_of(actions), config.explored(self.step), np.array if record else None
+                return evaluate(env, self.algo.policy, episodes, mode, kept, seed=seed, env_steps=explored)
         finally:
             env.close()
 
@@ -392,7 +397,8 @@ def evaluate_run(
     evaluation = agent.evaluate(episodes, actions=actions, record=video, seed=seed, time_limit=time_limit)
     folder, files = RunFolder(agent.run), dict[str, Path]()
     content = {"updates" if agent.config.offline else "env_steps": agent.step, **evaluation.to_dict()}
-    content |= {"checkpoint": agent.checkpoint.name} | ({} if time_limit is None else {"time_limit": time_limit})
+    content |= {"checkpoint": agent.checkpoint.name, "env": agent.config.evaluation_env.label()}
+    content |= {} if time_limit is None else {"time_limit": time_limit}
     try:
         with writing(folder.path):
             write_found(folder.evaluation, content)

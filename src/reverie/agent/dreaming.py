@@ -227,7 +227,7 @@ def unit_of(key: str, part: ObsPart | None) -> str:
 def played(agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Episodes]:
     """Make the environment, to play up to ``MAX_EPISODES`` episodes, each cut off after ``longest`` rows."""
     config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
-    env = make_eval_env(config, agent.factory, true_rewards=False)
+    env = make_eval_env(config, agent.factory, as_trained=True)
     try:
         yield _episodes(env, agent, longest, mode, seed), {"actions": "mode" if mode == "eval" else "sample"}
     finally:

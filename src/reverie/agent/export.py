@@ -188,7 +188,7 @@ def rows(agent: Agent, batch: int, seed: int) -> Generator[Step, Tensor, None]:
     """Yield what N environments show, whose actions ``[N, A]`` are sent; where there are none, random observations."""
     config = agent.config.merge({"eval_envs": batch, "eval_episodes": batch})
     try:
-        with contextlib.closing(make_eval_env(config, agent.factory, true_rewards=False)) as env:
+        with contextlib.closing(make_eval_env(config, agent.factory, as_trained=True)) as env:
             step = env.reset(seed)
             while env.num_envs == batch:  # a single instance of the user's does not do for several
                 step = env.step((yield step))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,11 @@ from reverie.datasets.reader import Space
 from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.make import EnvLike, MakeEnv, Placeholder, env_factory, put_away
 from reverie.envs.slot import generator_kept
+from reverie.experiment.build import eval_maker
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.log.artifacts import fetched
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.folder import RunFolder, check_origin, check_spec, read_saved, read_spec
+from reverie.run.folder import RunFolder, Saved, check_origin, check_spec, read_saved, read_spec
 from reverie.run.manifest import step_of
 
 SPACES_ALONE = (
@@ -41,7 +42,7 @@ SPACES_ALONE = (
 
 
 def load(
-    run: Path | str, *, env: EnvLike | None = None, algo: AlgorithmConfig | None = None,
+    run: Path | str, *, env: EnvLike | Mapping[str, Any] | None = None, algo: AlgorithmConfig | None = None,
     checkpoint: Path | str | None = None, device: str = "auto", trust: bool = False,
 ) -> Agent:  # fmt: skip
     """Load the agent of a run.
@@ -50,10 +51,12 @@ def load(
         run: the run folder; or a run or an agent at a tracker, which is downloaded to ``runs/`` once: ``"runs:/ID"``,
             ``"models:/NAME/3"`` and ``"models:/NAME@alias"`` of MLflow, ``"wandb:ENTITY/PROJECT/NAME:v3"`` of W&B,
             ``"hf://USER/NAME"`` of the Hugging Face Hub, ``"s3://BUCKET/NAME"`` and other URLs of :func:`push`.
-        env: the function or instance the run was trained with, if its environment was given from Python and cannot be
-            imported. For an environment that a module of yours registers: ``"module:Id"``. For a run on recorded data
-            alone: the environment to act in, also by id. Where the environment is not installed: a class derived from
-            gymnasium.Env that has its spaces, which is enough for :meth:`Agent.act`.
+        env: environment to act and to be evaluated in, which has the spaces of the run's: an id, ``"module:Id"``, a
+            function that makes it, or an instance; or the settings of the run's ``env`` that differ, such as
+            ``{"kwargs": {"load": 2.0}}``. The others stay. None: the run's own, and for evaluations its ``eval_env``.
+            A run whose environment was given from Python and cannot be imported needs it again, and one on recorded
+            data alone may have none. Where the environment is not installed: a class derived from gymnasium.Env that
+            has its spaces, which is enough for :meth:`Agent.act`.
         algo: the config the run was trained with, if it held objects of your own, such as an encoder.
         checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest that is whole.
         device: where networks compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
@@ -67,23 +70,27 @@ def load(
         EnvError: the environment cannot be made.
     """
     folder = RunFolder.at(fetched(run))
+    changes = dict(env) if isinstance(env, Mapping) else {}
+    given = changes.pop("id", None) if isinstance(env, Mapping) else env
     with trusting(trust):
-        env = own_factory(folder.path, env, algo)
-        config = saved_config(folder.path, env, algo)
-        if isinstance(env, gymnasium.Env):  # it is made already
+        saved = read_saved(folder.path)
+        here = {"env": given, "eval_env": env, "algo": algo}
+        check_origin(saved, folder.path, "data", *(name for name, value in here.items() if value is not None))
+        made, judge = own_factory(saved, folder.path, "env", given), None
+        config = saved_config(folder.path, made, algo).merge({"env": changes})
+        if env is not None:
+            config = config.merge({"eval_env": None})
+        elif "eval_env" in saved.custom:
+            judge, config = own_judge(saved, folder.path, config)
+        if isinstance(made, gymnasium.Env):  # it is made already
             config = config.merge({"env.kwargs": {}})
         checkpoints = Checkpoints(folder.checkpoints)
         path = checkpoints.select(checkpoint)
-        factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), env)
+        factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), made)
         alone = config.env.id == NO_ENV
         recorded = spaces_of(folder) if alone else None
-        if isinstance(env, str):
-            if not alone and env.rpartition(":")[2] != config.env.id.rpartition(":")[2]:
-                raise RunError(
-                    f"{folder.path} was trained in {config.env.id}, not in {env}. Leave env out, or pass a function "
-                    "that makes the environment."
-                )
-            config = config.merge({"env.id": env})  # perhaps with the module that registers it
+        if isinstance(made, str):
+            config = config.merge({"env.id": made})
         elif alone and factory is None:
             if recorded is None:
                 raise RunError(
@@ -94,11 +101,12 @@ def load(
             config = config.merge({"env.restarts": 0})  # its error is to be shown, not tried again
         with _example(config, factory) as flat:
             check_spec(folder, signature(flat.obs_spec, flat.action_spec), bounds=not alone)
-            if recorded is not None and env is not None:
+            if recorded is not None and made is not None:
                 compare_actions(recorded[1], flat.action_spec)
             learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
             checkpoints.load(path, {"algo": learner})
-            return Agent(config, learner, flat, factory, folder.path, path, step_of(path))
+            player = eval_maker(config, factory, judge)
+            return Agent(config, learner, flat, factory, player, folder.path, path, step_of(path))
 
 
 def compare_actions(recorded: Space, action: ActionSpec) -> None:
@@ -129,30 +137,39 @@ def _example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator[Flat
             raise
         name = config.env.id
         own = "" if ":" in name else f" Pass it: --env module:{name}, or reverie.load(run, env='module:{name}')."
-        raise EnvError(f"{error}{own} {SPACES_ALONE}") from error
+        kept = " The run's env.kwargs stay unless others are given, as by --env.kwargs '{}'." * bool(config.env.kwargs)
+        raise EnvError(f"{str(error).rstrip('.')}.{kept}{own} {SPACES_ALONE}") from error
     try:
         yield flat
     finally:
         put_away(flat)
 
 
-def own_factory(run: Path, env: EnvLike | None, algo: AlgorithmConfig | None) -> EnvLike | None:
-    """Return ``env``; if it was not given, the class or function by whose name the run was trained."""
-    saved = read_saved(run)
-    given = [name for name, value in {"env": env, "algo": algo}.items() if value is not None]
-    check_origin(saved, run, "data", *given)
-    name = saved.custom.get("env", "")
-    if ":" not in name or env not in (None, name):
-        return env
-    own: MakeEnv = imported(name, what=f"{run} was trained with env = {name}", base=object)
+def own_factory(saved: Saved, run: Path, place: str, given: EnvLike | None) -> EnvLike | None:
+    """Return ``given``; if nothing was, the class or function by whose name ``run`` was trained as ``place``."""
+    name = saved.custom.get(place, "")
+    if ":" not in name or given not in (None, name):
+        return given
+    own: MakeEnv = imported(name, what=f"{run} was trained with {place} = {name}", base=object)
     return own
+
+
+def own_judge(saved: Saved, run: Path, config: ExperimentConfig) -> tuple[EnvLike | None, ExperimentConfig]:
+    """Return what made the run's environment of evaluations, and its settings; those of training if it has no name."""
+    if (own := own_factory(saved, run, "eval_env", None)) is None:
+        logger.warning(
+            f"{run} was evaluated in {saved.custom['eval_env']}, a Python object that cannot be imported: evaluations "
+            "take place in the environment of training. To evaluate in another, pass env"
+        )
+        config = config.merge({"eval_env": None})
+    return own, config
 
 
 def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | None = None) -> ExperimentConfig:
     """Return the settings of ``run``; RunError if a part of them cannot be read from a file and was not given."""
     saved = read_saved(run)
     for place, what in saved.custom.items():
-        if (env if place == "env" else algo) is None:
+        if place != "eval_env" and (env if place == "env" else algo) is None:
             raise RunError(
                 f"{run} was trained with {place} = {what}, a Python object that cannot be read from its config.yaml. "
                 f"Pass it again: reverie.load(run, {'env' if place == 'env' else 'algo'}=...)."
@@ -164,17 +181,18 @@ def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | 
 def reduced(agent: Agent) -> tuple[Any, ...]:
     """Pickle or copy the settings and the learner's state of an agent; the environment's spaces are read again."""
     state = tree_map_only(Tensor, lambda x: x.cpu(), agent.algo.state_dict())
-    made = agent.config, agent.factory, agent.run, agent.checkpoint, agent.step
+    made = agent.config, agent.factory, agent.eval_factory, agent.run, agent.checkpoint, agent.step
     return _unpickled, (*made, str(agent.algo.device), state)
 
 
 def _unpickled(
-    config: ExperimentConfig, factory: MakeEnv | None, run: Path, checkpoint: Path, step: int, device: str, state: State
-) -> Agent:
+    config: ExperimentConfig, factory: MakeEnv | None, player: MakeEnv | None, run: Path, checkpoint: Path, step: int,
+    device: str, state: State,
+) -> Agent:  # fmt: skip
     with _example(config, factory) as flat:
         learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
         learner.load_state_dict(state)
-        return Agent(config, learner, flat, factory, run, checkpoint, step)
+        return Agent(config, learner, flat, factory, player, run, checkpoint, step)
 
 
 copyreg.pickle(Agent, reduced)

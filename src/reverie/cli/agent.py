@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from tyro.conf import Positional, arg
 
 from reverie.cli.main import fail
-from reverie.cli.parse import Reading, Trusting
+from reverie.cli.parse import Elsewhere, Reading, Trusting
 from reverie.cli.show import print_files, print_trouble, score_line
 from reverie.core.errors import ConfigError, plural
 
@@ -33,7 +33,7 @@ class OfRun(Trusting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalCommand(OfRun):
+class EvalCommand(OfRun, Elsewhere):
     """Play whole episodes with a trained agent."""
 
     episodes: int = 20
@@ -46,9 +46,6 @@ class EvalCommand(OfRun):
     """Seed of environments and actions. None: derived from that of the run."""
     time_limit: int | None = None
     """Most decisions of an episode, where one may never end. None: the run's env.time_limit, or the environment's."""
-    env: str | None = None
-    """Environment to act in, for an agent that learned from recorded data alone; or the run's own as `module:Id`, where
-    only that module registers it."""
 
     def __call__(self) -> None:
         from reverie.agent.agent import evaluate_run
@@ -59,7 +56,7 @@ class EvalCommand(OfRun):
         report = evaluate_run(
             agent, self.episodes, actions=self.mode, video=self.video, seed=self.seed, time_limit=self.time_limit
         )
-        print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {self.mode}")
+        print(f"{agent.config.evaluation_env.label()}, {agent.checkpoint.name}, actions: {self.mode}")
         print(score_line(report.evaluation))
         if self.video and report.evaluation.frames is None:
             print("no video: this environment cannot render images; one of your own needs the parameter render_mode")
@@ -67,7 +64,7 @@ class EvalCommand(OfRun):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DreamCommand(OfRun):
+class DreamCommand(OfRun, Elsewhere):
     """Compare what the world model imagines with what happens."""
 
     context: int | None = None
@@ -80,8 +77,6 @@ class DreamCommand(OfRun):
     """Play the episodes with the policy's most likely actions, or with sampled ones."""
     seed: int | None = None
     """Seed of environments and dreams. None: derived from that of the run."""
-    env: str | None = None
-    """Environment to act in, for an agent that learned from recorded data alone."""
     data: str = ""
     """Predict recorded episodes, the first ones that are long enough, in place of playing: a file, folder or glob of
     any format that can be read, or minari:NAME."""
@@ -99,7 +94,7 @@ class DreamCommand(OfRun):
         fewer = f" of {self.sequences} (the others were shorter, or there were no more)"
         dreams = plural(report.sequences, "dream") + fewer * (report.sequences < self.sequences)
         steps = plural(len(next(iter(report.errors.values()))), "step")
-        where = f"{self.data or agent.config.env.id}, {agent.checkpoint.name}"
+        where = f"{self.data or agent.config.env.label()}, {agent.checkpoint.name}"
         print(f"{where}: {dreams}, {steps} each, after {plural(report.context, 'row')} that the model saw")
         print("error per imagined step; in brackets, the error of repeating the last observed row")
         trained = getattr(agent.config.algo, "horizon", None)
@@ -156,7 +151,7 @@ class ExtractCommand(OfRun):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportCommand(OfRun):
+class ExportCommand(OfRun, Elsewhere):
     """Write a policy as a file that runs without this library, and compare both."""
 
     format: Literal["onnx", "torch"] = "onnx"
@@ -170,8 +165,6 @@ class ExportCommand(OfRun):
     """Number of observations of a call."""
     steps: int = 1000
     """Steps of episodes in which the file is compared with the agent."""
-    env: str | None = None
-    """Environment to act in, for an agent that learned from recorded data alone."""
 
     def __call__(self) -> None:
         from reverie.agent.export import export
@@ -274,13 +267,11 @@ def bar(what: str, total: int, unit: str = "updates") -> Iterator[Callable[[int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LookCommand(OfRun):
+class LookCommand(OfRun, Elsewhere):
     """Open a page in the browser: an episode beside its dream, or a table of runs."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder, or a folder of runs."""
-    env: str | None = None
-    """Environment to act in, for an agent that learned from recorded data alone."""
     data: str | None = None
     """Show recorded episodes in place of playing: any format that can be read, or minari:NAME."""
     port: int = 8765

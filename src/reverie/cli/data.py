@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 
 from reverie.cli.agent import OfRun
 from reverie.cli.main import fail
-from reverie.cli.parse import Command, Reading, Trusting, call
+from reverie.cli.parse import Command, Elsewhere, Reading, Trusting, call
 from reverie.cli.show import print_sections
 from reverie.core.errors import ConfigError, did_you_mean, plural
 
@@ -153,7 +153,7 @@ class SubsampleCommand(ConvertCommand):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordCommand(OfRun):
+class RecordCommand(OfRun, Elsewhere):
     """Play with a trained agent and record the episodes as a Minari dataset."""
 
     target: Target
@@ -168,8 +168,6 @@ class RecordCommand(OfRun):
     """Standard deviation of Gaussian noise on continuous actions, in units of half their range."""
     mode: Literal["mode", "sample"] = "mode"
     """Take the policy's most likely action, or sample one."""
-    env: str | None = None
-    """Environment to play in, for an agent that was trained without one."""
     seed: int = 0
     """Seed of environments and actions."""
 

@@ -63,6 +63,38 @@ class Reading:
         return DatasetConfig(path=path, **given) if path else None
 
 
+Changes = str | dict[str, Any] | None
+"""An environment in place of another: its id, or the settings that differ."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """Where an agent acts."""
+
+    env: Changes = None
+    """Environment to act in, with the observations and actions of the run's: an id, `module:Id`, or settings of the
+    run's `env` that differ, '{kwargs: {load: 2.0}}', of which `--env.kwargs '{load: 2.0}'` is another form. None: the
+    run's own, and for `reverie eval` that of its evaluations (`eval_env`)."""
+
+
+def gathered(args: list[str], flag: str) -> list[str]:
+    """Return ``args`` with the ``--env.KEY VALUE`` among them in the mapping of ``--env``, if that is the ``flag``."""
+    words, kept, changes = iter(args), list[str](), dict[str, Any]()
+    for word in words:
+        name, equals, value = word.partition("=")
+        head, _, key = name.replace("_", "-").partition(".")
+        if not flag or head != flag:
+            kept.append(word)
+            continue
+        given = value if equals else next(words, "")
+        try:
+            found = yaml.load(given, _Loader)
+        except yaml.YAMLError:
+            raise ConfigError(f"{name} {given}: expected YAML in one word, such as '{{load: 2.0}}'.") from None
+        changes |= found if not key and isinstance(found, dict) else {key.replace("-", "_") or "id": found}
+    return [*kept, f"{flag}={yaml.safe_dump(changes, default_flow_style=True)}"] if changes.keys() - {"id"} else args
+
+
 def as_here(word: str) -> str:
     """Translate training's names of reading options, which remarks and errors use too: ``--data.time-limit``."""
     names = ("reader", "columns", "time-limit", "time_limit", "partial", "no-partial")
@@ -81,13 +113,13 @@ if hasattr(_strings := getattr(tyro, "_strings", None), "remove_single_line_brea
     _strings.remove_single_line_breaks = paragraphs  # type: ignore[union-attr]
 
 
-def parse(kind: Any, args: list[str], command: str, default: Any = None) -> Any:
-    """Parse ``args`` as a ``kind``. On wrong usage, print one line and exit with 2."""
+def parse(kind: Any, args: list[str], command: str, default: Any = None, changes: str = "") -> Any:
+    """Parse ``args`` as a ``kind``. On wrong usage, print one line and exit with 2. ``changes``: see ``gathered``."""
     given = {} if default is None else {"default": default}
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(kind, args=args, prog=f"reverie {command}", registry=registry, **given)
+            return tyro.cli(kind, args=gathered(args, changes), prog=f"reverie {command}", registry=registry, **given)
     except ConfigError as error:
         message = re.sub(r"^\w+(?= = )", lambda found: as_flag(found[0]), str(error))
     except SystemExit as stop:
@@ -108,7 +140,7 @@ class Command(Protocol):
 
 def call(kind: type[Command], args: list[str], name: str) -> int:
     """Run the command of that ``name`` with ``args``; return its exit code."""
-    return parse(kind, [as_here(word) for word in args], name)() or 0
+    return parse(kind, [as_here(word) for word in args], name, changes="--env")() or 0
 
 
 def as_flag(name: str) -> str:
@@ -266,3 +298,17 @@ def yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, 
         return yaml.safe_dump(value, default_flow_style=True).strip()
 
     return rule("YAML", read, write, dict) if typing.get_origin(info.type) is dict else None
+
+
+@registry.primitive_rule
+def other_env(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Changes] | None:
+    """Let an environment be written as its id, or as YAML of the settings in which it differs from another."""
+
+    def read(word: str) -> str | dict[str, Any]:
+        value = yaml.load(word, _Loader)
+        return value if isinstance(value, dict) else word
+
+    def write(value: str | dict[str, Any]) -> str:
+        return value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).strip()
+
+    return rule("ID|YAML", read, write, str | dict, none=True) if info.type == Changes else None

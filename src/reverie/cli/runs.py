@@ -224,7 +224,7 @@ def evaluation_line(file: Path, logged: float | None) -> str:
     if not file.exists():
         return f"{logged:.2f} (newest)" if logged is not None else "-"
     own = json.loads(file.read_text(encoding="utf-8"))
-    where = f", {own['checkpoint']}" if "checkpoint" in own else ""
+    where = f", {own['checkpoint']} in {own['env']}" if "checkpoint" in own else ""
     return f"{own['score']['mean']:.2f} over {plural(own['episodes'], 'episode')} (newest{where})"
 
 

@@ -66,7 +66,7 @@ def train(args: list[str], said: Common, kind: type[Any] = TrainCommand, end: Ca
     shown = replace(said, env=config.env.id, envs=config.env.num, data=config.data.path)
     name = "train" if end is None else "tune"
     words = ["--help" if word == "--help-all" else word for word in args]
-    parsed = parse(kind, words, name, default=kind(common=shown, experiment=config))
+    parsed = parse(kind, words, name, default=kind(common=shown, experiment=config), changes="--eval-env")
     if parsed.common.algorithm != said.algorithm:
         return fail("an algorithm comes first: reverie train ALGORITHM [OPTIONS]", 2)
     changed = {

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from reverie.core.bounds import Above, AtLeast, Regex, Within
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, brief
 from reverie.core.specs import MASK
 from reverie.envs.episode_info import wanted
 from reverie.envs.transforms import parse_wrapper, repeats
@@ -105,6 +105,10 @@ class EnvConfig(Config):
         """Return the settings that determine how a single environment behaves, as text without memory addresses."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OF_ALL}
         return re.sub(r" at 0x[0-9a-f]+", "", repr(values))
+
+    def label(self) -> str:
+        """Return the id, and the arguments if there are any, in a line: ``Pendulum-v1 {'g': 5.0}``."""
+        return f"{self.id} {brief(self.kwargs)}" if self.kwargs else self.id
 
     def keeps(self, key: str) -> bool:
         """Return whether the observation ``key`` is used; the mask of legal actions is, unless it is excluded."""

@@ -22,13 +22,13 @@ from reverie.algos.on_policy import OnPolicy
 from reverie.core.accelerate import trouble
 from reverie.core.clock import Clock
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms, same_algorithm
-from reverie.core.errors import ConfigError, DataError, RunError, plural
+from reverie.core.errors import ConfigError, DataError, RunError, brief, plural
 from reverie.core.logger import logger
 from reverie.core.machine import available_memory, choose_device, keep_freed_memory
 from reverie.core.protocols import Env, Stateful
 from reverie.core.randomness import RngState, derived_seeds, reproducible, seed_everything
 from reverie.core.space_json import text_of
-from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec, differences, signature
+from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec, differences, other_bounds, signature
 from reverie.core.types import FLAGS, Batch, State, Window
 from reverie.datasets.dataset import Recorded, open_recorded, shown
 from reverie.datasets.recorded_env import check_mixed, lacking
@@ -37,6 +37,7 @@ from reverie.envs.vector import make_env
 from reverie.experiment.bench import Pace, pace
 from reverie.experiment.config import NO_ENV, ExperimentConfig, saved_settings
 from reverie.log.meter import Meter
+from reverie.log.video import shrink
 from reverie.objectives.returns import Later, returns_to_go
 from reverie.replay.config import check_capacity, check_memory, most_rows, replay_bytes
 from reverie.replay.dataset import Dataset, DatasetPart
@@ -50,6 +51,8 @@ from reverie.run.evaluate import Evaluation, evaluate
 from reverie.run.folder import RunFolder, Saved, check_spec, read_saved
 from reverie.run.run import Measured, Trainable, Which
 
+SIDE = 256
+"""Longer side of the videos of evaluations during training, in pixels, at most."""
 FEW = 200
 """Updates of a run that is too short to time its learner first."""
 
@@ -82,6 +85,8 @@ class Experiment(Trainable):
     """Returns the environment instance that the user gave, after training, with its true rewards."""
     given: EnvLike | None = None
     """The environment that the user gave."""
+    eval_given: EnvLike | None = None
+    """The environment of evaluations that the user gave."""
     speed: Pace | None = None
     """Speed of the learner, if it was timed."""
 
@@ -95,7 +100,12 @@ class Experiment(Trainable):
         env = self.eval_env or (None if self.again is None else self.again())
         assert env is not None
         with reproducible(seed):
-            return evaluate(env, self.algo.policy, episodes, seed=seed)
+            found = evaluate(
+                env, self.algo.policy, episodes, record=small if self.config.eval_video else None, seed=seed
+            )
+        if self.config.eval_video and found.frames is None:
+            logger.warning("eval_video = True, but this environment cannot render images: there is no video")
+        return found
 
     def measure(self, which: Which) -> Measured:
         if self.estimator is not None:
@@ -109,7 +119,7 @@ class Experiment(Trainable):
 
     @property
     def saved(self) -> Saved:
-        return saved_settings(self.config, self.given)
+        return saved_settings(self.config, self.given, self.eval_given)
 
     @property
     def spec(self) -> Mapping[str, Any]:
@@ -214,14 +224,16 @@ def held(replay: Replay, spec: ObsSpec) -> Batch:
 
 
 def build(
-    config: ExperimentConfig, env: EnvLike | None = None, *, start: int = 0, rank: int = 0, run: Path | None = None,
-    estimates: Callable[..., Any] | None = None, actors: Callable[..., Any] | None = None,
+    config: ExperimentConfig, env: EnvLike | None = None, *, eval_env: EnvLike | None = None, start: int = 0,
+    rank: int = 0, run: Path | None = None, estimates: Callable[..., Any] | None = None,
+    actors: Callable[..., Any] | None = None,
 ) -> Experiment:  # fmt: skip
     """Build everything that ``config`` asks for; parts that it does not ask for are None. Writes nothing.
 
     Args:
         config: the settings.
         env: a function that makes the environment, or an instance, in place of ``config.env.id``.
+        eval_env: the same for evaluations, in place of the id in ``config.eval_env``.
         start: step at which a continued run resumes; environments are seeded by it, so that episodes differ.
         rank: number of this learner, of several: what it draws differs, its weights do not.
         run: the run folder, for the store and for memory-mapped rows. None: no store, and a temporary folder.
@@ -235,25 +247,30 @@ def build(
     config = config.checked()
     check_start(config)
     factory, share = env_factory(config.env, env), config.share
+    player = eval_maker(config, factory, eval_env)
     plays = config.env.id != NO_ENV and (share < 1 or config.eval_episodes > 0)
     # First: a simulator may be able to run only once.
     space, env_spec = looked_at(config, factory) if share and plays else (None, None)
     device, seeds = prepare(config, start, rank)
     with contextlib.ExitStack() as undo:
-        train_env = recorded = replay = collector = store = dataset = estimator = None
+        train_env = beside = recorded = replay = collector = store = dataset = estimator = None
         if share < 1:
             train_env = make_training_env(config, factory, seeds["env"], new=start == 0)
             undo.callback(train_env.close)
-        eval_env = make_beside(config, env, factory, train_env) if plays else None
-        if eval_env is not None:
-            undo.callback(eval_env.close)
-        seen = train_env or eval_env
+        # An instance cannot be made a second time: the run is evaluated in it at its end.
+        busy = train_env is not None and isinstance(factory, Single) and player is factory
+        if plays and config.eval_episodes and not busy:
+            beside = make_eval_env(config, player, config.eval_video, workers=True)
+            undo.callback(beside.close)
+            check_alike(config, train_env, beside)
+        seen = train_env or beside
         if share:
             recorded = undo.enter_context(contextlib.closing(open_recorded(config.data, config.env, space)))
             if train_env is not None:
                 check_same_task(recorded, config, env_spec)
             if seen is not None:
-                check_fit(recorded, signature(seen.obs_spec, seen.action_spec), config.env.id)
+                place = config.evaluation_env if train_env is None else config.env
+                check_fit(recorded, signature(seen.obs_spec, seen.action_spec), place.id)
         learned = train_env or recorded
         assert learned is not None
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
@@ -282,13 +299,14 @@ def build(
     rows = replay if replay is not None else dataset
     assert rows is not None
     return Experiment(
-        config=config, schedule=config.schedule, given=env, env=train_env, eval_env=eval_env, algo=algo, clock=clock,
-        meter=meter, collector=collector, store=store, replay=rows, dataset=dataset, estimator=estimator,
+        config=config, schedule=config.schedule, given=env, eval_given=eval_env, env=train_env, eval_env=beside,
+        algo=algo, clock=clock, meter=meter, collector=collector, store=store, replay=rows, dataset=dataset,
+        estimator=estimator,
         obs_spec=learned.obs_spec, action_spec=(seen or learned).action_spec,  # the environment's has bounds
         source=sources[0] if len(sources) == 1 else MixedSource(*sources),
         spaces=recorded.spaces if recorded is not None and config.env.id == NO_ENV else None,
         remarks=tuple(recorded.remarks()) if recorded is not None else (),
-        again=None if not isinstance(factory, Single) or share == 1 else lambda: make_eval_env(config, factory),
+        again=(lambda: make_eval_env(config, factory, config.eval_video)) if busy else None,
         stop_score=config.stop_score if config.evaluates_on_the_way else None,
         measures="estimate" if estimator is not None else "eval" if config.eval_episodes else "",
     )  # fmt: skip
@@ -363,31 +381,52 @@ def prepare(config: ExperimentConfig, start: int, rank: int = 0) -> tuple[str, d
 
 
 def make_eval_env(
-    config: ExperimentConfig, factory: MakeEnv | None = None, render: bool = False, *, true_rewards: bool = True,
+    config: ExperimentConfig, factory: MakeEnv | None = None, render: bool = False, *, as_trained: bool = False,
     workers: bool = False,
 ) -> Env:  # fmt: skip
-    """Make the environments of evaluations: as in training, but whole games, and true rewards unless told otherwise.
+    """Make the environments of evaluations, ``factory`` being that of :func:`eval_maker`.
 
-    They run in this process. ``workers``: in worker processes if training does, so that a crash does not end the run.
+    ``as_trained``: in place of them those of training with its rewards and ``factory``, but for whole games. They run
+    in this process. ``workers``: in worker processes if training does, so that a crash does not end the run.
     """
+    env = config.env.merge({"life_loss": False}) if as_trained else config.evaluation_env
     num = 1 if isinstance(factory, Single) else max(1, min(config.eval_envs, config.eval_episodes))
-    vector = config.env.vector if workers or config.env.vector == "native" else "serial"
-    other = {"life_loss": False} | ({"clip_reward": "none"} if true_rewards else {})
-    values = config.env.merge({"num": num, "vector": vector, **other})
+    vector = env.vector if workers or env.vector == "native" else "serial"
     seed = derived_seeds(config.seed)["evaluation"]
-    return make_env(values, seed=seed, factory=factory, render=render, new=False)
+    return make_env(env.merge({"num": num, "vector": vector}), seed=seed, factory=factory, render=render, new=False)
 
 
-def make_beside(
-    config: ExperimentConfig, env: EnvLike | None, factory: MakeEnv | None, train_env: Env | None
-) -> Env | None:
-    """Make the environments of evaluations, beside those of training if there are any; None if none are wanted.
+def eval_maker(config: ExperimentConfig, factory: MakeEnv | None, given: EnvLike | None = None) -> MakeEnv | None:
+    """Return what makes the environments of evaluations: ``given``, if the user gave it; None if it is an id.
 
-    An instance cannot be made a second time: the run is evaluated in it at its end.
+    Otherwise it is ``factory``, which makes those of training. ConfigError if they would be one and the same instance.
     """
-    if not config.eval_episodes or (train_env is not None and isinstance(env, gymnasium.Env)):
-        return None
-    return make_eval_env(config, factory, workers=True)
+    named = "id" in config.eval_changes
+    if isinstance(factory, Single) and (given is factory.env or (config.eval_env is not None and not named)):
+        raise ConfigError(
+            f"eval_env = {brief(config.eval_env if given is None else given)}, but env is an instance, in which "
+            "training goes on. Pass as eval_env an id, a function that makes an environment, or another instance."
+        )
+    made = env_factory(config.evaluation_env.merge({"num": 1}), given)
+    return made if named or given is not None else factory
+
+
+def check_alike(config: ExperimentConfig, train_env: Env | None, eval_env: Env) -> None:
+    """Raise ConfigError unless another environment of evaluations has the observations and actions of training."""
+    if train_env is None or config.eval_env is None:
+        return
+    trained, played = (signature(env.obs_spec, env.action_spec) for env in (train_env, eval_env))
+    where = ("training", "evaluations")
+    if found := differences(trained, played, where) or other_bounds(trained, played, where):
+        raise ConfigError(
+            f"eval_env = {brief(config.eval_env)}: {'; '.join(found)}. Evaluate in an environment with the same "
+            "observations and actions, perhaps by a wrapper (eval_env: {wrappers: [...]})."
+        )
+
+
+def small(frame: np.ndarray) -> np.ndarray:
+    """Return a copy of a frame, at most ``SIDE`` pixels high and wide."""
+    return shrink(np.array(frame), SIDE)
 
 
 def check_start(config: ExperimentConfig) -> None:
@@ -474,6 +513,8 @@ def described(experiment: Experiment) -> list[str]:
     """Describe what is about to be trained: its data, the time by the learner's speed, and the memory that it takes."""
     config, window, algo = experiment.config, experiment.algo.window, experiment.algo
     lines = [f"{config.data.path}: {remark}" for remark in experiment.remarks]
+    if config.eval_env is not None:
+        lines.append(f"evaluations take place in {config.evaluation_env.label()}: eval_env = {config.eval_env}")
     if algo.device.type == "cpu" and trouble():
         lines.append(trouble())
     if experiment.dataset is not None:

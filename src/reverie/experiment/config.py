@@ -91,6 +91,11 @@ class ExperimentConfig(Config):
     more episodes, which are then played. None: only steps end the run."""
     eval_envs: Annotated[int, AtLeast(1)] = 4
     """Number of environments that an evaluation steps together."""
+    eval_env: str | dict[str, Any] | None = None
+    """Environment of evaluations, if it is another one: the settings of `env` that differ, `{kwargs: {load: 2.0}}`, or
+    just an id. The others stay; `kwargs` replace all of `env.kwargs`. Its spaces must be those of training."""
+    eval_video: bool = False
+    """Record the first episode of each evaluation as a video, if the environment can be drawn."""
     keep_checkpoints: Annotated[int, AtLeast(1)] = 3
     """Number of newest checkpoints to keep, at least 1. The best one is kept as well."""
     console: bool = True
@@ -125,6 +130,9 @@ class ExperimentConfig(Config):
             )
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device = '{self.device}': expected auto, cpu, cuda or cuda:<number>.")
+        if "num" in self.eval_changes:
+            raise ConfigError(f"eval_env.num = {self.eval_changes['num']}: set eval_envs = N in its place.")
+        _ = self.evaluation_env  # its settings are checked where they are made
 
     @property
     def share(self) -> float:
@@ -173,6 +181,16 @@ class ExperimentConfig(Config):
     def evaluates_on_the_way(self) -> bool:
         """Whether there are evaluations during training."""
         return parse_period(self.schedule.eval_every)[0] > 0 and self.eval_episodes > 0
+
+    @property
+    def eval_changes(self) -> dict[str, Any]:
+        """Settings of ``env`` that are others in evaluations."""
+        return {"id": self.eval_env} if isinstance(self.eval_env, str) else self.eval_env or {}
+
+    @property
+    def evaluation_env(self) -> EnvConfig:
+        """Settings of the environments of evaluations: as in training, but whole games, true rewards, ``eval_env``."""
+        return self.env.merge({"life_loss": False, "clip_reward": "none"}).merge(self.eval_changes, "eval_env")
 
     def explored(self, step: int) -> int:
         """Return the env steps at which schedules of exploration stand at ``step`` of the run, for drawn actions.
@@ -242,9 +260,10 @@ class ExperimentConfig(Config):
         return self.merge({"env.id": NO_ENV, "env.num": 1, "eval_episodes": 0})
 
 
-def saved_settings(config: ExperimentConfig, env: EnvLike | None) -> Saved:
+def saved_settings(config: ExperimentConfig, env: EnvLike | None, eval_env: EnvLike | None = None) -> Saved:
     """Return the content of config.yaml, with names of the objects that a file cannot hold (``module:name``)."""
-    custom = {} if env is None or isinstance(env, str) else {"env": named(env) or env_name(env)}
+    given = {name: one for name, one in {"env": env, "eval_env": eval_env}.items() if not isinstance(one, str | None)}
+    custom = {name: named(one) or env_name(one) for name, one in given.items()}
     custom |= dict(_foreign(config.algo, type(config.algo)(), "algo"))
     return Saved(algorithm=config.name, experiment=config.to_dict(), custom=custom)
 

@@ -121,7 +121,7 @@ def _of_run(run: Path | str | None, algorithm: str, *, named: bool) -> Experimen
     if run is None or not RunFolder.at(run).config.is_file():
         return None
     saved = read_saved(RunFolder.at(run).path)
-    if saved.custom.keys() - {"env"} or not same_algorithm(saved.algorithm, algorithm):
+    if saved.custom.keys() - {"env", "eval_env"} or not same_algorithm(saved.algorithm, algorithm):
         return None
     check_origin(saved, Path(run), *(["env"] if named else []))
     return bare(saved.algorithm).merge(saved.experiment)

@@ -29,7 +29,7 @@ SIDE = 256
 def live(agent: Agent) -> Env:
     """Make the agent's environment, with rewards as the agent sees them."""
     config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
-    return make_eval_env(config, agent.factory, render=True, true_rewards=False)
+    return make_eval_env(config, agent.factory, render=True, as_trained=True)
 
 
 def action_names(agent: Agent) -> list[str]:

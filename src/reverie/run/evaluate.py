@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,9 +50,10 @@ class Evaluation:
         found = {"std": float(np.std(self.scores)), "median": float(np.median(self.scores)), "iqm": middle.value}
         return found | ({"iqm_low": middle.low, "iqm_high": middle.high} if middle.sure else {})
 
-    def metrics(self) -> dict[str, float]:
-        """Return scores and lengths under their names in the logs."""
+    def metrics(self) -> dict[str, float | np.ndarray]:
+        """Return scores, lengths and the video, if there is one, under their names in the logs."""
         return {
+            **({} if self.frames is None else {"eval/video": self.frames}),
             "eval/score": self.score,
             **{f"eval/score_{name}": value for name, value in self.statistics().items()},
             "eval/length": float(np.mean(self.lengths)),
@@ -67,6 +69,10 @@ class Evaluation:
         return {"episodes": len(self.scores), "actions": mode, "score": score, **each}
 
 
+Framed = Callable[[np.ndarray], np.ndarray]
+"""Returns what is kept of a frame, in memory of its own."""
+
+
 def read_evaluation(folder: RunFolder) -> Evaluation | None:
     """Return the evaluation made at the end of training, from eval.json; None if there is none."""
     own = found_at_end(folder.evaluation)
@@ -77,14 +83,14 @@ def read_evaluation(folder: RunFolder) -> Evaluation | None:
 
 
 def evaluate(
-    env: Env, policy: Policy[Any], episodes: int, mode: Mode = "eval", record: bool = False, *, seed: int | None = None,
-    env_steps: int = 0,
+    env: Env, policy: Policy[Any], episodes: int, mode: Mode = "eval", record: Framed | None = None, *,
+    seed: int | None = None, env_steps: int = 0,
 ) -> Evaluation:  # fmt: skip
     """Play ``episodes`` whole episodes and return them ordered by environment.
 
     The number of episodes of each environment is fixed beforehand: taking the first ones that end would favour short
-    ones. ``record`` keeps the frames of environment 0's first episode, if it can be drawn in one size. Schedules of
-    exploration go on from ``env_steps``; they matter only in mode ``explore``.
+    ones. With ``record``, what it returns of each frame of environment 0's first episode is kept, if the environment
+    can be drawn in one size. Schedules of exploration go on from ``env_steps``; they matter only in mode ``explore``.
     """
     quota = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
     played: list[list[EpisodeStats]] = [[] for _ in quota]
@@ -92,8 +98,8 @@ def evaluate(
     step, counter = env.reset(seed), EpisodeCounter(env.num_envs)
     state = initial_state(policy, env.num_envs, env_steps)
     while True:
-        if record and not played[0] and (frame := env.render()) is not None:
-            frames.append(np.array(frame))
+        if record is not None and not played[0] and (frame := env.render()) is not None:
+            frames.append(record(frame))
         for i, stats in counter.add(step, rewards_of(env, step), env.logged):
             played[i].append(stats)
         if all(len(mine) >= wanted for mine, wanted in zip(played, quota, strict=True)):

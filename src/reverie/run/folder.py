@@ -242,18 +242,25 @@ def learned_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> li
 
 
 def check_origin(saved: Saved, run: Path, *given: str) -> None:
-    """Check the names of modules in the settings of ``run``, except in those that are ``given``: env, algo or data."""
+    """Check the names of modules in the settings of ``run``, except in those ``given``: env, eval_env, algo, data."""
     algo, data = (saved.experiment.get(name) or {} for name in ("algo", "data"))
+    evals = saved.experiment.get("eval_env") or {}
+    evals = {"id": evals} if isinstance(evals, str) else evals
     kinds = [text.partition("(")[0] for text in _texts(algo) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
     names = {
         "env": [saved.env, saved.custom.get("env", "")],
+        "eval_env": [str(evals.get("id", "")), saved.custom.get("eval_env", ""), *_wrappers(evals)],
         "algo": [saved.algorithm, *kinds],
         "data": [data.get("reader", "").partition("(")[0]],
-        "wrappers": [text.partition("(")[0] for text in (saved.experiment.get("env") or {}).get("wrappers", ())],
+        "wrappers": _wrappers(saved.experiment.get("env") or {}),
     }
     for part in names.keys() - set(given):
         for name in names[part]:
             check_module(name, f"the run {run}")
+
+
+def _wrappers(env: Mapping[str, Any]) -> list[str]:
+    return [text.partition("(")[0] for text in env.get("wrappers", ())]
 
 
 def _texts(value: Any) -> list[str]:

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from reverie.core.clock import Clock
 from reverie.core.errors import ReverieError, RunError
 from reverie.core.files import check_writable, write_json, writing
@@ -56,8 +58,8 @@ FIRST = ("algo", "clock", "run")
 class Measured(Protocol):
     """An evaluation, or an estimate from recorded data."""
 
-    def metrics(self) -> dict[str, float]:
-        """Return the numbers under their names in the logs."""
+    def metrics(self) -> Mapping[str, float | np.ndarray]:
+        """Return the numbers, and the video if there is one, under their names in the logs."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for eval.json or estimate.json."""
@@ -327,7 +329,7 @@ class Life:
             again = self.experiment.measure("confirmation")  # or was it luck?
             assert isinstance(again, Evaluation)
             found = found.and_also(again)
-        write(found.metrics() | {self.mark: 0.0})
+        write({**found.metrics(), self.mark: 0.0})
         if isinstance(found, Evaluation):
             if goal is not None and found.score >= goal:
                 self.clock.stop = True
@@ -351,7 +353,7 @@ class Life:
             )
             return None, stopped.number.value
         for sink in sinks:
-            sink.write(found.metrics() | {self.mark: 1.0}, self.clock.position)
+            sink.write({**found.metrics(), self.mark: 1.0}, self.clock.position)
         unit = "updates" if self.clock.unit == "updates" else "env_steps"
         unit = unit if isinstance(found, Evaluation) else "step"
         try:

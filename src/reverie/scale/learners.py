@@ -325,7 +325,7 @@ class Shared(Experiment):
 
     @property
     def saved(self) -> Saved:
-        return saved_settings(self.whole, self.given)
+        return saved_settings(self.whole, self.given, self.eval_given)
 
     def parts(self) -> dict[str, Stateful]:
         parts: dict[str, Stateful] = {"ranks": self.team, **super().parts()}
