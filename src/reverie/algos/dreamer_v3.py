@@ -25,7 +25,7 @@ from reverie.algos.world_model import (
     predicted_reward,
     scales_of,
 )
-from reverie.core.bounds import Above, AtLeast, Rate, Within
+from reverie.core.bounds import Above, AtLeast, Rate, Weights, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, Column, ObsPart, ObsSpec
@@ -54,8 +54,9 @@ else:
 class LossScales(Config):
     """Weights of the loss terms: DreamerV3 (2025), equation 2, and the text for actor and critic."""
 
-    reconstruction: Annotated[float, AtLeast(0)] = 1.0
-    """Weight of the reconstruction loss of each observation key."""
+    reconstruction: Annotated[Weights, AtLeast(0)] = 1.0
+    """Weight of the reconstruction loss of each observation key; or weights by regular expression, of which the first
+    that matches the whole key counts: {camera: 0.5, "joints/.*": 10}. Other keys have 1."""
     reward: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the reward loss."""
     cont: Annotated[float, AtLeast(0)] = 1.0
