@@ -375,6 +375,11 @@ class DreamerStats(Stats):
     """Mean value of imagined rows by the critic."""
     train_target: Tensor
     """Mean imagined lambda-return, unscaled."""
+    loss_probe: Mapping[str, Tensor] = field(default_factory=dict)
+    """-ln p of what the probes predict, by key."""
+    train_probe: Mapping[str, Tensor] = field(default_factory=dict)
+    """How right the probes are: ``KEY_accuracy`` of classes, the share of right ones; ``KEY_mse`` of numbers, the mean
+    squared error (``mse_goals`` of PyDreamer, summed over two coordinates, is twice that)."""
     loss_mask: Tensor | None = None
     """-ln p of masks of legal actions, summed over the actions."""
     train_wrongly_allowed: Tensor | None = None
