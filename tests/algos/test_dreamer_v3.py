@@ -213,7 +213,7 @@ def test_probes_learn_and_change_nothing_else():
     assert last.keys() - found[plain][-1].keys() == {"loss/probe/state", "train/probe/state_mse"}
     own = {name: x for name, x in probed.state_dict()["model"].items() if not name.startswith("probe")}
     torch.testing.assert_close(own, dict(plain.state_dict()["model"]), rtol=0, atol=0)
-    with pytest.raises(ConfigError, match="probe.gradients is for DreamerV2"):
+    with pytest.raises(ConfigError, match=r"probe.gradients is for DreamerV2"):
         build(**heads, probe__gradients=True)
 
 

@@ -62,7 +62,7 @@ def test_reconstructions_have_weights_by_the_first_expression_that_matches_a_who
     for wrong, why in {"states": "'states' matches no obs.*image, state, token", "(": "valid regular expr"}.items():
         with pytest.raises(ConfigError, match=f"scales.reconstruction = .*{why}"):
             made(name, **{"scales.reconstruction": {wrong: 1.0}})
-    with pytest.raises(ConfigError, match="-1.0: expected .*0 or more"):
+    with pytest.raises(ConfigError, match=r"-1.0: expected .*0 or more"):
         made(name, **{"scales.reconstruction": {"state": -1.0}})
 
 

@@ -127,7 +127,7 @@ class DreamerV3Config(DreamerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.probe.gradients:
-            raise ConfigError("probe.gradients is for DreamerV2: the probes of this algorithm do not train it. Leave it out.")
+            raise ConfigError("probe.gradients is for DreamerV2: these probes do not train the latents. Leave it out.")
 
     @property
     def discount(self) -> float:
