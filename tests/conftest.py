@@ -32,6 +32,14 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_home(tmp_path_factory):
+    """Modules that tests name are not trusted in the user's own folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 DOT = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
 """A PNG of one pixel."""
 

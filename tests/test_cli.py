@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from reverie.algos.dreamer_v3 import SIZES
+from reverie.algos.dreamer_v3 import SIZES, LossScales
 from reverie.cli.main import COMMANDS, main
 from reverie.cli.options import Common
 from reverie.cli.parse import flags_of, parse
@@ -219,6 +219,12 @@ def test_train_prints_progress_result_and_files(elsewhere: Path, tiny: Path, cap
     assert [(elsewhere / path).exists() for path in named] == [True] * 5
     settings = saved(elsewhere / "runs" / "x")
     assert (settings["steps"], settings["env"]["time_limit"]) == (120, 40)
+
+
+def test_weights_of_observations_are_a_number_or_yaml() -> None:
+    weights = '{camera: 5e-1, "joints/.*": 10}'
+    for given, meant in {"2e-1": 0.2, weights: {"camera": 0.5, "joints/.*": 10.0}}.items():
+        assert parse(LossScales, ["--reconstruction", given], "train").reconstruction == meant
 
 
 def test_arguments_of_environments_are_yaml_with_numbers_as_in_other_flags() -> None:

@@ -1,7 +1,10 @@
 """Data and runs that name code to import: only that of installed packages runs, unless the user trusts it."""
 
 import json
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -16,7 +19,7 @@ from reverie.algos.bc import BCConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
 from reverie.core.errors import UntrustedError
-from reverie.core.importing import installed, trusting
+from reverie.core.importing import check_module, importable, installed, module_of, trusting
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import NO_ENV, OWN_ENV, ExperimentConfig, resolved
@@ -38,12 +41,13 @@ class Walk(gymnasium.Env):
 
 @pytest.fixture
 def stranger(tmp_path, monkeypatch):
-    """A current folder with a module that nobody has asked for."""
+    """A current folder with a module that nobody has asked for, and a user who trusts nothing yet."""
     (tmp_path / "stranger.py").write_text(WALK + 'gymnasium.register("Stranger-v0", entry_point=Walk)')
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     yield tmp_path
-    sys.modules.pop("stranger", None)
+    forget()
     gymnasium.registry.pop("Stranger-v0", None)
 
 
@@ -87,6 +91,8 @@ COMMANDS = ("eval .", "dream .", "estimate . --data d", "train --resume .", "dat
     ("eval .", "dqn", JUDGED_WRAPPED),
     ("eval .", "dqn", CHOICE),
     ("eval .", "stranger:Config", {}),
+    ("eval .", "dqn", {"experience": "stranger:Experience(0.5)"}),
+    ("eval .", "dqn", {"env.id": "stranger:Stranger-v0"}),
 ])  # fmt: skip
 def test_a_run_does_not_choose_code(command, algorithm, settings, stranger, capsys):
     write_saved(RunFolder(stranger).config, Saved(algorithm=algorithm, experiment=settings))
@@ -98,7 +104,7 @@ def test_a_run_does_not_choose_code(command, algorithm, settings, stranger, caps
         assert "--trust" not in capsys.readouterr().err
 
 
-def test_a_run_on_an_importable_class_is_loaded(stranger):
+def test_a_run_on_an_importable_class_is_loaded(stranger, monkeypatch):
     import stranger as module
 
     small = {
@@ -109,13 +115,85 @@ def test_a_run_on_an_importable_class_is_loaded(stranger):
     }
     reverie.train("dqn", module.Walk, run="own", **small)
     reverie.train("dqn", "Stranger-v0", run="registered", **small)
-    del sys.modules["stranger"]
+    forget()
+    assert reverie.load("own").factory.__name__ == "Walk"  # it was named in Python
+    shutil.copytree(stranger, stranger / "copy")
+    monkeypatch.chdir("copy")
+    forget()
     with pytest.raises(UntrustedError, match="stranger:Walk"):
         reverie.load("own")
-    assert reverie.load("own", trust=True).factory.__name__ == "Walk"
-    del sys.modules["stranger"]
     assert reverie.load("own", env="stranger:Walk").factory.__name__ == "Walk"
     assert reverie.load("registered", env="stranger:Stranger-v0").config.env.id == "stranger:Stranger-v0"
+
+
+def forget():
+    """As if this were a new process."""
+    for name in ("stranger", "package", "spread", "spread.walk", "gone"):
+        sys.modules.pop(name, None)
+    sys.path_importer_cache.clear()
+
+
+def trusted(name="stranger:Walk"):
+    forget()
+    try:
+        check_module(name, "the run")
+    except UntrustedError:
+        return False
+    return True
+
+
+def test_a_file_that_the_user_has_named_is_trusted_from_then_on_and_no_other(stranger, monkeypatch):
+    (stranger / "package").mkdir()
+    (stranger / "spread").mkdir()
+    (stranger / "package" / "__init__.py").touch()
+    (stranger / "spread" / "walk.py").touch()
+    names = ("stranger:Walk", "package:Walk", "spread.walk:Walk")
+    assert not any(map(trusted, names))
+    for name in names:
+        module_of(name, "environment")
+    assert all(map(trusted, names))
+    new = f"from reverie.core.importing import check_module; check_module({names[0]!r}, '')"
+    assert subprocess.run([sys.executable, "-c", new], check=False).returncode == 0
+    there = stranger / "there"
+    there.mkdir()
+    (stranger / "alias").symlink_to(stranger)
+    monkeypatch.chdir("alias")
+    assert all(map(trusted, names))
+    monkeypatch.chdir(there)
+    for path in ("stranger.py", "package", "spread"):  # each would import its neighbours from this folder
+        (there / path).symlink_to(stranger / path)
+    assert not any(map(trusted, names))
+    (there / "stranger.py").unlink()
+    shutil.copy(stranger / "stranger.py", there)
+    assert not trusted()
+    monkeypatch.setattr(sys, "path", [str(stranger), *sys.path[1:]])
+    assert trusted()
+    importable("stranger")
+    assert str(there) not in sys.path  # which might have a module that the trusted one looks for
+
+
+def test_what_is_trusted_is_the_file_that_ran(stranger, monkeypatch):
+    module_of("stranger:Walk", "environment")
+    (stranger / "state" / "reverie" / "trusted").unlink()
+    (stranger / "other").mkdir()
+    (stranger / "gone.py").touch()
+    shutil.copy("stranger.py", "other")
+    module_of("gone:Walk", "environment")
+    (stranger / "gone.py").unlink()
+    monkeypatch.chdir("other")
+    module_of("stranger:Walk", "environment")  # imported, from the folder before
+    assert not trusted()
+    assert (stranger / "state" / "reverie" / "trusted").read_text() == f"{stranger}/stranger.py\n"
+
+
+@pytest.mark.parametrize("home", ["stranger.py", "relative"])
+def test_without_a_home_nothing_is_trusted(home, stranger, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", home if home == "relative" else str(stranger / home))  # a file is no folder
+    module_of("stranger:Walk", "environment")
+    assert not trusted()
+    Path("relative/reverie").mkdir(parents=True)
+    Path("relative/reverie/trusted").write_text(f"{stranger}/stranger.py\n")  # brought along
+    assert not trusted()
 
 
 def test_child_processes_of_seeds_are_told(monkeypatch, tmp_path):

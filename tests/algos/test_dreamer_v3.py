@@ -200,6 +200,23 @@ def test_a_dream_goes_on_under_more_actions_and_refuses_others():
             agent.dream(replace(data, action=wrong), context=3)
 
 
+def test_probes_learn_and_change_nothing_else():
+    """Neither the model's weights nor what it draws; it does not see what they predict."""
+    heads = {"probe.heads": ("mlp('state', given='token', units=8)",), "probe.optim.lr": 0.01}
+    probed, plain = build(**heads), build(encoder__keys="image|token", decoder__keys="image|token")
+    found = {}
+    for agent in (plain, probed):
+        torch.manual_seed(0)
+        found[agent] = [agent.update(batch(agent)).metrics for _ in range(20)]
+    first, last = found[probed][0], found[probed][-1]
+    assert last["loss/probe/state"] < first["loss/probe/state"]
+    assert last.keys() - found[plain][-1].keys() == {"loss/probe/state", "train/probe/state_mse"}
+    own = {name: x for name, x in probed.state_dict()["model"].items() if not name.startswith("probe")}
+    torch.testing.assert_close(own, dict(plain.state_dict()["model"]), rtol=0, atol=0)
+    with pytest.raises(ConfigError, match=r"probe.gradients is for DreamerV2"):
+        build(**heads, probe__gradients=True)
+
+
 def test_report_shows_dreams_and_disturbs_nothing():
     agent = build()
     before, state = copy.deepcopy(agent.state_dict()["model"]), torch.get_rng_state()

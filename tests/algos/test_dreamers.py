@@ -7,12 +7,13 @@ import torch
 from dreamer import CONFIGS, R2, batch, build, build_earlier, build_p2e, build_r2, tensors
 from tape import Tapes, device_only
 
+from reverie.core.errors import ConfigError
 from reverie.core.types import Stats
 from reverie.kernels.capture import WARM_UPS, Captured
 
 V3 = {
-    "v3": {}, "v3_bfloat16": {"precision": "bfloat16"}, "v3_none": {"replay_context": 0}, "v3_p2e": {},
-    "r2_barlow": {}, "r2_pro": {},
+    "v3": {}, "v3_bfloat16": {"precision": "bfloat16", "probe.heads": ("mlp('state', given='token', units=8)",)},
+    "v3_none": {"replay_context": 0}, "v3_p2e": {}, "r2_barlow": {}, "r2_pro": {},
 }  # fmt: skip
 KINDS = {"v1": "mixed", "v2_gaussian": "continuous", "v2_mixed": "mixed", "v3": "mixed", "v3_bfloat16": "continuous"}
 EARLIER = [name for name in CONFIGS if name not in ("v1", "v1_cont", "v2")]  # those run what others run as well
@@ -51,6 +52,18 @@ def test_an_update_trains_all_and_says_it_in_words(name):
     assert not {k for k in same if not any(word in k for word in ("slow", "shapes", "magnitude"))}
     for n, p in agent.named_parameters():
         assert p.requires_grad != ("slow." in n or "slow_" in n), n
+
+
+@pytest.mark.parametrize("name", ["v2", "v3"])
+def test_reconstructions_have_weights_by_the_first_expression_that_matches_a_whole_key(name):
+    agent, _ = made(name, **{"scales.reconstruction": {"to|state": 3.0, "state": 9.0}})
+    terms = {f"reconstruction/{key}": torch.ones(3, 6) for key in agent.obs_spec} | {"reward": torch.ones(3, 6)}
+    assert agent.total(terms) == 1 + 1 + 3 + 1  # of reward, image, state and token
+    for wrong, why in {"states": "'states' matches no obs.*image, state, token", "(": "valid regular expr"}.items():
+        with pytest.raises(ConfigError, match=f"scales.reconstruction = .*{why}"):
+            made(name, **{"scales.reconstruction": {wrong: 1.0}})
+    with pytest.raises(ConfigError, match=r"-1.0: expected .*0 or more"):
+        made(name, **{"scales.reconstruction": {"state": -1.0}})
 
 
 @most

@@ -259,7 +259,7 @@ class Agent:
         )
 
     def probe(self, state: ModelState, given: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
-        """Return what the probes of DreamerV2 (``algo.probe``) read from states, by key, ``[B, ...]``.
+        """Return what probes (``algo.probe`` of DreamerV2 and V3) read from states, by key, ``[B, ...]``.
 
         Vectors are in their own units ``[B, *shape]``; of categorical ones the class probabilities ``[B, n, C]``.
         ``given``: what probes are given beside the state (``ProbeHead.given``), by key, ``[B, *shape]`` or without B;

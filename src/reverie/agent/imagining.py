@@ -255,7 +255,7 @@ def probe_of(agent: Agent) -> Probe:
     """Return the agent's probes; ConfigError if it has none."""
     probe = getattr(agent.algo, "probe", None)
     if not isinstance(probe, Probe):
-        raise ConfigError(f"{agent} has no probes: train DreamerV2 with algo.probe.heads.")
+        raise ConfigError(f"{agent} has no probes: train DreamerV2 or V3 with algo.probe.heads.")
     return probe
 
 

@@ -37,7 +37,6 @@ from reverie.nn.optim import GlobalAdamConfig, Optim, gradient_steps, let_change
 from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.rssm import Latent
 from reverie.nn.target import LateTarget
-from reverie.objectives.kl import importance_bound
 from reverie.objectives.policy import ActorGradient, Dynamics, Reinforce
 from reverie.objectives.returns import DreamReturn, NextReward, OwnReward
 
@@ -135,11 +134,6 @@ class DreamerV2Stats(DenseDreamerStats):
     """Mean value by the slow critic."""
     train_entropy: Mapping[str, Tensor]
     """Entropy of the policy in nats, by part of the action."""
-    loss_probe: Mapping[str, Tensor] = field(default_factory=dict)
-    """-ln p of what the probes predict, by key."""
-    train_probe: Mapping[str, Tensor] = field(default_factory=dict)
-    """How right the probes are: ``KEY_accuracy`` of classes, the share of right ones; ``KEY_mse`` of numbers, the mean
-    squared error (``mse_goals`` of PyDreamer, summed over two coordinates, is twice that)."""
     loss_aux: Tensor | None = None
     """Loss of the auxiliary critic."""
 
@@ -283,9 +277,7 @@ class DreamerV2(DenseDreamer):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV2Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        probed = cfg.probe.targets(obs_spec)
-        seen = {k: part for k, part in obs_spec.items() if k not in probed}
-        self.world: WorldModel = WorldModel(seen, action_spec, cfg)
+        self.world: WorldModel = WorldModel(cfg.probe.others(obs_spec), action_spec, cfg)
         width = self.world.rssm.feature_width
         self.samples: int = cfg.samples
         self.behaviour: Behaviour = Behaviour(width, action_spec, cfg)
@@ -374,13 +366,10 @@ class DreamerV2(DenseDreamer):
             losses["model"] = losses["model"] + self.cfg.aux.weight * aux
             metrics["loss/aux"] = aux.detach()
         if self.probe is not None:
-            feature = post.latent.feature if self.cfg.probe.gradients else post.latent.feature.detach()
-            said = self.probe(feature, rows.obs)
-            found = {k: importance_bound(v.loss(rows.obs[k]), self.samples) for k, v in said.items()}
             name = "model" if self.cfg.probe.gradients else "probe"
-            losses[name] = losses.get(name, torch.zeros(())) + torch.stack([v.mean() for v in found.values()]).sum()
-            metrics |= {f"loss/probe/{k}": v.detach().mean() for k, v in found.items()}
-            metrics |= {f"train/probe/{k}": v for k, v in self.probe.errors(said, rows.obs, self.samples).items()}
+            loss, more = self.probe.loss(post.latent.feature, rows.obs, self.samples)
+            losses[name] = losses.get(name, torch.zeros(())) + loss
+            metrics |= more
         return losses, metrics
 
 

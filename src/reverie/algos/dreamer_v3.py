@@ -25,7 +25,7 @@ from reverie.algos.world_model import (
     predicted_reward,
     scales_of,
 )
-from reverie.core.bounds import Above, AtLeast, Rate, Within
+from reverie.core.bounds import Above, AtLeast, Rate, Weights, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, Column, ObsPart, ObsSpec
@@ -36,6 +36,7 @@ from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalise import PercentileScale
 from reverie.nn.optim import Optim, OptimConfig, let_change
+from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.rssm import Latent, RSSMConfig
 from reverie.nn.target import Target
 from reverie.objectives.kl import dynamics_and_representation
@@ -54,8 +55,9 @@ else:
 class LossScales(Config):
     """Weights of the loss terms: DreamerV3 (2025), equation 2, and the text for actor and critic."""
 
-    reconstruction: Annotated[float, AtLeast(0)] = 1.0
-    """Weight of the reconstruction loss of each observation key."""
+    reconstruction: Annotated[Weights, AtLeast(0)] = 1.0
+    """Weight of the reconstruction loss of each observation key; or weights by regular expression, of which the first
+    that matches the whole key counts: {camera: 0.5, "joints/.*": 10}. Other keys have 1."""
     reward: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the reward loss."""
     cont: Annotated[float, AtLeast(0)] = 1.0
@@ -117,8 +119,15 @@ class DreamerV3Config(DreamerConfig):
     """Step of the running percentiles of returns towards those of the newest batch."""
     return_limit: Annotated[float, Above(0)] = 1.0
     """Smallest scale that returns are divided by, so that small returns are not scaled up."""
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    """Heads beside the model that show what its latents contain; none by default. They do not train it."""
     optim: OptimConfig = field(default_factory=OptimConfig)
-    """The single optimiser of all parts."""
+    """The single optimiser of all parts but the probes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.probe.gradients:
+            raise ConfigError("probe.gradients is for DreamerV2: these probes do not train the latents. Leave it out.")
 
     @property
     def discount(self) -> float:
@@ -304,11 +313,15 @@ class DreamerV3(ActorCritic, Dreamer):
         self.window: Window = Window(
             batch=cfg.batch_size, length=cfg.batch_length, context=cfg.replay_context, crosses_episodes=True
         )
-        self.world: WorldModel = WorldModel(obs_spec, action_spec, cfg)
-        self.make_heads(self.world.rssm.feature_width, action_spec, cfg)
+        self.world: WorldModel = WorldModel(cfg.probe.others(obs_spec), action_spec, cfg)
+        width = self.world.rssm.feature_width
+        self.make_heads(width, action_spec, cfg)
+        self.probe: Probe | None = Probe(obs_spec, width, cfg.probe) if cfg.probe.heads else None
         self.to(device)
         parts = (self.world, self.actor, self.critic)
         self.optim: Optim = cfg.optim.build([p for part in parts for p in part.parameters()])
+        if self.probe is not None:
+            self.probe_optim: Optim = cfg.probe.optim.build(self.probe.parameters())
         self._policy = LatentPolicy(self)
         self.extra_spec: dict[str, Column] = self._extra_spec()
 
@@ -352,7 +365,12 @@ class DreamerV3(ActorCritic, Dreamer):
 
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step on a batch ``[B, K + T]`` with K context rows."""
-        losses, metrics = self.learn(*self.split_context(batch))
+        context, rows = self.split_context(batch)
+        losses, metrics = self.learn(context, rows)
+        if self.probe is not None:
+            loss, more = self.probe.loss(losses.post.latent.feature, rows.obs)
+            self.probe_optim.step(loss)
+            metrics |= more
         priority, extras = self.window_priority(losses.terms), self.pack(losses.post.latent)
         return Update(metrics=metrics, priority=priority, extras=extras)
 

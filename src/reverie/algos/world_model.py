@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from reverie.algos.base import INSIDE, Algorithm, AlgorithmConfig, dreamt_name
 from reverie.algos.imagination import ActionDraw, Dream, Legal, open_loop, stacked_video
-from reverie.core.bounds import AtLeast, Within
+from reverie.core.bounds import AtLeast, Regex, Weights, Within, weight_of
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, unwritten
 from reverie.core.specs import MASK, ActionSpec, Column, ObsPart, ObsSpec, observed
 from reverie.core.types import Batch, Metrics, Mode, Obs, Stats, Step, Window
 from reverie.nn.decoder import DenseDecoderConfig, Prediction
-from reverie.nn.encoder import ARRIVAL, DenseEncoderConfig
+from reverie.nn.encoder import ARRIVAL, DenseEncoderConfig, select
 from reverie.nn.heads import (
     Actor,
     BernoulliHead,
@@ -112,7 +112,10 @@ class WorldModel(nn.Module):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any) -> None:
         """Build the parts that ``cfg``, a :class:`DreamerConfig`, names."""
         super().__init__()
-        seen = observed(obs_spec)
+        seen, weights = observed(obs_spec), cfg.scales.reconstruction
+        for pattern in weights if isinstance(weights, Mapping) else ():
+            Regex().check("scales.reconstruction", pattern)
+            select(seen, pattern, "scales.reconstruction")
         self.encoder = cfg.encoder.build(seen)
         self.rssm: StateSpaceModel = cfg.rssm.build(self.encoder.width, action_spec.width)
         self.decoder: nn.Module = cfg.build_decoder(seen)
@@ -372,6 +375,11 @@ class DreamerStats(Stats):
     """Mean value of imagined rows by the critic."""
     train_target: Tensor
     """Mean imagined lambda-return, unscaled."""
+    loss_probe: Mapping[str, Tensor] = field(default_factory=dict)
+    """-ln p of what the probes predict, by key."""
+    train_probe: Mapping[str, Tensor] = field(default_factory=dict)
+    """How right the probes are: ``KEY_accuracy`` of classes, the share of right ones; ``KEY_mse`` of numbers, the mean
+    squared error (``mse_goals`` of PyDreamer, summed over two coordinates, is twice that)."""
     loss_mask: Tensor | None = None
     """-ln p of masks of legal actions, summed over the actions."""
     train_wrongly_allowed: Tensor | None = None
@@ -381,9 +389,9 @@ class DreamerStats(Stats):
 
 
 def scales_of(terms: Mapping[str, Tensor], scales: Config) -> dict[str, float]:
-    """Return the scale of each loss term. Names with a ``/`` have that of the part before it."""
-    known = scales.to_dict()
-    return {name: known[name.split("/")[0]] for name in terms}
+    """Return the scale of each loss term. ``NAME/KEY`` has that of ``NAME``, which may depend on the key."""
+    known, parts = scales.to_dict(), {name: name.partition("/") for name in terms}
+    return {name: weight_of(known[term], key) for name, (term, _, key) in parts.items()}
 
 
 # ---------------------------------------------------------------------- DreamerV1 and V2
@@ -393,8 +401,9 @@ def scales_of(terms: Mapping[str, Tensor], scales: Config) -> dict[str, float]:
 class ModelScales(Config):
     """Weights of the world model's loss terms."""
 
-    reconstruction: Annotated[float, AtLeast(0)] = 1.0
-    """Weight of -ln p of each observation key."""
+    reconstruction: Annotated[Weights, AtLeast(0)] = 1.0
+    """Weight of -ln p of each observation key; or weights by regular expression, of which the first that matches the
+    whole key counts: {camera: 0.5, "joints/.*": 10}. Other keys have 1."""
     vectors: Annotated[float, AtLeast(0)] = 1.0
     """Factor of that weight for vectors."""
     reward: Annotated[float, AtLeast(0)] = 1.0

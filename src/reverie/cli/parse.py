@@ -17,8 +17,8 @@ import tyro
 import yaml
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from reverie.core.bounds import Ramp, Rate
-from reverie.core.config import Choice
+from reverie.core.bounds import Ramp, Rate, Weights
+from reverie.core.config import Choice, coerce
 from reverie.core.errors import ConfigError, near_names
 from reverie.core.files import check_local
 
@@ -282,6 +282,16 @@ def ramp(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Rate] | None:
         return Ramp.of(yaml.load(word, _Loader), "points")
 
     return rule("FLOAT|POINTS", read, str, int | float | Ramp) if info.type == Rate else None
+
+
+@registry.primitive_rule
+def weights(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Weights] | None:
+    """Let a number be several, by regular expression: '{camera: 0.5, "joints/.*": 10}'."""
+
+    def read(word: str) -> Weights:
+        return coerce(yaml.load(word, _Loader), Weights, "weights")  # type: ignore[no-any-return]
+
+    return rule("FLOAT|YAML", read, str, int | float | dict) if info.type == Weights else None
 
 
 @registry.primitive_rule

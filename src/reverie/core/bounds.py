@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -19,12 +19,15 @@ from reverie.core.errors import ConfigError, brief
 
 @dataclass(frozen=True)
 class Bound:
-    """Base class: what is declared with a field. Each item of a tuple is checked, the top of a ramp, and None never."""
+    """Base class: what is declared with a field.
+
+    Each item of a tuple is checked, each value of a mapping, the top of a ramp, and None never.
+    """
 
     def check(self, name: str, value: Any) -> None:
         """Raise ConfigError, which calls the value ``name``, if it does not satisfy this."""
         items = (value.most,) if isinstance(value, Ramp) else value if isinstance(value, tuple) else (value,)
-        for item in items:
+        for item in value.values() if isinstance(value, Mapping) else items:
             if item is not None and (expected := self.refusal(item)):
                 raise ConfigError(f"{name} = {brief(item) if isinstance(item, str) else item}: expected {expected}.")
 
@@ -95,6 +98,17 @@ class Regex(Bound):
         except re.error as error:
             return f"a valid regular expression ({error})"
         return ""
+
+
+Weights = float | dict[str, float]
+"""A number, or numbers by regular expression."""
+
+
+def weight_of(weights: Weights, key: str) -> float:
+    """Return the number of the first regular expression that matches the whole ``key``; 1 if none does."""
+    if not isinstance(weights, Mapping):
+        return weights
+    return next((weight for pattern, weight in weights.items() if re.fullmatch(pattern, key)), 1.0)
 
 
 # ---------------------------------------------------------------- settings that change during a run

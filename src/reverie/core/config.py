@@ -57,7 +57,7 @@ class Config:
         hints = typing.get_type_hints(type(self))
         names = [f.name for f in dataclasses.fields(self)]
         changes: dict[str, Any] = {}
-        for key, value in _nest(values).items():
+        for key, value in nest(values).items():
             where = f"{path}.{key}" if path else key
             if key not in names:
                 near = near_names(where.replace("_", "-"), [n.replace("_", "-") for n in _options(self, path)])
@@ -329,7 +329,7 @@ def _as_number(value: Any, hint: Any) -> int | float | None:
     return int(number) if number.is_integer() else None
 
 
-def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
+def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``{"a.b": 1, "a": {"c": 2}}`` as ``{"a": {"b": 1, "c": 2}}``."""
     out: dict[str, Any] = {}
     for key, value in values.items():

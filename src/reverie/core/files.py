@@ -23,6 +23,15 @@ def check_local(path: Path | str, name: str) -> None:
         )
 
 
+def user_folder(variable: str, usual: str) -> Path | None:
+    """Return this library's folder in the one that ``variable`` of the environment names, or else in ``usual``.
+
+    None if that is relative, as ``~`` is for a user without a home: what the current folder has may be a stranger's.
+    """
+    folder = Path(os.path.expanduser(os.environ.get(variable) or usual))
+    return folder / "reverie" if folder.is_absolute() else None
+
+
 def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
     """Write ``content`` to a file beside ``path``, synchronise it with the disk and rename it to ``path``.
 

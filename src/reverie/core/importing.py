@@ -13,11 +13,13 @@ import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from importlib.machinery import ModuleSpec, PathFinder
+from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from reverie.core.errors import ConfigError, ReverieError, UntrustedError, did_you_mean, told
+from reverie.core.files import user_folder, write_atomic
 
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
 trusts: Callable[[], bool] = _trusting.get
@@ -37,15 +39,69 @@ def trusting(trust: bool) -> Iterator[None]:
 def check_module(name: str, where: object) -> None:
     """Check a name that a file holds, ``module:Name``, before its module is imported. ``where`` says what the file is.
 
-    Data and runs come from strangers. UntrustedError unless the module is installed, imported by the user or trusted by
-    him; one in the current folder, which may be that of the data, is not.
+    Data and runs come from strangers. UntrustedError unless the module is installed, imported by the user, or trusted
+    by him now or before (``remember``); one in the current folder, which may be that of the data, is not.
     """
     module = name.rpartition(":")[0]
     if module and module not in sys.modules and not trusts() and not installed(module):
+        if _file_of(module, lambda name: _findable(name, os.getcwd())) in _remembered():
+            return
         raise UntrustedError(
             f"{where} names '{name}'. No installed package has the module '{module}', and importing another runs code "
-            "that may have come with these files. If you trust it, add --trust; in Python, import it first."
+            "that may have come with these files. If you trust it, add --trust; in Python, import it first. Its file "
+            "is then trusted from now on."
         )
+
+
+def remember(module: str) -> None:
+    """Trust the file of an imported module from now on, for this user; nothing happens if that cannot be written."""
+    file, known, place = _file_of(module, _imported), _remembered(), _list()
+    if file is not None and file not in known and place is not None and not installed(module):
+        kept = sorted({file, *filter(os.path.isfile, known)})
+        with contextlib.suppress(OSError):
+            write_atomic(place, b"".join(os.fsencode(f"{path}\n") for path in kept))
+
+
+def _remembered() -> list[str]:
+    """Return the files that are trusted."""
+    try:
+        return [] if (place := _list()) is None else os.fsdecode(place.read_bytes()).split("\n")
+    except OSError:
+        return []
+
+
+def _list() -> Path | None:
+    """Return the file that lists them, one in each line; None if the user has no home."""
+    folder = user_folder("XDG_STATE_HOME", "~/.local/state")
+    return folder and folder / "trusted"
+
+
+def _file_of(module: str, spec_of: Callable[[str], ModuleSpec | None]) -> str | None:
+    """Return the file of a module or, in a package, that of the package; None if there is none.
+
+    Its folder on ``sys.path`` is resolved, what is below is not: a link to a trusted file, from a folder with modules
+    that this file would then import, is another file.
+    """
+    for depth, name in enumerate(accumulate(module.split("."), "{}.{}".format)):
+        spec = spec_of(name)
+        if spec is not None and spec.has_location and spec.origin:  # not of a folder without __init__.py
+            file = Path(spec.origin)
+            folder = file.parents[depth + (spec.submodule_search_locations is not None)]
+            return os.path.join(os.path.realpath(folder), file.relative_to(folder))
+    return None
+
+
+def _imported(module: str) -> ModuleSpec | None:
+    return getattr(sys.modules.get(module), "__spec__", None)
+
+
+def _findable(module: str, *more: str) -> ModuleSpec | None:
+    """Return what importing ``module``, from ``sys.path`` or ``more`` folders, would run; nothing is run."""
+    spec, places = None, [*sys.path, *more]
+    for part in module.split("."):
+        spec = PathFinder.find_spec(part, places)
+        places = list((spec and spec.submodule_search_locations) or ())
+    return spec
 
 
 def installed(module: str) -> bool:
@@ -74,8 +130,11 @@ def _places() -> list[str]:
 
 
 def importable(module: str) -> None:
-    """Add the current folder, which a console script does not search, to ``sys.path`` for a module not installed."""
-    if os.getcwd() not in sys.path and not installed(module):
+    """Add the current folder, which a console script does not search, to ``sys.path`` for a module found nowhere else.
+
+    There may be other modules in that folder, which those that are imported would find.
+    """
+    if os.getcwd() not in sys.path and not installed(module) and _findable(module) is None:
         sys.path.append(os.getcwd())
 
 
@@ -101,12 +160,14 @@ def module_of(name: str, what: str, kind: type[ReverieError] = ConfigError) -> M
             "current folder or in one of PYTHONPATH."
         )
     try:
-        return importlib.import_module(module)
+        found = importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
         raise kind(
             f"{what}: module '{module}' cannot be imported ({told(error)}). If it is not there: use the form "
             "'module:Class', and install it, run in the folder of module.py or add that folder to PYTHONPATH."
         ) from error
+    remember(module)  # the user has named it, or files that he trusts
+    return found
 
 
 def imported(name: str, *, what: str, base: type) -> Any:

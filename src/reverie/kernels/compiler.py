@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from reverie.core.accelerate import switched_off
+from reverie.core.files import user_folder
 
 _FILES = sorted((Path(__file__).parent / "csrc").glob("*.[ch]"))
 SOURCES, HEADERS = ([path for path in _FILES if path.suffix == end] for end in (".c", ".h"))
@@ -130,8 +131,8 @@ def _built() -> Path | None:
 
 def _compiled() -> Path:
     """Return the path of the library; compile it if it is not in the cache."""
-    key, folder = _key(), Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "reverie"
-    return _kept(folder, key) or _compile(_writable(folder), key)
+    key, folder = _key(), user_folder("XDG_CACHE_HOME", "~/.cache")
+    return (folder and _kept(folder, key)) or _compile(_writable(folder), key)
 
 
 def _key() -> str:
@@ -159,10 +160,10 @@ def _kept(folder: Path, key: str) -> Path | None:
     return next((path for path in found if path.stem.endswith(_digest(path.read_bytes()))), None)
 
 
-def _writable(folder: Path) -> Path:
+def _writable(folder: Path | None) -> Path:
     """Return ``folder`` if it can be written, else a temporary folder that is deleted when this process ends."""
     try:
-        if folder.is_absolute():  # not if the user has no home folder
+        if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             if os.access(folder, os.W_OK):
                 return folder

@@ -78,11 +78,11 @@ class EncoderConfig(CoderConfig):
         return Encoder(select(spec, self.keys), self)
 
 
-def select(spec: ObsSpec, pattern: str) -> dict[str, ObsPart]:
-    """Return the parts whose whole key matches the regular expression ``pattern``, sorted by key."""
+def select(spec: ObsSpec, pattern: str, setting: str = "keys") -> dict[str, ObsPart]:
+    """Return the parts whose whole key matches the regular expression ``pattern`` of ``setting``, sorted by key."""
     chosen = {k: spec[k] for k in sorted(spec) if re.fullmatch(pattern, k)}
     if not chosen:
-        raise ConfigError(f"keys = {pattern!r} matches no observation. There are: {', '.join(sorted(spec))}.")
+        raise ConfigError(f"{setting} = {pattern!r} matches no observation. There are: {', '.join(sorted(spec))}.")
     return chosen
 
 

@@ -19,6 +19,7 @@ from reverie.nn.encoder import numbers, select
 from reverie.nn.heads import DenseHeadConfig, Initial
 from reverie.nn.layers import Activation, Norm
 from reverie.nn.optim import GlobalAdamConfig
+from reverie.objectives.kl import importance_bound
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class ProbeConfig(Config):
     heads: tuple[ProbeHead, ...] = ()
     """What is predicted, such as mlp('map', given='map_coord') mlp('goal.*', units=200); none by default."""
     gradients: bool = False
-    """Whether probes train the latents as well; then they share the world model's optimiser."""
+    """Whether probes train the latents as well; then they share the world model's optimiser. Not on DreamerV3."""
     optim: GlobalAdamConfig = field(default_factory=GlobalAdamConfig)
     """Optimiser of the probes."""
 
@@ -75,12 +76,18 @@ class ProbeConfig(Config):
         """Return the keys that are predicted, in their order."""
         return [key for head in self.heads for key in select(spec, head.keys)]
 
+    def others(self, spec: ObsSpec) -> ObsSpec:
+        """Return the parts that the world model reads."""
+        probed = self.targets(spec)
+        return {key: part for key, part in spec.items() if key not in probed}
+
 
 class Probe(nn.Module):
     """A head for each key."""
 
     def __init__(self, spec: ObsSpec, feature: int, cfg: ProbeConfig) -> None:
         super().__init__()
+        self.gradients: bool = cfg.gradients
         self.parts: dict[str, ObsPart] = {key: spec[key] for key in cfg.targets(spec)}
         self.given: dict[str, ObsSpec] = {}
         heads = []
@@ -101,6 +108,14 @@ class Probe(nn.Module):
                 x = torch.cat([feature, numbers(obs, given).to(feature.dtype)], -1) if given else feature
                 out[key] = predicted(head(x), part)
         return out
+
+    def loss(self, feature: Tensor, obs: Obs, samples: int = 1) -> tuple[Tensor, Metrics]:
+        """Return the sum of all heads' losses ``[]`` on features ``[B * samples, T, F]``, and their metrics."""
+        said = self(feature if self.gradients else feature.detach(), obs)
+        found = {k: importance_bound(v.loss(obs[k]), samples).mean() for k, v in said.items()}
+        metrics = {f"loss/probe/{k}": v.detach() for k, v in found.items()}
+        metrics |= {f"train/probe/{k}": v for k, v in self.errors(said, obs, samples).items()}
+        return torch.stack(list(found.values())).sum(), metrics
 
     def errors(self, predictions: Mapping[str, Prediction], obs: Obs, samples: int = 1) -> Metrics:
         """Return ``KEY_accuracy`` of classes and ``KEY_mse`` of numbers, of rows ``[B * samples, T]``.

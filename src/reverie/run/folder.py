@@ -9,15 +9,17 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from reverie.core.config import nest
 from reverie.core.discover import same_algorithm, version
 from reverie.core.errors import ConfigError, RunError, did_you_mean
 from reverie.core.files import check_local, write_atomic, write_json
-from reverie.core.importing import check_module
+from reverie.core.importing import check_module, remember
 from reverie.core.lock import LOCK, folder_lock
 from reverie.core.specs import differences, other_bounds
 
@@ -185,15 +187,18 @@ def saved_in(content: Mapping[str, Any], path: Path) -> Saved:
         raise RunError(f"{path} is not the config.yaml of a run: it has no {', '.join(missing)}.")
     if content["schema"] > SCHEMA:
         raise RunError(f"{path} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
-    return Saved(algorithm=content["algorithm"], experiment=content["experiment"], custom=content.get("custom", {}))
+    experiment = nest(content["experiment"])  # so that check_origin sees every name that merge would
+    return Saved(algorithm=content["algorithm"], experiment=experiment, custom=content.get("custom", {}))
 
 
 def write_saved(path: Path, saved: Saved) -> None:
-    """Write config.yaml, or settings.yaml."""
+    """Write config.yaml, or settings.yaml. The modules that the settings name, if imported, are trusted from now on."""
     head: dict[str, Any] = {"schema": SCHEMA, "reverie": version(), "algorithm": saved.algorithm}
     if saved.custom:
         head["custom"] = saved.custom
     write_atomic(path, yaml.safe_dump({**head, "experiment": saved.experiment}, sort_keys=False, allow_unicode=True))
+    for name in chain(*_names_in(saved).values()):
+        remember(name.rpartition(":")[0])
 
 
 def update_saved(folder: RunFolder, saved: Saved, step: int) -> None:
@@ -243,20 +248,30 @@ def learned_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> li
 
 def check_origin(saved: Saved, run: Path, *given: str) -> None:
     """Check the names of modules in the settings of ``run``, except in those ``given``: env, eval_env, algo, data."""
-    algo, data = (saved.experiment.get(name) or {} for name in ("algo", "data"))
-    evals = saved.experiment.get("eval_env") or {}
-    evals = {"id": evals} if isinstance(evals, str) else evals
-    kinds = [text.partition("(")[0] for text in _texts(algo) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
-    names = {
-        "env": [saved.env, saved.custom.get("env", "")],
-        "eval_env": [str(evals.get("id", "")), saved.custom.get("eval_env", ""), *_wrappers(evals)],
-        "algo": [saved.algorithm, *kinds],
-        "data": [data.get("reader", "").partition("(")[0]],
-        "wrappers": _wrappers(saved.experiment.get("env") or {}),
-    }
+    names = _names_in(saved)
     for part in names.keys() - set(given):
         for name in names[part]:
             check_module(name, f"the run {run}")
+
+
+def _names_in(saved: Saved) -> dict[str, list[str]]:
+    """Return the names in settings that may be those of classes, ``module:Class``, by what they are."""
+    algo, data = (saved.experiment.get(name) or {} for name in ("algo", "data"))
+    evals = saved.experiment.get("eval_env") or {}
+    evals = {"id": evals} if isinstance(evals, str) else evals
+    given = {"algo": algo, "experience": saved.experiment.get("experience")}
+    kinds = {
+        part: [text.partition("(")[0] for text in _texts(value) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
+        for part, value in given.items()
+    }
+    return {
+        **kinds,
+        "env": [saved.env, saved.custom.get("env", "")],
+        "eval_env": [str(evals.get("id", "")), saved.custom.get("eval_env", ""), *_wrappers(evals)],
+        "algo": [saved.algorithm, *kinds["algo"]],
+        "data": [data.get("reader", "").partition("(")[0]],
+        "wrappers": _wrappers(saved.experiment.get("env") or {}),
+    }
 
 
 def _wrappers(env: Mapping[str, Any]) -> list[str]:
