@@ -18,6 +18,7 @@ from reverie.cli import main
 from reverie.core.errors import ConfigError, RunError
 from reverie.experiment.layers import layered
 from reverie.log.metrics import JsonlSink
+from reverie.run.evaluate import Evaluation
 from reverie.scale import seeds as processes
 from tiny import SETTINGS
 
@@ -61,10 +62,11 @@ class Actor:
         if self.step == 500 and self.signals:
             processes.os.kill(processes.os.getpid(), self.signals.pop())
         if self.step >= self.length:
-            (self.run / "eval.json").write_text(json.dumps({"env_steps": self.step, "score": {"mean": self.score}}))
+            one = Evaluation(scores=[self.score], lengths=[7], mode="eval", info=[{"cost": -self.score}])
+            (self.run / "eval.json").write_text(json.dumps({"env_steps": self.step, **one.to_dict()}))
             return 0
         sink = JsonlSink(self.run / "metrics.jsonl")
-        sink.write({"eval/score": self.score, "eval/final": 0.0}, self.step)
+        sink.write({"eval/score": self.score, "eval/cost": -self.score, "eval/final": 0.0}, self.step)
         sink.close()
         return None
 

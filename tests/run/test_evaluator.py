@@ -121,7 +121,7 @@ def test_a_run_that_was_good_enough_stays_ended(tmp_path: Path, said: list[str])
     config = CONFIG.merge({"schedule.eval_every": 20, "eval_episodes": 1, "stop_score": -1e6})
     assert train(config, env=Walk, run=tmp_path / "run").env_steps < 40
     assert train(config, env=Walk, run=tmp_path / "run").env_steps < 40
-    assert "has reached stop_score = -1e+06" in said[-1]
+    assert "ended early by stop_score = -1e+06" in said[-1]
     (tmp_path / "run" / "eval.json").unlink()  # as if it had been stopped in its last evaluation
     again = train(config, env=Walk, run=tmp_path / "run")
     assert again.evaluation is not None

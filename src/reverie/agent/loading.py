@@ -140,7 +140,7 @@ def own_factory(run: Path, env: EnvLike | None, algo: AlgorithmConfig | None) ->
     """Return ``env``; if it was not given, the class or function by whose name the run was trained."""
     saved = read_saved(run)
     given = [name for name, value in {"env": env, "algo": algo}.items() if value is not None]
-    check_origin(saved, run, "data", *given)
+    check_origin(saved, run, "data", "callbacks", *given)
     name = saved.custom.get("env", "")
     if ":" not in name or env not in (None, name):
         return env

@@ -242,7 +242,7 @@ def learned_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> li
 
 
 def check_origin(saved: Saved, run: Path, *given: str) -> None:
-    """Check the names of modules in the settings of ``run``, except in those that are ``given``: env, algo or data."""
+    """Check the names of modules in the settings of ``run``, except in those that are ``given``: env, algo, ..."""
     algo, data = (saved.experiment.get(name) or {} for name in ("algo", "data"))
     kinds = [text.partition("(")[0] for text in _texts(algo) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
     names = {
@@ -250,6 +250,7 @@ def check_origin(saved: Saved, run: Path, *given: str) -> None:
         "algo": [saved.algorithm, *kinds],
         "data": [data.get("reader", "").partition("(")[0]],
         "wrappers": [text.partition("(")[0] for text in (saved.experiment.get("env") or {}).get("wrappers", ())],
+        "callbacks": [text.partition("(")[0] for text in saved.experiment.get("callbacks", ())],
     }
     for part in names.keys() - set(given):
         for name in names[part]:
