@@ -74,6 +74,7 @@ def test_a_dataset_does_not_choose_code(stranger, capsys, said):
 
 ENV, CHOICE = {"env": {"id": "stranger:Stranger-v0"}}, {"algo": {"epsilon": "stranger:Epsilon(0.1)"}}
 WRAPPED = {"env": {"id": "CartPole-v1", "wrappers": ["stranger:Wrapper(3)"]}}
+CALLED = {"env": {"id": "CartPole-v1"}, "callbacks": ["stranger:Callback(3)"]}
 COMMANDS = ("eval .", "dream .", "estimate . --data d", "train --resume .", "data record . to --steps 1")
 
 
@@ -81,6 +82,7 @@ COMMANDS = ("eval .", "dream .", "estimate . --data d", "train --resume .", "dat
     *((command, "dqn", ENV) for command in COMMANDS),
     ("eval .", "dqn", WRAPPED),
     ("train --resume .", "dqn", WRAPPED),
+    ("train --resume .", "dqn", CALLED),
     ("eval .", "dqn", CHOICE),
     ("eval .", "stranger:Config", {}),
 ])  # fmt: skip
