@@ -1,5 +1,6 @@
 """Training from Python: by name or by objects, nothing of the caller's is changed; and the names that there are."""
 
+import contextlib
 import inspect
 import random
 import subprocess
@@ -17,7 +18,12 @@ from corridor import Corridor
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.discover import algorithm_config, algorithms
+from reverie.core.errors import ConfigError, RunError
+from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
+from reverie.log.metrics import read_metrics
+from reverie.scale.actor_feed import feeding
+from reverie.scale.learners import Team, shared
 from tiny import NETWORKS, SMALL, settings
 
 
@@ -68,6 +74,86 @@ def test_a_training_leaves_the_generators_of_others_alone_and_the_other_way_roun
     assert drawn() == expected
     beside = weights("beside", sinks=[Drawing()])
     torch.testing.assert_close(beside, alone, rtol=0, atol=0)
+
+
+class Recorder(reverie.Callback):
+    """Remembers what it is told."""
+
+    told: typing.ClassVar[list[tuple[str, Any]]] = []
+
+    def __init__(self, name: str = "object") -> None:
+        self.name = name
+
+    def on_start(self, run: reverie.TrainingRun) -> None:
+        self.told.append((f"{self.name} start", (run.env_steps, run.updates, run.folder)))
+
+    def on_log(self, run: reverie.TrainingRun, values: Any) -> None:
+        self.told.append((f"{self.name} log", values["counters/env_steps"]))
+
+    def on_evaluation(self, run: reverie.TrainingRun, values: Any) -> None:
+        assert len(run.eval_env.call("spec")) == 2
+        self.told.append((f"{self.name} evaluation", (run.env_steps, values["eval/episodes"])))
+
+    def on_end(self, run: reverie.TrainingRun, result: reverie.Result) -> None:
+        assert result.evaluation is not None
+        run.log({"train/mine": 3.0})
+        self.told.append((f"{self.name} end", (run.env_steps, run.updates, result.reason)))
+
+
+def test_callbacks_are_called_in_order_and_named_ones_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recorder, "told", [])
+    config, run = settings(schedule__eval_every=50, schedule__log_every=40, steps=80, env__num=1), tmp_path / "run"
+    text = f"{__name__}:Recorder('text')"
+    result = reverie.train(config, run=run, callbacks=[Recorder(), text])
+    ends = [("start", (0, 0, run)), ("log", 40), ("evaluation", (50, 2)), ("log", 80)]
+    ends += [("end", (80, result.updates, "finished"))]
+    assert Recorder.told == [(f"{name} {hook}", what) for hook, what in ends for name in ("text", "object")]
+    assert load(run).config.callbacks == (text,)
+    assert [row["train/mine"] for row in read_metrics(run / "metrics.jsonl") if "train/mine" in row] == [3.0, 3.0]
+
+
+@pytest.mark.parametrize(("given", "message"), [
+    (Recorder, r"Recorder'>: expected Recorder\(\.\.\.\), an object"),
+    (print, "expected an object derived from reverie.Callback"),
+    ("Recorder", "'Recorder': expected module:Class"),
+    (f"{__name__}:Recordr", "no subclass of Callback .* Did you mean 'Recorder'"),
+    (f"{__name__}:Recorder(nam=1)", r"unexpected keyword argument 'nam'. Expected Recorder\(name"),
+])  # fmt: skip
+def test_what_is_no_callback_is_refused_before_anything_is_written(given: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        reverie.train(settings(steps=60), run=tmp_path / "run", callbacks=[given])
+    assert not (tmp_path / "run").exists()
+
+
+def test_objects_do_not_reach_the_processes_of_seeds(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"callbacks = .*Recorder.*: each run has a process .* 'module:Class"):
+        reverie.train_seeds(settings(steps=60), run=tmp_path / "run", callbacks=[Recorder()])
+
+
+@pytest.mark.parametrize(("members", "message"), [
+    ({"on_eval": print}, "on_eval would never be called. Did you mean 'on_evaluation'"),
+    ({"state_dict": dict}, "define both state_dict and load_state_dict"),
+])  # fmt: skip
+def test_a_callback_with_a_mistake_is_told_at_once(members: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        type("Mine", (reverie.Callback,), members)
+
+
+def test_a_state_that_no_checkpoint_can_hold_is_told_before_training(tmp_path: Path) -> None:
+    kept = {"state_dict": lambda self: {"lock": object()}, "load_state_dict": print}
+    with pytest.raises(RunError, match=r"cannot save callbacks/.*Kept 1/lock"):
+        reverie.train(settings(steps=60), run=tmp_path / "run", callbacks=[type("Kept", (reverie.Callback,), kept)()])
+    assert not (tmp_path / "run").exists()
+
+
+def test_callbacks_cannot_reach_environments_of_other_processes(tmp_path: Path) -> None:
+    acted = build(settings(actors=1), actors=feeding)
+    several = shared(build(settings()), settings(), Team(), tmp_path)
+    several.team.count = 2
+    for experiment, message in ((acted, "actors = 1: a callback cannot"), (several, "learners = 2: callbacks run in")):
+        with contextlib.closing(experiment), pytest.raises(RunError, match=message):
+            experiment.reach("training")
+    assert acted.reach("evaluation") is acted.eval_env
 
 
 def test_two_trainings_at_once_are_refused(tmp_path: Path, said: list[str]) -> None:

@@ -80,6 +80,7 @@ ENV, CHOICE = {"env": {"id": "stranger:Stranger-v0"}}, {"algo": {"epsilon": "str
 WRAPPED = {"env": {"id": "CartPole-v1", "wrappers": ["stranger:Wrapper(3)"]}}
 JUDGED = {"env": {"id": "CartPole-v1"}, "eval_env": "stranger:Stranger-v0"}
 JUDGED_WRAPPED = {"env": {"id": "CartPole-v1"}, "eval_env": {"wrappers": ["stranger:Wrapper(3)"]}}
+CALLED = {"env": {"id": "CartPole-v1"}, "callbacks": ["stranger:Callback(3)"]}
 COMMANDS = ("eval .", "dream .", "estimate . --data d", "train --resume .", "data record . to --steps 1")
 
 
@@ -89,6 +90,7 @@ COMMANDS = ("eval .", "dream .", "estimate . --data d", "train --resume .", "dat
     ("train --resume .", "dqn", WRAPPED),
     ("eval .", "dqn", JUDGED),
     ("eval .", "dqn", JUDGED_WRAPPED),
+    ("train --resume .", "dqn", CALLED),
     ("eval .", "dqn", CHOICE),
     ("eval .", "stranger:Config", {}),
     ("eval .", "dqn", {"experience": "stranger:Experience(0.5)"}),

@@ -18,6 +18,7 @@ from reverie.cli import main
 from reverie.core.errors import ConfigError, RunError
 from reverie.experiment.layers import layered
 from reverie.log.metrics import JsonlSink
+from reverie.run.evaluate import Evaluation
 from reverie.scale import seeds as processes
 from tiny import SETTINGS
 
@@ -61,10 +62,11 @@ class Actor:
         if self.step == 500 and self.signals:
             processes.os.kill(processes.os.getpid(), self.signals.pop())
         if self.step >= self.length:
-            (self.run / "eval.json").write_text(json.dumps({"env_steps": self.step, "score": {"mean": self.score}}))
+            one = Evaluation(scores=[self.score], lengths=[7], mode="eval", info=[{"cost": -self.score}])
+            (self.run / "eval.json").write_text(json.dumps({"env_steps": self.step, **one.to_dict()}))
             return 0
         sink = JsonlSink(self.run / "metrics.jsonl")
-        sink.write({"eval/score": self.score, "eval/final": 0.0}, self.step)
+        sink.write({"eval/score": self.score, "eval/cost": -self.score, "eval/final": 0.0}, self.step)
         sink.close()
         return None
 
@@ -112,6 +114,15 @@ def test_a_search_finds_what_is_good_and_ends_what_is_not(cast: list[Actor]) -> 
     assert [int(row["trial"]) for row in table] == [trial.number for trial in result.trials]
     assert float(table[0]["algo.lr"]) == result.best.settings["algo.lr"]
     assert Path("found/tune.png").stat().st_size > 1000
+
+
+@pytest.mark.usefixtures("acted")
+def test_a_search_for_the_lowest_number_prunes_and_sorts_by_it(cast: list[Actor]) -> None:
+    result = tune.tune_of(CONFIG.merge({"score": "eval/cost:min"}), SPACE, trials=16, jobs=1, run="found")
+    found = [trial.score for trial in result.trials if trial.state == "finished"]
+    assert found == sorted(found)
+    assert result.best.score == min(-actor.score for actor in cast) < 0.3
+    assert any(actor.told for actor in cast)
 
 
 @pytest.mark.usefixtures("acted")

@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from reverie.envs.check import Finding as Finding
     from reverie.envs.config import EnvConfig as EnvConfig
     from reverie.experiment.config import ExperimentConfig as ExperimentConfig
+    from reverie.run.callback import Callback as Callback
+    from reverie.run.callback import TrainingRun as TrainingRun
     from reverie.run.evaluate import Evaluation as Evaluation
     from reverie.run.run import Result as Result
     from reverie.scale.search import TuneResult as TuneResult
@@ -121,6 +123,7 @@ _PLACES = {
     "envs.check": "EnvReport Finding",
     "envs.config": "EnvConfig",
     "experiment.config": "ExperimentConfig",
+    "run.callback": "Callback TrainingRun",
     "run.evaluate": "Evaluation",
     "run.run": "Result",
     "scale.search": "TuneResult",

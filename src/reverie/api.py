@@ -16,7 +16,7 @@ import torch
 from reverie.agent.estimate import Estimator
 from reverie.algos.base import AlgorithmConfig, fitting
 from reverie.core.discover import algorithm_name
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, RunError, brief
 from reverie.core.logger import logger, silent, speak_as
 from reverie.core.machine import choose_device
 from reverie.core.protocols import Sink
@@ -33,6 +33,7 @@ from reverie.log.artifacts import local
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
 from reverie.replay.sources import Experience
+from reverie.run.callback import Callback, checked, made
 from reverie.run.checkpoint import export
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
 from reverie.run.run import Result
@@ -67,6 +68,7 @@ def train(
     eval_env: EnvLike | Mapping[str, Any] | None = None,
     device: str | None = None,
     sinks: Sequence[Sink] = (),
+    callbacks: Sequence[Callback | str] = (),
     **overrides: Any,
 ) -> Result:
     """Train an agent, or continue a run.
@@ -101,6 +103,8 @@ def train(
             instance. None: as in training.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"`` for a GPU if there is one.
         sinks: further destinations of the measurements, with ``write(values, step)`` and ``close()``.
+        callbacks: objects derived from :class:`Callback`, which the run calls; or texts, ``"module:Class(setting=1)"``,
+            which the run's settings keep.
         **overrides: any other field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of
             the environment), as an object such as ``Schedule(...)``, or by dotted path: ``**{"algo.horizon": 20}``,
             also beside such an object.
@@ -126,19 +130,22 @@ def train(
         "experience": experience,
         "eval_episodes": eval_episodes,
         "eval_env": eval_env if isinstance(eval_env, str | Mapping) else None,
+        "callbacks": tuple(each for each in callbacks if isinstance(each, str)) or None,
     }
+    own = checked([each for each in callbacks if not isinstance(each, str)])
     overrides |= {name: value for name, value in common.items() if value is not None}
     given = None if env is None or isinstance(env, str) else env
     judge = None if isinstance(eval_env, str | Mapping) else eval_env
     run = None if run is None else local(run)
     settings = settings_of(algorithm, env, size, preset, config, overrides, run)
     with only_training(), left_as_found(), threads_kept():
-        return train_config(settings, env=given, eval_env=judge, run=run, sinks=sinks)
+        return train_config(settings, env=given, eval_env=judge, run=run, sinks=sinks, callbacks=own)
 
 
 def train_config(
     config: ExperimentConfig, env: EnvLike | None = None, run: Path | str | None = None, *,
     eval_env: MakeEnv | gymnasium.Env[Any, Any] | None = None, sinks: Sequence[Sink] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> Result:  # fmt: skip
     """Train as ``config`` says, in a new run folder or continuing an existing run.
 
@@ -149,6 +156,7 @@ def train_config(
             environment is continued from its newest checkpoint.
         eval_env: a function that makes the environment of evaluations, or an instance, in place of ``config.eval_env``.
         sinks: further destinations of the measurements; they are closed at the end.
+        callbacks: called by the run, after those that ``config`` names.
     """
     with team_of(config) as team:
         if team.rank:
@@ -164,6 +172,7 @@ def train_config(
             )
             config = config.merge({"schedule.eval_every": 0})
         config.to_dict()  # settings that cannot be saved are refused here
+        called = [] if team.rank else [*map(made, config.callbacks), *callbacks]
         folder = None if run is None else RunFolder.at(run)
         before = read_saved(folder.path).experiment if folder is not None and folder.config.is_file() else None
         config = of_team(resolved(config, env, before), team)
@@ -200,7 +209,7 @@ def train_config(
 
         if team.rank:
             return follow(team, built, folder)
-        result = run_life(built, folder, saved_settings(config, env, eval_env), opened)
+        result = run_life(built, folder, saved_settings(config, env, eval_env), opened, called)
         team.end(result)
         return result
 
@@ -370,6 +379,11 @@ def settings_of(
 ) -> ExperimentConfig:
     """Merge the layers of settings that :func:`train` takes; ConfigError if they do not fit together."""
     files = [config] if isinstance(config, str | Path) else config or ()
+    if own := [each for each in overrides.get("callbacks", ()) if not isinstance(each, str)]:
+        raise ConfigError(
+            f"callbacks = {brief(own)}: each run has a process of its own, which cannot receive a Python object. Name "
+            "the class: 'module:Class(setting=value)'."
+        )
     values = spelled_out(overrides)
     settings = base_of(algorithm, env, size, preset, files, values, run)
     if isinstance(options := values.get("env"), EnvConfig) and options.id == EnvConfig().id:

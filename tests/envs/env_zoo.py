@@ -56,6 +56,15 @@ class OldReset(OldStep):  # answers as Gym did up to 0.21
 
 
 class Seeded(Scripted):  # shows a number drawn from its generator
+    level = height = 0
+
+    def raise_to(self, level, *, twice=False):
+        self.level = level * (1 + twice)
+        return self.level
+
+    def broken(self):
+        raise ValueError("a wall")
+
     def __init__(self):
         super().__init__(spaces.Box(0, 1, (1,)), None, truncated=(5,))
 

@@ -115,6 +115,17 @@ def test_a_run_with_gymnasiums_own_vector_is_trained_loaded_and_evaluated(tmp_pa
     assert agent.evaluate(episodes=2).scores[0] > 5
 
 
+def test_environments_of_a_vector_are_reached_if_it_lets_them():
+    config = EnvConfig(id="CartPole-v1", num=2, vector="native")
+    env = make_env(config, seed=0, factory=lambda num_envs: SyncVectorEnv([env_zoo.Seeded] * num_envs))
+    env.set_attr("height", 3)
+    assert (env.call("raise_to", 2, twice=True), env.call("height")) == ([4, 4], [3, 3])
+    with pytest.raises(AttributeError, match="hight"):
+        env.set_attr("hight", 3)
+    with pytest.raises(EnvError, match=r"CartPoleVectorEnv has no method 'call'.* serial or process"):
+        make_env(config, seed=0).call("gravity")
+
+
 def test_envpool():
     pytest.importorskip("envpool")
     config = EnvConfig(id="envpool/CartPole-v1", vector="native", num=3)

@@ -118,6 +118,17 @@ def test_a_failure_before_the_first_step_is_counted_like_any_other(faulty, fault
     assert found["is_first"][fault[1]].tolist() == ([True] * 3 if fault[1] == 0 else [False, True, False])
 
 
+def test_one_that_is_started_again_gets_what_was_set_in_the_others(faulty):
+    env = faulty({1: (1, 3, "raise")})
+    env.reset()
+    for level in (1, 2):
+        env.call("raise_to", level)
+    env.set_attr("height", 5)
+    for _ in range(4):
+        env.step(torch.zeros(3, 2))
+    assert (env.restarts, env.call("level"), env.call("height")) == (1, [2, 2, 2], [5, 5, 5])
+
+
 def test_an_instance_is_reset_and_stays_open(make):
     env = make(env_zoo.Faulty({SEEDS[0]: (1, 3, "raise")}))
     env.reset()

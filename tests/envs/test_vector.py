@@ -145,6 +145,26 @@ def test_what_is_asked_between_send_and_receive(make, vector):
     assert as_bytes(env.step(action)) == as_bytes(after)
 
 
+@BOTH
+def test_methods_and_attributes_of_environments_between_two_steps(make, vector):
+    reference, env = make(env_zoo.Seeded, num=2), make(env_zoo.Seeded, num=2, vector=vector, time_limit=50)
+    reference.reset(), env.reset()
+    for each in (reference, env):
+        each.send(torch.zeros(2, 2))
+    assert env.call("raise_to", 2, twice=True) == [4, 4]
+    env.set_attr("level", 7)
+    assert env.call("level") == [7, 7]
+    refused = {"call": ["levle", "broken", "reset"], "set_attr": ["levle"]}
+    messages = iter([r"environment 0 .* has no 'levle'.*'level'", r"'broken'\): environment 0 .*ValueError: a wall",
+                     r"'reset'\): the run", r"environment 0 .* has no 'levle'.*'level'"])  # fmt: skip
+    for method, names in refused.items():
+        for name in names:
+            with pytest.raises(EnvError, match=next(messages)):
+                getattr(env, method)(name, *[1] * (method == "set_attr"))
+    assert None not in env.snapshot()  # a mistake of who calls is no failure of theirs
+    assert as_bytes(reference.receive()) == as_bytes(env.receive())
+
+
 def failing(how):
     return functools.partial(env_zoo.Faulty, {"any": (1, 2, how)})
 

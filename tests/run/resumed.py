@@ -59,12 +59,14 @@ class Walk(gymnasium.Env[Any, Any]):
         return self._seen(), float(self.v), bool(self.np_random.random() < 0.05), False, {}
 
 
-def run_until(run: Path, stop_at: int, monkeypatch: pytest.MonkeyPatch, env: Any = Walk, **more: Any) -> Result:
+def run_until(
+    run: Path, stop_at: int, monkeypatch: pytest.MonkeyPatch, env: Any = Walk, callbacks: Any = (), **more: Any
+) -> Result:
     """Interrupted at that step of the environments."""
     with monkeypatch.context() as patch:
         patch.setattr(Walk, "stop_at", stop_at)
         patch.setattr(Walk, "steps_of_all", 0)
-        result = train(CONFIG.merge(more), env=env, run=run)
+        result = train(CONFIG.merge(more), env=env, run=run, callbacks=callbacks)
     assert result.signal == signal.SIGTERM
     return result
 

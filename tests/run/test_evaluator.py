@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from resumed import CONFIG, QUICK, Walk, assert_same, run_until
 
+import reverie
 from reverie.api import train_config as train
-from reverie.core.errors import RunError
+from reverie.core.errors import ConfigError, RunError
 from reverie.experiment.build import Experiment
 from reverie.log.metrics import read_metrics
 from reverie.run.checkpoint import Checkpoints
@@ -121,7 +122,7 @@ def test_a_run_that_was_good_enough_stays_ended(tmp_path: Path, said: list[str])
     config = CONFIG.merge({"schedule.eval_every": 20, "eval_episodes": 1, "stop_score": -1e6})
     assert train(config, env=Walk, run=tmp_path / "run").env_steps < 40
     assert train(config, env=Walk, run=tmp_path / "run").env_steps < 40
-    assert "has reached stop_score = -1e+06" in said[-1]
+    assert "ended early by stop_score = -1e+06" in said[-1]
     (tmp_path / "run" / "eval.json").unlink()  # as if it had been stopped in its last evaluation
     again = train(config, env=Walk, run=tmp_path / "run")
     assert again.evaluation is not None
@@ -177,3 +178,97 @@ def test_a_score_is_of_the_end_that_a_run_has_now(
     assert again.evaluation == late.evaluation
     assert "stays" not in said[-1]
     assert len([row for row in read_metrics(run / "metrics.jsonl") if "eval/score" in row]) == 2
+
+
+# ---------------------------------------------------------------- patience, other scores, callbacks that end a run
+
+
+def costing(costs: list[float]) -> Any:
+    """Evaluations of these costs in turn, at the end and in confirmations 5; the score is always 5."""
+    left = iter(costs)
+
+    def played(self: Any, which: str) -> Evaluation:
+        cost = next(left) if which == "evaluation" else 5.0
+        return Evaluation(scores=[5.0], lengths=[7], mode="eval", info=[{"cost": cost}])
+
+    return played
+
+
+COSTS = QUICK.merge(
+    {"schedule.eval_every": 20, "eval_episodes": 1, "steps": 50, "score": "eval/cost:min", "env.num": 1}
+)
+
+
+def best_step(run: Path) -> int:
+    best = Checkpoints(run / "checkpoints").best()
+    assert best is not None
+    return step_of(best)
+
+
+def test_patience_goes_on_counting_and_ends_a_run_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    config, run = COSTS.merge({"patience": 2}), tmp_path / "run"
+    monkeypatch.setattr(Experiment, "evaluate", costing([9.0, 7.0, 7.0, 8.0, 6.0, 6.0, 6.0]))
+    assert train(config, env=Walk, run=run).why == ""
+    longer = config.merge({"steps": 150})
+    result = train(longer, env=Walk, run=run)
+    assert (result.reason, result.env_steps, best_step(run)) == ("finished", 80, 40)
+    assert result.why == "patience = 2 (no eval/cost was better than 7 in 2 evaluations)"
+    assert any(f"by {result.why}" in line for line in said)
+    assert result.evaluation is not None
+    again = train(longer, env=Walk, run=run)
+    assert (again.env_steps, again.why) == (result.env_steps, result.why)
+    assert "set another patience, or None, to continue" in said[-1]
+    assert train(longer.merge({"patience": None}), env=Walk, run=run).env_steps >= 150
+    assert best_step(run) == 100
+    with pytest.raises(ConfigError, match=r"patience = 2 counts evaluations .* schedule.eval_every"):
+        train(longer.merge({"schedule.eval_every": 0}), env=Walk, run=tmp_path / "none")
+
+
+def test_the_lowest_cost_ends_a_run_if_it_was_no_luck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = COSTS.merge({"stop_score": 4.0, "steps": 150})
+    monkeypatch.setattr(Experiment, "evaluate", costing([9.0, 3.5, 2.0]))
+    result = train(config, env=Walk, run=tmp_path)
+    assert result.why == "stop_score = 4 (best eval/cost 3.5)"
+    rows = [row["eval/cost"] for row in read_metrics(tmp_path / "metrics.jsonl") if "eval/cost" in row]
+    assert rows == [9.0, (3.5 + 5.0) / 2, 3.5, 5.0]
+
+
+def test_a_score_that_nothing_logs_is_told_when_an_evaluation_could_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a run that goes on by another number has no best agent by that."""
+    monkeypatch.setattr(Experiment, "evaluate", costing([9.0, 9.0, 8.0, 9.5, 9.7]))
+    said = r"score = eval/csot:min: evaluations log no 'eval/csot', but eval/score, .*eval/cost\. Choose"
+    with pytest.raises(ConfigError, match=said):
+        train(COSTS.merge({"score": "eval/csot:min"}), env=Walk, run=tmp_path)
+    assert [score for _, score in evaluations(tmp_path)] == [5.0]
+    train(COSTS.merge({"score": "eval/score"}), env=Walk, run=tmp_path)
+    assert best_step(tmp_path) == 20
+    train(COSTS.merge({"steps": 90}), env=Walk, run=tmp_path)
+    assert best_step(tmp_path) == 60
+    for wrong in ("", "eval/cost:least", "eval/cost:"):
+        with pytest.raises(ConfigError, match="expected the name of a number that evaluations log"):
+            COSTS.merge({"score": wrong})
+
+
+class Stops(reverie.Callback):
+    """Ends a run by its first evaluation, or log entry."""
+
+    def __init__(self, hook: str) -> None:
+        setattr(self, hook, lambda run, values: run.stop("enough"))
+
+
+@pytest.mark.parametrize("hook", ["on_evaluation", "on_log"])
+def test_a_callback_ends_a_run_for_good(hook: str, tmp_path: Path, said: list[str]) -> None:
+    config = QUICK.merge({"schedule.eval_every": 20, "schedule.log_every": 10, "eval_episodes": 1, "steps": 90})
+    first = train(config, env=Walk, run=tmp_path, callbacks=[Stops(hook)])
+    at = 20 if hook == "on_evaluation" else 10
+    assert (first.reason, first.why, at <= first.env_steps < at + 10) == ("finished", "a callback: enough", True)
+    assert first.evaluation is not None
+    again = train(config, env=Walk, run=tmp_path)
+    assert (again.env_steps, again.why) == (first.env_steps, first.why)
+    assert "ended early by a callback: enough: increase steps to continue" in said[-1]
+    longer = train(config.merge({"steps": 100}), env=Walk, run=tmp_path)
+    assert (longer.env_steps >= 100, longer.why) == (True, "")

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import resumed
+import torch
 import zarr
-from resumed import CONFIG, Walk, assert_rows_in_tail, assert_same, everything, run_until
+from resumed import CONFIG, QUICK, Walk, assert_rows_in_tail, assert_same, everything, run_until
 
+import reverie
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.api import train_config as train
 from reverie.core.errors import RunError
 from reverie.experiment.build import build
 from reverie.log.metrics import read_metrics
 from reverie.replay.durable import DurableReplay
-from reverie.run.checkpoint import Checkpoints
+from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.manifest import step_of
 from reverie.store.store import Store
 
@@ -215,3 +218,87 @@ def test_a_state_that_is_carried_goes_on_after_a_resume(tmp_path: Path, monkeypa
     assert train(base, env=Walk, run=tmp_path / "run").reason == "finished"
     assert_same(tmp_path / "run", tmp_path / "whole")
     assert everything(tmp_path / "run")["/algo/carried/carried_deter"].any()
+
+
+# ---------------------------------------------------------------- callbacks
+
+
+class Sloped(Walk):
+    slope = 0.0
+
+    def steepen(self, slope: float) -> None:
+        self.slope = slope
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.v += self.slope
+        return super().step(action)
+
+
+class Steeper(reverie.Callback):
+    """Makes the way steeper with each evaluation, and the learner as well, which forgets a part of what it knew."""
+
+    def __init__(self) -> None:
+        self.slope = torch.zeros(())
+        self.evaluated: dict[int, dict[str, torch.Tensor]] = {}
+
+    def on_start(self, run: reverie.TrainingRun) -> None:
+        np.random.random()  # noqa: NPY002 - a run that is not resumed does so once
+        run.env.call("steepen", float(self.slope))
+
+    def on_evaluation(self, run: reverie.TrainingRun, values: Mapping[str, float]) -> None:
+        self.evaluated[run.env_steps] = {name: x.clone() for name, x in run.algo.state_dict()["model"].items()}
+        self.slope += 0.5
+        run.env.call("steepen", float(self.slope))
+        run.log({"train/slope": float(self.slope)})
+        for parameter in run.algo.parameters():  # type: ignore[attr-defined]
+            parameter.data *= 0.9
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"slope": self.slope}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.slope = state["slope"]
+
+
+NAME = f"{Steeper.__module__}:Steeper 1"
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_run_goes_on_with_its_callbacks_where_they_were(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was killed between the best checkpoint and its callbacks calls them when it goes on."""
+    more = {"schedule.eval_every": 20, "eval_episodes": 1, "schedule.save_every": 0}
+    config, run, whole = CONFIG.merge(more), tmp_path / "run", tmp_path / "whole"
+    one = Steeper()
+    train(config, env=Sloped, run=whole, callbacks=[one])
+    if how == "stopped":
+        run_until(run, 150, monkeypatch, Sloped, callbacks=[Steeper()], **more)
+        assert (
+            0 < read(Checkpoints(run / "checkpoints").latest(), ["callbacks"])["callbacks"][NAME]["slope"] < one.slope
+        )
+    else:
+        mark = Checkpoints.mark_best
+
+        def copied(self: Checkpoints, path: Path) -> None:
+            shutil.copytree(self.folder.parent, run)
+            monkeypatch.setattr(Checkpoints, "mark_best", mark)
+
+        with monkeypatch.context():
+            monkeypatch.setattr(Checkpoints, "mark_best", copied)
+            train(config, env=Sloped, run=tmp_path / "killed", callbacks=[Steeper()])
+    train(config, env=Sloped, run=run, callbacks=[Steeper()])
+    assert_same(run, whole)
+    for path in (run, whole):
+        checkpoints = Checkpoints(path / "checkpoints")
+        assert read(checkpoints.latest(), ["callbacks"])["callbacks"][NAME]["slope"] == one.slope == 2.5
+    best = Checkpoints(whole / "checkpoints").best()
+    weights = read(best, ["algo"])["algo"]["model"]
+    assert all(torch.equal(weights[name], x) for name, x in one.evaluated[step_of(best)].items())
+
+
+def test_callbacks_that_are_not_passed_again_are_missed(tmp_path: Path, said: list[str]) -> None:
+    config = QUICK.merge({"eval_episodes": 0, "steps": 10})
+    train(config, env=Sloped, run=tmp_path, callbacks=[Steeper(), Steeper()])
+    train(config.merge({"steps": 12}), env=Sloped, run=tmp_path, callbacks=[Steeper()])
+    assert any(f"without its callbacks {NAME[:-1]}2: pass them again" in line for line in said)

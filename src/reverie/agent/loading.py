@@ -74,8 +74,8 @@ def load(
     given = changes.pop("id", None) if isinstance(env, Mapping) else env
     with trusting(trust):
         saved = read_saved(folder.path)
-        here = {"env": given, "eval_env": env, "algo": algo}
-        check_origin(saved, folder.path, "data", *(name for name, value in here.items() if value is not None))
+        here = {"env": given, "eval_env": env, "algo": algo, "data": 0, "callbacks": 0}
+        check_origin(saved, folder.path, *(name for name, value in here.items() if value is not None))
         made, judge = own_factory(saved, folder.path, "env", given), None
         config = saved_config(folder.path, made, algo).merge({"env": changes})
         if env is not None:

@@ -155,7 +155,8 @@ def one_run(config: ExperimentConfig, said: Common) -> int:
     if rank():  # the first learner tells how the run ended
         return 0 if result.signal is None else 128 + result.signal
     place = "" if config.offline else f"at env step {result.env_steps:,} "
-    tell(f"\n{result.reason} {place}after {plural(result.updates, 'update')}")
+    why = f", by {result.why}" if result.why else ""
+    tell(f"\n{result.reason} {place}after {plural(result.updates, 'update')}{why}")
     if result.evaluation is not None:
         print(score_line(result.evaluation))
     if result.estimate is not None:

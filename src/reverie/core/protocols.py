@@ -43,6 +43,12 @@ class Env(Protocol):
     def receive(self) -> Step:
         """Wait for the step started last and return its rows. Its errors are raised here or by ``send``."""
 
+    def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a method of each environment between two steps, or read an attribute; return the N results."""
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Set an attribute that each environment has to ``value`` between two steps."""
+
     def render(self) -> np.ndarray | None:
         """Return an image of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be rendered."""
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from reverie.core.config import LARGEST
-from reverie.core.errors import ActionError, DataError
+from reverie.core.errors import ActionError, DataError, EnvError
 from reverie.core.images import ImageOptions
 from reverie.core.masks import MaskCodec, with_choice
 from reverie.core.spaces import ActionCodec, ObsCodec, column, follow, nested, surely_finite
@@ -102,6 +102,24 @@ class Batched:
             is_last=torch.from_numpy(last.copy()),
             is_terminal=torch.from_numpy(terminal.copy()),
         )
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call the method ``name`` of each environment, if the vector can, as those of Gymnasium."""
+        return list(self._own("call")(name, *args, **kwargs))
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Set the attribute ``name``, which each environment has, to ``value``, if the vector can."""
+        self._own("get_attr")(name)  # AttributeError if there is none
+        self._own("set_attr")(name, [value] * self.num_envs)
+
+    def _own(self, method: str) -> Callable[..., Any]:
+        vector: Any = self._vector.unwrapped
+        if not hasattr(vector, method):
+            raise EnvError(
+                f"env.vector = native: {type(vector).__name__} has no method '{method}' that would reach its "
+                "environments. Use env.vector = serial or process."
+            )
+        return getattr(vector, method)  # type: ignore[no-any-return]
 
     def render(self) -> np.ndarray | None:
         """Return nothing: vectors draw all their environments at once, or none."""

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from reverie.core.errors import DataError, EnvError, ReverieError, brief, told
+from reverie.core.errors import DataError, EnvError, ReverieError, brief, did_you_mean, told
 from reverie.core.images import ImageOptions, latest, rgb
 from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import MASK, ActionSpec, ObsPart, observed
@@ -140,6 +140,30 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         except Exception as error:
             warnings.warn(f"{self._where} could not be rendered: {_said(error)}", stacklevel=2)
             return None
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, str]:
+        """Return what the method ``name`` of the environment returns, or the attribute; and what failed, or ""."""
+        if name in ("reset", "step", "close"):
+            return None, f"call('{name}'): the run itself does that."
+        try:
+            found = self.env.get_wrapper_attr(name)
+        except AttributeError:
+            return None, self._lacks(name)
+        try:
+            return found(*args, **kwargs) if callable(found) else found, ""
+        except Exception as error:
+            return None, f"call('{name}'): {self._placed(error)}"
+
+    def set_attr(self, name: str, value: Any) -> tuple[None, str]:
+        """Set an attribute that the environment or a wrapper has; return what failed, or "", as ``call`` does."""
+        try:
+            return None, "" if self.env.set_wrapper_attr(name, value, force=False) else self._lacks(name)
+        except Exception as error:
+            return None, f"set_attr('{name}'): {self._placed(error)}"
+
+    def _lacks(self, name: str) -> str:
+        own = [each for each in dir(self.env.unwrapped) if not each.startswith("_")]
+        return f"{self._where} has no '{name}', nor has a wrapper.{did_you_mean(name, own)}"
 
     def snapshot(self) -> tuple[int, int, FlatObs]:
         """Return the state of this wrapper: numbers of the episode and the step, and the stacked observations."""

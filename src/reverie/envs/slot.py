@@ -72,7 +72,7 @@ class Slot:
         self.send("start")
 
     def send(self, what: str, *args: Any) -> None:
-        """Request ``reset(seed)``, ``step(action)``, ``logged()``, ``frame()``, ``snapshot()`` or ``restore(x)``."""
+        """Request ``reset(seed)``, ``step(action)``, ``snapshot()``, ``restore(x)``, or a method of ``FlatEnv``."""
         if self._failed is None:
             try:
                 self._result = self._perform(what, *args)
@@ -101,7 +101,7 @@ class Slot:
                 random.setstate(generators[0])
                 np.random.set_state(generators[1])  # noqa: NPY002
             return why
-        return getattr(self.env, what)()
+        return getattr(self.env, what)(*args)
 
     def receive(self) -> Any:
         """Return the result of the last ``start`` or ``send``, or raise ``Failed``."""
@@ -181,6 +181,8 @@ class Restarter:
         self.count: int = 0
         """Number of restarts since this object was made."""
         self.has_stepped: list[bool] = [False] * len(seeds)
+        self.asked: dict[tuple[str, str], tuple[Any, ...]] = {}
+        """The newest request of each name by ``VectorEnv.call`` and ``set_attr``, which a new start repeats."""
         self.made = made
         self._slots, self._most, self._window = slots, most, window
         self._clock, self._sleep = time.monotonic, time.sleep
@@ -236,6 +238,9 @@ class Restarter:
         slot.start()
         if slot.receive() != self.made:
             raise Failed(EnvError("the restarted environment has different spaces than before."))
+        for (what, name), given in self.asked.items():
+            slot.send(what, name, *given)
+            slot.receive()
         slot.send("reset", seed_after(self.seeds[number], self._tries[number]))
         slot.receive()
 

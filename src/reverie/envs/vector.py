@@ -232,6 +232,30 @@ class VectorEnv:
         frame: np.ndarray | None = self._received(0)
         return frame
 
+    def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call the method ``name`` of each environment, of its outermost wrapper that has one; return the N results.
+
+        An attribute that is no method is read. Waits for a step under way. An environment that is started again after
+        a failure gets the newest call of each name again. Raises EnvError if there is no such name, or it fails.
+        """
+        return self._ask("call", name, args, kwargs)
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Set the attribute ``name``, which each environment or a wrapper has, to ``value``. Otherwise as ``call``."""
+        self._ask("set_attr", name, value)
+
+    def _ask(self, what: str, name: str, *given: Any) -> list[Any]:
+        self._check_open()
+        self._settle()
+        for slot in self._slots:
+            slot.send(what, name, *given)
+        # All of them, as each request has one answer.
+        answers = [self._received(number) or (None, "") for number in range(self.num_envs)]
+        if wrong := next((why for _, why in answers if why), ""):
+            raise EnvError(wrong)
+        self._restarter.asked[what, name] = given
+        return [found for found, _ in answers]
+
     def _received(self, number: int) -> Any:
         """Return the answer of one environment between two steps; None if it fails, which the next step handles."""
         try:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import gymnasium
 import numpy as np
@@ -47,7 +47,7 @@ from reverie.replay.rollout import Rollout
 from reverie.replay.sources import MixedSource, prefetch, split_window
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.collect import Collector
-from reverie.run.evaluate import Evaluation, evaluate
+from reverie.run.evaluate import Evaluation, Score, evaluate
 from reverie.run.folder import RunFolder, Saved, check_spec, read_saved
 from reverie.run.run import Measured, Trainable, Which
 
@@ -116,6 +116,17 @@ class Experiment(Trainable):
         if which == "test":
             logger.info(f"evaluating: {plural(self.config.eval_episodes, 'episode')}")
         return self.evaluate(which)
+
+    def reach(self, which: Literal["training", "evaluation"]) -> Env:
+        env = self.env if which == "training" else self.eval_env
+        if env is None:
+            raise RunError(f"this run has no environments of {which} that a callback could reach.")
+        if which == "training" and self.config.actors:
+            raise RunError(
+                f"actors = {self.config.actors}: a callback cannot reach the environments of actors. Use actors = 0; "
+                "env.vector = process gives each environment a process, which callbacks reach."
+            )
+        return env
 
     @property
     def saved(self) -> Saved:
@@ -308,6 +319,7 @@ def build(
         remarks=tuple(recorded.remarks()) if recorded is not None else (),
         again=(lambda: make_eval_env(config, factory, config.eval_video)) if busy else None,
         stop_score=config.stop_score if config.evaluates_on_the_way else None,
+        score=Score.parse(config.score), patience=config.patience,
         measures="estimate" if estimator is not None else "eval" if config.eval_episodes else "",
     )  # fmt: skip
 

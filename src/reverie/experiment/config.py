@@ -29,6 +29,8 @@ from reverie.nn.rewards import ReturnStd
 from reverie.replay.config import ReplayConfig
 from reverie.replay.durable import place_of
 from reverie.replay.sources import Experience, Mixed, of_share
+from reverie.run.callback import parse_callback
+from reverie.run.evaluate import Score
 from reverie.run.folder import Saved
 from reverie.run.schedule import Schedule, parse_period
 
@@ -86,9 +88,18 @@ class ExperimentConfig(Config):
     """CPU threads that PyTorch may use. 0: one or all, whichever a short measurement finds faster; then it is kept."""
     eval_episodes: Annotated[int, AtLeast(0)] = 10
     """Episodes of each evaluation, during training and at the end. 0: no evaluations."""
+    score: str = "eval/score"
+    """Number that evaluations log by which the best agent is chosen: eval/score, the mean return, or one of
+    `env.log_info`; `NAME:min` if the lowest is the best. stop_score, patience and a search go by it too."""
     stop_score: float | None = None
-    """End the run once an evaluation during training reaches this mean score, and still has it together with as many
-    more episodes, which are then played. None: only steps end the run."""
+    """End the run once an evaluation during training reaches this score, and still has it together with as many more
+    episodes, which are then played. None: no score ends the run."""
+    patience: Annotated[int | None, AtLeast(1)] = None
+    """End the run once so many evaluations during training, one after the other, were no better than the best one
+    before. None: it goes on."""
+    callbacks: tuple[str, ...] = ()
+    """Code of your own that the run calls: `module:Class` or `module:Class(setting=value)`, a class derived from
+    `reverie.Callback`. In Python also objects."""
     eval_envs: Annotated[int, AtLeast(1)] = 4
     """Number of environments that an evaluation steps together."""
     eval_env: str | dict[str, Any] | None = None
@@ -133,6 +144,9 @@ class ExperimentConfig(Config):
         if "num" in self.eval_changes:
             raise ConfigError(f"eval_env.num = {self.eval_changes['num']}: set eval_envs = N in its place.")
         _ = self.evaluation_env  # its settings are checked where they are made
+        Score.parse(self.score)
+        for entry in self.callbacks:
+            parse_callback(entry)
 
     @property
     def share(self) -> float:
@@ -225,6 +239,11 @@ class ExperimentConfig(Config):
         self._check_on_policy()
         if self.actors:
             self._check_actors()
+        if self.patience is not None and not self.evaluates_on_the_way:
+            raise ConfigError(
+                f"patience = {self.patience} counts evaluations during training, of which there are none: set "
+                "schedule.eval_every, with eval_episodes above 0."
+            )
         if not self.offline and self.env.id in (NO_ENV, OWN_ENV):
             raise ConfigError(f"{self.name} is to collect rows: in which environment? Pass --env ID, in Python env=...")
         experience = self.experience or of_share(self.share)

@@ -167,7 +167,7 @@ class ConsoleSink:
             row.add_row(bar, count, f"{self._pace.shown()} {unit}/s", f"{self._pace.left()} left")
         elif steps >= length:
             row.add_row(bar, f"{steps:,} {unit}", "", "done")
-        else:  # ``stop_score`` was reached, or a signal came
+        else:  # a score, patience or a callback ended it, or a signal came
             row.add_row(bar, f"{steps:,} of at most {length:,} {unit}", "", "ended early")
         return row
 

@@ -4,15 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from reverie.core.errors import ConfigError
 from reverie.core.protocols import Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate, iqm
 from reverie.core.types import Mode
 from reverie.run.collect import EpisodeCounter, EpisodeStats, executed, initial_state, means_of, rewards_of
 from reverie.run.folder import RunFolder, found_at_end
+
+
+class Score(NamedTuple):
+    """The logged number by which evaluations are compared, and whether the highest or the lowest is the best."""
+
+    name: str
+    lowest: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Score:
+        """Return what the setting ``score`` says: ``NAME``, ``NAME:max`` or ``NAME:min``."""
+        name, _, way = text.partition(":")
+        if not name or way not in ("", "max", "min") or text.endswith(":"):
+            raise ConfigError(
+                f"score = {text!r}: expected the name of a number that evaluations log, such as eval/score, or "
+                "NAME:min if the lowest is the best."
+            )
+        return cls(name, way == "min")
+
+    def as_good(self, value: float, other: float) -> bool:
+        """Return whether ``value`` is as good as ``other``, or better."""
+        return value <= other if self.lowest else value >= other
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -247,7 +247,7 @@ def learned_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> li
 
 
 def check_origin(saved: Saved, run: Path, *given: str) -> None:
-    """Check the names of modules in the settings of ``run``, except in those ``given``: env, eval_env, algo, data."""
+    """Check the names of modules in the settings of ``run``, except in those that are ``given``: env, algo, ..."""
     names = _names_in(saved)
     for part in names.keys() - set(given):
         for name in names[part]:
@@ -271,6 +271,7 @@ def _names_in(saved: Saved) -> dict[str, list[str]]:
         "algo": [saved.algorithm, *kinds["algo"]],
         "data": [data.get("reader", "").partition("(")[0]],
         "wrappers": _wrappers(saved.experiment.get("env") or {}),
+        "callbacks": [text.partition("(")[0] for text in saved.experiment.get("callbacks", ())],
     }
 
 

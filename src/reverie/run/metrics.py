@@ -62,10 +62,10 @@ class MetricsLog:
             for sink in self.sinks if values else ():
                 sink.write(values, self.clock.position)
 
-    def log(self) -> None:
-        """Write one entry with everything; none if this process made no env steps and no updates since the last."""
+    def log(self) -> dict[str, float]:
+        """Write one entry with everything, and return it; {} if nothing was done in this process since the last one."""
         if (self.clock.env_steps, self.clock.updates) in (self.last[1:], self.begun):
-            return
+            return {}
         values = self.meter.flush()
         if self.finished:
             values["episode/score"] = float(np.mean([episode.score for episode in self.finished]))
@@ -73,7 +73,9 @@ class MetricsLog:
             means = means_of(episode.info for episode in self.finished)
             values |= {f"episode/{name}": value for name, value in means.items()}
             self.finished.clear()
-        self.write({**values, **self._rates(), **self._counters()})
+        entry = {**values, **self._rates(), **self._counters()}
+        self.write(entry)
+        return entry
 
     def _rates(self) -> dict[str, float]:
         """Return the rates since the last entry."""

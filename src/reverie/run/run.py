@@ -23,15 +23,16 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from reverie.core.clock import Clock
-from reverie.core.errors import ReverieError, RunError
+from reverie.core.errors import ConfigError, ReverieError, RunError, plural
 from reverie.core.files import check_writable, write_json, writing
 from reverie.core.logger import logger
-from reverie.core.protocols import Algorithm, Meter, Sink, Source, Stateful
+from reverie.core.protocols import Algorithm, Env, Meter, Sink, Source, Stateful
 from reverie.core.types import State
 from reverie.run import train as training
+from reverie.run.callback import Callback, Callbacks, TrainingRun
 from reverie.run.checkpoint import Checkpoints, name_of
 from reverie.run.collect import Collecting
-from reverie.run.evaluate import Evaluation, read_evaluation
+from reverie.run.evaluate import Evaluation, Score, read_evaluation
 from reverie.run.folder import (
     RunFolder,
     Saved,
@@ -65,6 +66,11 @@ class Measured(Protocol):
         """Return plain values for eval.json or estimate.json."""
 
 
+def numbers_of(found: Measured) -> dict[str, float]:
+    """Return what ``found`` logs but the video."""
+    return {name: value for name, value in found.metrics().items() if not isinstance(value, np.ndarray)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trainable(Protocol):
     """What a run knows of its experiment."""
@@ -78,8 +84,12 @@ class Trainable(Protocol):
     meter: Meter
     schedule: Schedule
     """How often to log, evaluate, save and report."""
+    score: Score
+    """Number of evaluations that says which agent is the best."""
     stop_score: float | None
-    """Mean score of an evaluation during training that ends the run; None if there are none, or it never ends."""
+    """Score of an evaluation during training that ends the run; None if there are none, or it never ends."""
+    patience: int | None
+    """Evaluations in a row, none better than the best one before, that end the run; None: it never ends by them."""
     measures: Literal["", "eval", "estimate"]
     """What the run makes at its end: an evaluation, an estimate, or nothing."""
     store: Any = None
@@ -98,6 +108,9 @@ class Trainable(Protocol):
 
     def measure(self, which: Which) -> Measured:
         """Evaluate, or estimate, as ``measures`` says."""
+
+    def reach(self, which: Literal["training", "evaluation"]) -> Env:
+        """Return the environments of training or of evaluations; RunError if callbacks cannot reach all of them."""
 
     def begin(self) -> None:
         """Take the first rows of a new run, and begin to store."""
@@ -122,8 +135,10 @@ class Result:
     run: Path
     """Run folder."""
     reason: Literal["finished", "interrupted"]
-    """Either "finished" (all steps were made, or ``stop_score`` was reached), or "interrupted" by a signal: the same
-    call then continues the run."""
+    """Either "finished" (all steps were made, or see ``why``), or "interrupted" by a signal: the same call then
+    continues the run."""
+    why: str = ""
+    """Why it finished before its last step: by ``stop_score``, ``patience`` or a callback; "" if it did not."""
     signal: int | None = None
     """Number of the signal that interrupted the run; None if it finished."""
     env_steps: int
@@ -144,7 +159,10 @@ OpenSinks = Callable[[Trainable, Mapping[str, float] | None], contextlib.Abstrac
 On exit the learning curve is drawn."""
 
 
-def run(build: Callable[[int | None], Trainable], folder: RunFolder, wanted: Saved, open_sinks: OpenSinks) -> Result:
+def run(
+    build: Callable[[int | None], Trainable], folder: RunFolder, wanted: Saved, open_sinks: OpenSinks,
+    callbacks: Sequence[Callback] = (),
+) -> Result:  # fmt: skip
     """Begin, continue or finish the run in ``folder``.
 
     Nothing is created before everything has been built and checked. One process at a time writes to a run. ``build``
@@ -168,7 +186,8 @@ def run(build: Callable[[int | None], Trainable], folder: RunFolder, wanted: Sav
         experiment = build(None if newest is None else step_of(newest))
         stack.push(lambda kind, *_: experiment.close(failed=kind is not None))
         encode(experiment.algo.state_dict(), "algo", {})  # an hour later the first checkpoint would fail
-        life = Life(experiment, folder, checkpoints)
+        life = Life(experiment, folder, checkpoints, callbacks)
+        encode(life.callbacks.state_dict(), "callbacks", {})
         if newest is not None:
             check_spec(folder, experiment.spec)
             life.load(newest, FIRST)
@@ -204,29 +223,42 @@ def make(folder: RunFolder, stack: contextlib.ExitStack) -> None:
 class Life:
     """Saves a run: after a period, at the end, on errors, and as the best so far. It is a part of a checkpoint too."""
 
-    def __init__(self, experiment: Trainable, folder: RunFolder, checkpoints: Checkpoints) -> None:
+    def __init__(
+        self, experiment: Trainable, folder: RunFolder, checkpoints: Checkpoints, callbacks: Sequence[Callback]
+    ) -> None:
         self.experiment = experiment
         self.folder = folder
         self.checkpoints = checkpoints
         self.clock: Clock = experiment.clock
         self.best: float | None = None
         self.best_step: int = 0
+        self.worse: int = 0  # evaluations since the best one
+        self.untold: dict[str, float] | None = None  # what the newest evaluation logged, until callbacks know it
+        self.run: TrainingRun = TrainingRun(folder.path, experiment.algo, self.clock, experiment.reach)
+        self.callbacks: Callbacks = Callbacks(callbacks, self.run)
         self.settings: dict[str, Any] = as_read(experiment.saved.experiment)
         self.before: dict[str, Any] | None = None  # settings of the checkpoint that was loaded
         self.mark = f"{experiment.measures or 'eval'}/final"  # in the logs: 1 at the end of training, 0 during it
         self.file: Path = folder.estimate if experiment.measures == "estimate" else folder.evaluation
 
     def state_dict(self) -> State:
-        """Return the best score, the step at which it was reached, and the settings."""
-        return {"best": self.best, "best_step": self.best_step, "settings": self.settings}
+        """Return the best score, the step at which it was reached, what has come since, and the settings."""
+        own = {name: getattr(self, name) for name in ("best", "best_step", "worse", "untold", "settings")}
+        return {**own, "stopped": self.run.stopped}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore score and step; keep the settings to compare."""
+        """Restore score and step, unless scores are others now; keep the settings to compare."""
         self.best, self.best_step, self.before = state["best"], int(state["best_step"]), dict(state["settings"])
+        self.worse, self.untold = int(state["worse"]), state["untold"]
+        if self.before["score"] != self.settings["score"]:
+            self.best, self.worse = None, 0
+        if self.clock.length <= self.before[self.clock.unit]:  # a longer run goes on
+            self.run.stopped = state["stopped"]
 
     def parts(self) -> dict[str, Stateful]:
         """Return the parts of a checkpoint in the order in which they are loaded."""
-        return {"algo": self.experiment.algo, "clock": self.clock, "run": self, **self.experiment.parts()}
+        own: dict[str, Stateful] = {"algo": self.experiment.algo, "clock": self.clock, "run": self}
+        return {**own, "callbacks": self.callbacks, **self.experiment.parts()}
 
     def load(self, path: Path, names: Sequence[str]) -> None:
         """Load these parts of the checkpoint; an error names the settings of the algorithm that differ."""
@@ -272,7 +304,7 @@ class Life:
 
     def scored(self, score: float) -> None:
         """Save the agent that has just had ``score`` in an evaluation and mark it as best, if no score was as good."""
-        if math.isfinite(score) and (self.best is None or score > self.best):
+        if math.isfinite(score) and (self.best is None or not self.experiment.score.as_good(self.best, score)):
             self.best, self.best_step = score, self.clock.position
             self.checkpoints.mark_best(self.save())
 
@@ -294,12 +326,25 @@ class Life:
 
     def why_done(self) -> str:
         """Return why the loaded run is over and how to continue it, as a predicate, or "" if it is not."""
-        clock, goal = self.clock, self.experiment.stop_score
-        if goal is not None and self.best is not None and self.best >= goal:
-            return f"has reached stop_score = {goal:g} (best score {self.best:g}): increase it, or None, to continue"
+        clock = self.clock
+        if why := self.why_early():
+            change = f"increase {clock.unit}" if self.run.stopped else f"set another {why.split()[0]}, or None,"
+            return f"was ended early by {why}: {change} to continue"
         if clock.done and not self.pending:
             unit, made = clock.unit, f"{clock.position:,} {'env steps' if clock.unit == 'steps' else 'updates'}"
             return f"has already made {made} ({unit} = {clock.length}): increase {unit} to continue"
+        return ""
+
+    def why_early(self) -> str:
+        """Return what ends the run before its last step, or ""."""
+        goal, patience, score = self.experiment.stop_score, self.experiment.patience, self.experiment.score
+        if self.run.stopped:
+            return f"a callback: {self.run.stopped}"
+        if goal is not None and self.best is not None and score.as_good(self.best, goal):
+            return f"stop_score = {goal:g} (best {score.name} {self.best:g})"
+        if patience is not None and self.worse >= patience:
+            best = "finite" if self.best is None else f"better than {self.best:g}"
+            return f"patience = {patience} (no {score.name} was {best} in {plural(self.worse, 'evaluation')})"
         return ""
 
     def train(self, open_sinks: OpenSinks) -> Result:
@@ -307,33 +352,72 @@ class Life:
         experiment = self.experiment
         # The evaluation may have been logged, but the best agent not saved.
         with open_sinks(experiment, {self.mark: 0.0} if self.pending else None) as sinks:
+            self.run.sinks = sinks
+            self.callbacks.tell("on_start")
+            self.settle()
             ending = training.train(
                 experiment.algo, experiment.source, self.clock, experiment.meter, sinks=sinks,
                 collector=experiment.collector, evaluator=self.evaluate if experiment.measures else None,
                 checkpoint=self.save, schedule=experiment.schedule,
+                on_log=self.logged,
             )  # fmt: skip
             found, number = None, ending.signal
             if number is None:
                 if why := experiment.why_idle():
                     logger.warning(why)
+                if why := self.why_early():
+                    logger.info(f"the run ends at {self.clock.place}, by {why}")
                 found, number = self.finish(sinks)
-        return self.result(ending.checkpoint, found, number)
+            result = self.result(ending.checkpoint, found, number)
+            self.callbacks.tell("on_end", result)
+        return result
 
     def evaluate(self, write: training.Write) -> None:
         """Evaluate during training, keep the best agent, and stop training if ``stop_score`` was reached and confirmed.
 
         The metrics are written first: a run killed before the best is saved resumes from before, and evaluates again.
         """
-        found, goal = self.experiment.measure("evaluation"), self.experiment.stop_score
-        if isinstance(found, Evaluation) and goal is not None and found.score >= goal:
+        found = self.experiment.measure("evaluation")
+        if isinstance(found, Evaluation) and self.reaches(numbers_of(found)):
             again = self.experiment.measure("confirmation")  # or was it luck?
             assert isinstance(again, Evaluation)
             found = found.and_also(again)
+        values, name = numbers_of(found), self.experiment.score.name
         write({**found.metrics(), self.mark: 0.0})
-        if isinstance(found, Evaluation):
-            if goal is not None and found.score >= goal:
-                self.clock.stop = True
-            self.scored(found.score)
+        if name not in values and isinstance(found, Evaluation) and self.best is None:
+            raise ConfigError(
+                f"score = {self.settings['score']}: evaluations log no '{name}', but {', '.join(values)}. Choose one "
+                "of these; env.log_info adds numbers of the environment's info."
+            )
+        self.untold = values
+        if self.reaches(values):
+            self.clock.stop = True
+        if name in values:
+            self.scored(values[name])
+        self.settle()
+
+    def reaches(self, values: Mapping[str, float]) -> bool:
+        """Return whether an evaluation that logs ``values`` reaches ``stop_score``."""
+        goal, score = self.experiment.stop_score, self.experiment.score
+        return goal is not None and score.name in values and score.as_good(values[score.name], goal)
+
+    def settle(self) -> None:
+        """Tell callbacks of the newest evaluation, and stop training if too many were no better than the best.
+
+        The best agent has been saved before, as they may change it. That checkpoint knows that this is still to come.
+        """
+        values, self.untold = self.untold, None
+        if values is None:
+            return
+        self.callbacks.tell("on_evaluation", values)
+        self.worse = 0 if self.best_step == self.clock.position else self.worse + 1
+        if self.experiment.patience is not None and self.worse >= self.experiment.patience:
+            self.clock.stop = True
+
+    def logged(self, entry: Mapping[str, float]) -> None:
+        """Tell callbacks of a log entry, unless it is empty."""
+        if entry:
+            self.callbacks.tell("on_log", entry)
 
     def finish(self, sinks: Sequence[Sink]) -> tuple[Measured | None, int | None]:
         """Make the final evaluation, or an estimate where no environment is there; return it, or a signal's number.
@@ -377,7 +461,7 @@ class Life:
         """Return how the run ended: with the evaluation or estimate ``found``, or by the signal of that ``number``."""
         return Result(
             run=self.folder.path, env_steps=self.clock.env_steps, updates=self.clock.updates, signal=number,
-            reason="finished" if number is None else "interrupted",
+            reason="finished" if number is None else "interrupted", why=self.why_early() if number is None else "",
             evaluation=found if isinstance(found, Evaluation) else None,
             estimate=None if isinstance(found, Evaluation) else found,
             files=self.folder.files() | ({"checkpoint": checkpoint} if checkpoint else {}),

@@ -49,12 +49,13 @@ class Ending:
 def train(
     algo: Algorithm, source: Source, clock: Clock, meter: Meter, *, sinks: Sequence[Sink] = (),
     collector: Collecting | None = None, evaluator: Evaluator | None = None, checkpoint: Save | None = None,
-    schedule: Schedule | None = None,
+    schedule: Schedule | None = None, on_log: Callable[[Mapping[str, float]], None] = lambda entry: None,
 ) -> Ending:  # fmt: skip
     """Run until the clock is done or a signal asks to stop. In both cases log and save at the end.
 
     Errors on the way, such as an environment's, are followed by a log and a checkpoint too; their message then names
     the checkpoint. A NaN or infinite loss is detected at the next log or save, so that no update waits for the device.
+    ``on_log`` is called with each log entry, ``{}`` if there was nothing to log.
 
     Raises:
         RunError: a loss, a weight or an action was NaN or infinite; the message names the first such term and its
@@ -85,8 +86,9 @@ def train(
             if clock.stop:
                 break
             if log_due():
-                log.log()
+                entry = log.log()
                 keep.stop_if(keep.check.bad_loss())
+                on_log(entry)
             keep.evaluate(evaluator, eval_due)
             if report_due() and batch is not None:  # on the last batch: sampling another would change training
                 report = algo.report(batch)
@@ -97,7 +99,8 @@ def train(
         try:  # first: the checkpoint keeps the averages since the last entry, and a resumed run goes on with them
             path = keep.save()
         finally:
-            log.log()
+            entry = log.log()
+        on_log(entry)
     if interrupt.received is None:
         return Ending(checkpoint=path)
     interrupt.say(f"stopped at {clock.place}; " + (f"saved {path}" if path else "nothing was saved"))

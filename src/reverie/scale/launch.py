@@ -171,7 +171,7 @@ def share(config: ExperimentConfig, team: Team) -> ExperimentConfig:
         local = f"cuda:{torch.cuda.current_device()}"
         own |= {"device": local, "replay.device": "cpu" if config.replay.device == "cpu" else local}
     if team.rank:
-        own["eval_episodes"] = 0
+        own |= {"eval_episodes": 0, "patience": None}
     return config.merge(own)
 
 

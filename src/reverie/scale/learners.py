@@ -25,7 +25,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -38,7 +38,7 @@ from reverie.core.errors import RunError, plural
 from reverie.core.learners import alone, average
 from reverie.core.learners import joined as learning
 from reverie.core.logger import logger
-from reverie.core.protocols import Annealed, RunningStatistics, Source, Stateful
+from reverie.core.protocols import Annealed, Env, RunningStatistics, Source, Stateful
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
 from reverie.experiment.build import Experiment
@@ -338,6 +338,14 @@ class Shared(Experiment):
     def measure(self, which: Which) -> Measured:
         with alone():
             return super().measure(which)
+
+    def reach(self, which: Literal["training", "evaluation"]) -> Env:
+        if which == "training" and self.team.count > 1:
+            raise RunError(
+                f"learners = {self.team.count}: callbacks run in the first learner, and cannot reach the environments "
+                "of the others. Use one learner."
+            )
+        return super().reach(which)
 
     def begin(self) -> None:
         if self.team.rank == 0:

@@ -23,11 +23,11 @@ from reverie.core.logger import logger
 from reverie.experiment.config import NO_ENV, ExperimentConfig, resolved
 from reverie.log.console import Board, Tail
 from reverie.log.metrics import FINAL
+from reverie.run.evaluate import Score, read_evaluation
 from reverie.run.folder import (
     RunFolder,
     Saved,
     as_read,
-    found_at_end,
     holds_run,
     new_path,
     read_yaml,
@@ -98,7 +98,7 @@ class Trial:
     number: int
     state: Literal["finished", "pruned", "failed", "unfinished"]
     score: float | None
-    """Mean return of its final evaluation, or of its last one if it was pruned; None if it had none."""
+    """The setting ``score`` of its final evaluation, or of its last one if it was pruned; None if it had none."""
     settings: dict[str, Any]
     """The settings that were tried, by their dotted names."""
     run: Path
@@ -120,7 +120,7 @@ class TuneResult:
 
     @property
     def best(self) -> Trial | None:
-        """The finished trial with the highest score."""
+        """The finished trial with the best score."""
         return next((trial for trial in self.trials if trial.state == "finished"), None)
 
 
@@ -162,7 +162,8 @@ def tune_of(
         write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(
-            storage=f"sqlite:///{path / 'study.db'}", study_name="reverie", direction="maximize", load_if_exists=True,
+            storage=f"sqlite:///{path / 'study.db'}", study_name="reverie", load_if_exists=True,
+            direction="minimize" if Score.parse(config.score).lowest else "maximize",
             pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // RUNGS**2), RUNGS),
         )  # fmt: skip
         study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials), constant_liar=True)
@@ -192,6 +193,7 @@ class Search:
         self.dimensions = dimensions
         self.config = config
         self.path = path
+        self.score: Score = Score.parse(config.score)
         self.prune = prune
         self.trials: dict[int, Any] = {}  # trials of this process
         self.reported: dict[int, set[int]] = {}  # steps of which Optuna knows the score
@@ -238,7 +240,7 @@ class Search:
         trial, known = self.trials[one.seed], self.reported.setdefault(one.seed, set())
         tail = self.tails.setdefault(one.seed, Tail(RunFolder(one.run).metrics))
         for row in tail.read():
-            score, step = row.get("eval/score"), int(row["step"])
+            score, step = row.get(self.score.name), int(row["step"])
             if score is not None and math.isfinite(score) and not row.get(FINAL) and step not in known:
                 known.add(step)
                 trial.report(score, step)
@@ -250,7 +252,8 @@ class Search:
         """Tell Optuna how a trial ended. One that a signal stopped stays open, and goes on the next time."""
         from optuna.trial import TrialState
 
-        score = (found_at_end(RunFolder(one.run).evaluation) or {}).get("score", {}).get("mean")
+        found = read_evaluation(RunFolder(one.run))
+        score = None if found is None else found.metrics().get(self.score.name)
         trial = self.trials[one.seed]
         if one.state == "finished" and score is not None:
             self.study.tell(trial, score)
@@ -274,7 +277,8 @@ class Search:
             )
             for one in self.study.trials
         ]
-        found.sort(key=lambda trial: (trial.state != "finished", -math.inf if trial.score is None else -trial.score))
+        sign = 1 if self.score.lowest else -1
+        found.sort(key=lambda one: (one.state != "finished", -math.inf if one.score is None else sign * one.score))
         files = {"trials": self.path / "trials.csv"}
         with writing(self.path):
             write_atomic(files["trials"], as_csv(found, list(self.dimensions)))

@@ -207,7 +207,7 @@ def measured_as(config: ExperimentConfig) -> Measured:
         unit="env steps" if config.unit == "steps" else config.unit,
         evaluates=config.evaluates_on_the_way,
         period=None if is_seconds else period,
-        early=config.stop_score is not None,
+        early=config.stop_score is not None or config.patience is not None or bool(config.callbacks),
     )
 
 
