@@ -75,9 +75,9 @@ class ExperimentConfig(Config):
     init: str | None = None
     """Run folder, or a checkpoint in one, whose agent a new run begins with: weights, optimisers and normalisation; of
     another algorithm the actor and the normalisation of observations."""
-    init_parts: Annotated[tuple[str, ...], Regex()] = ()
-    """Regular expressions: of `init`, take the parameters in whose names one is found, where their shapes fit, without
-    optimisers. Environments may differ."""
+    init_parts: Annotated[str | tuple[str, ...], Regex()] = ()
+    """Regular expression, or several: of `init`, take the parameters whose names begin so, where their shapes fit, and
+    no optimisers. The environment may differ."""
     learners: Annotated[int, AtLeast(1)] = 1
     """Learners, each a process with its part of every batch, of the environments and of the replay, and with a GPU of
     its own where there are GPUs. They take each gradient step together. torchrun sets it by its number of processes."""
@@ -315,7 +315,7 @@ def with_beginning(config: ExperimentConfig, before: Mapping[str, Any], path: Pa
     checkpoint holds positions in the replay, in the recorded data or in both, and cannot change between these.
     """
     had = {"init": before.get("init"), "replay.init": tuple(before.get("replay", {}).get("init", ()))}
-    had["init_parts"] = tuple(before.get("init_parts", ()))
+    had["init_parts"] = before.get("init_parts", ())
     given = {"init": config.init, "replay.init": config.replay.init, "init_parts": config.init_parts}
     for name, value in given.items():
         if value and places(value) != places(had[name]):

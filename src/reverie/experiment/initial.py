@@ -17,11 +17,11 @@ from reverie.core.types import State
 from reverie.experiment.config import ExperimentConfig
 from reverie.nn.target import Target
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.folder import RunFolder, check_spec, read_saved, read_spec, spec_changes
+from reverie.run.folder import RunFolder, read_saved, read_spec, spec_changes
 
 NORMALISER = "preprocess.normaliser."
 """Beginning of the names of the statistics that normalise observations."""
-LISTED = 6
+LISTED = 4
 """Largest number of parameters that a message lists."""
 
 
@@ -47,15 +47,19 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
     if config.init_parts or not begins(type(config.algo), saved):
         same = vectors(read_spec(folder) or spec) == vectors(spec)
         parts = Parts(learner, config, saved, statistics=same)
-    if not config.init_parts:
-        check_spec(folder, spec)
+    changes = spec_changes(folder, spec)
+    if changes and not config.init_parts:
+        raise RunError(
+            f"{'; '.join(changes)}: the environment differs from the one that {folder.path} was trained on. Use the "
+            "same environment with the same env options, or take only parts that fit, with init_parts."
+        )
     checkpoints = Checkpoints(folder.checkpoints)
     path = checkpoints.select(given.name if inside else None)
     checkpoints.load(path, {"algo": parts or Shared(learner)})
     if parts is not None:
         logger.info(f"starting with parts of the agent of {path}: {', '.join(grouped(parts.taken, parts.anew))}")
         logger.info(f"beginning anew: {', '.join([*grouped(parts.anew, parts.taken), 'optimisers'])}")
-        for line in (*spec_changes(folder, spec), *parts.remarks):
+        for line in (*changes, *parts.remarks):
             logger.warning(f"init: {line}")
     else:
         if isinstance(learner, ModelFree):
@@ -98,9 +102,9 @@ class Shared:
 class Parts:
     """A learner that takes parameters and buffers of a checkpoint where names and shapes fit, each layer as a whole.
 
-    With ``init_parts`` it takes those with such names; else, of an algorithm that it derives from, all that fit, and of
-    any other one the actor, which must fit, and the statistics that normalise observations. Targets follow a network
-    that is taken.
+    With ``init_parts`` it takes those whose names begin so. Else, if one algorithm derives from the other, it takes all
+    that fit, and if not, the actor, which must fit, and the statistics that normalise observations. Targets follow a
+    network that is taken.
     """
 
     def __init__(self, learner: Algorithm, config: ExperimentConfig, saved: str, *, statistics: bool = True) -> None:
@@ -110,6 +114,8 @@ class Parts:
         self.config = config
         self.saved = saved
         self.statistics = statistics
+        asked = config.init_parts
+        self.patterns: tuple[str, ...] = (asked,) if asked and isinstance(asked, str) else tuple(asked)
         self.taken: list[str] = []
         """Names of the parameters and buffers that are taken, and of targets that follow them."""
         self.anew: list[str] = []
@@ -122,7 +128,7 @@ class Parts:
         if not same_algorithm(saved, config.name):
             check_module(saved, "the run of init")
             source = algorithm_config(saved)  # type: ignore[assignment]
-        self.derived: bool = issubclass(own, source)
+        self.related: bool = issubclass(own, source) or issubclass(source, own)
         self.place: str = f"{own.learner.actor_place}."
         self.place_there: str = f"{source.learner.actor_place}."
 
@@ -137,11 +143,11 @@ class Parts:
         unfit = {layer_of(name) for name in unlike}
         self.taken = [name for name in wanted if layer_of(name) not in unfit]
         normalised = other_normalisation(own, there)
-        if problems := self._problems(there, unlike) + [normalised] * bool(normalised and not self.config.init_parts):
+        if problems := self._problems(there, unlike) + [normalised] * bool(normalised and not self.patterns):
             raise RunError(f"init = '{self.config.init}': {'; '.join(problems)}.")
         self.learner.load_state_dict({**held, "model": own | {name: there[name] for name in self.taken}})
         self._follow(own)
-        missed = unfit & {layer_of(name) for name in wanted}
+        missed = unfit & {layer_of(name) for name in wanted if self.patterns or name in there}
         self.remarks += [f"does not fit, begins anew: {listed(unlike, missed)}"] * bool(missed)
         self.remarks += [normalised] * bool(normalised)
 
@@ -151,35 +157,36 @@ class Parts:
         return self.place + name.removeprefix(self.place_there) if actor else name
 
     def _wants(self, name: str) -> bool:
-        if self.config.init_parts:
-            return any(re.search(pattern, name) for pattern in self.config.init_parts)
-        return self.derived or name.startswith((self.place, NORMALISER))
+        if self.patterns:
+            return any(re.match(pattern, name) for pattern in self.patterns)
+        return self.related or name.startswith((self.place, NORMALISER))
 
     def _problems(self, there: State, unlike: Mapping[str, str]) -> list[str]:
         """Return why these parts cannot be taken; [] if they can."""
-        if self.config.init_parts:
-            return [line for pattern in self.config.init_parts for line in self._unmatched(pattern, unlike)]
-        if self.derived:
+        if self.patterns:
+            return [line for pattern in self.patterns for line in self._unmatched(pattern, unlike)]
+        if self.related:
             fits = {*self.taken} & {name for name, _ in self.learner.named_parameters()}
             return [] if fits else [f"no network of {self.saved} fits one of {self.config.name}"]
-        actor = [name for name in there if name.startswith(self.place)]
-        if actor and not unlike.keys() & {*actor}:
+        one, other = ([name for name in names if name.startswith(self.place)] for names in (there, self.tensors))
+        if not one or not other:
+            return [f"{self.config.name if one else self.saved} has no actor that other algorithms could share"]
+        if unlike.keys().isdisjoint(one):
             return []
-        layers = {layer_of(name) for name in (*actor, *self.tensors) if name.startswith(self.place)}
-        why = listed(unlike, layers) or "one of them has none that reads observations"
         return [
-            f"the actor of {self.saved} does not fit that of {self.config.name}: {why}. Use the same algo.networks for "
-            "both, or take layers that fit with init_parts"
+            f"the actor of {self.saved} does not fit that of {self.config.name}: "
+            f"{listed(unlike, {layer_of(name) for name in (*one, *other)})}. Use the same algo.networks for both, or "
+            "take layers that fit with init_parts"
         ]
 
     def _unmatched(self, pattern: str, unlike: Mapping[str, str]) -> list[str]:
         """Return what is wrong with one of ``init_parts``, if anything is."""
-        matching = {name for name in self.tensors if re.search(pattern, name)}
+        matching = {name for name in self.tensors if re.match(pattern, name)}
         if not matching:
             known = sorted({".".join(name.split(".")[:2]) for name in self.tensors})
-            return [f"init_parts = {pattern!r} is found in no name here. There are: {', '.join(known)}"]
+            return [f"init_parts = '{pattern}': no name begins so. There are: {', '.join(known)}"]
         if matching.isdisjoint(self.taken):
-            return [f"init_parts = {pattern!r}, nothing fits: {listed(unlike, {layer_of(name) for name in matching})}"]
+            return [f"init_parts = '{pattern}', nothing fits: {listed(unlike, {layer_of(name) for name in matching})}"]
         return []
 
     def _follow(self, own: State) -> None:
