@@ -182,7 +182,7 @@ def test_ppo_begins_with_the_clone_of_an_expert(tmp_path):
         "beginning anew: objective.network.critic, optimisers",
         f"observations are normalised by the statistics of {path}, of {rows} rows",
     ]
-    scores = [json.loads((run / "eval.json").read_text())["mean"] for run in (clone, tuned)]
+    scores = [json.loads((run / "eval.json").read_text())["score"]["mean"] for run in (clone, tuned)]
     assert scores[0] == scores[1] > 80
     assert model(tuned)["preprocess.normaliser.parts.0.moments"][0, 0] == rows + 16
 
