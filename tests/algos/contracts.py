@@ -159,7 +159,7 @@ def learned(agent) -> dict[str, torch.Tensor]:
     """Every tensor of a learner by name, but for those that say how large the others are."""
     parts = {name: part for name, part in agent.state_dict().items() if isinstance(part, Mapping)}
     return {f"{name}/{k}": v for name, part in parts.items() for k, v in part.items()
-            if not k.endswith((".widths", "shapes"))}  # fmt: skip
+            if not k.endswith((".widths", ".tanh", "shapes"))}  # fmt: skip
 
 
 def padded(short, long):

@@ -13,7 +13,7 @@ from reverie.algos.imagination import Dream
 from reverie.algos.plan2explore import actions_before
 from reverie.algos.world_model import Context
 from reverie.core.discover import algorithm_name
-from reverie.experiment.build import Shared, begins
+from reverie.experiment.initial import Shared, begins
 
 bases = pytest.mark.parametrize("base", ["v1", "v2", "v3"])
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import h5py
 import numpy as np
 import pytest
@@ -14,7 +17,8 @@ import torch
 import reverie
 from logged import logged
 from reverie.agent.loading import load
-from reverie.core.errors import RunError
+from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
+from reverie.core.errors import ReverieError, RunError
 from reverie.run.folder import read_saved
 
 SMALL: dict[str, Any] = {
@@ -22,6 +26,7 @@ SMALL: dict[str, Any] = {
     "algo.networks.units": (8,),
 }  # fmt: skip
 LIVED = {"env": "Pendulum-v1", "replay_ratio": 0, "random_steps": 0}
+ON_POLICY = {"replay_ratio": None, "env.num": 1, "algo.rollout": 16, "algo.normalise": "running"}
 LEARNING = LIVED | {"replay_ratio": 1, "learning_starts": 30}
 
 
@@ -78,13 +83,15 @@ def test_a_run_that_lives_begins_with_the_agent_of_one_that_did_not(offline, bes
     torch.testing.assert_close(seen(tmp_path / "run"), seen(offline), rtol=0.2, atol=0)  # of the data, 20 rows aside
 
 
-def test_it_learns_on_and_goes_on_although_that_run_is_gone(offline, tmp_path):
+@pytest.mark.parametrize("parts", [(), ("objective.actor", "preprocess")])
+def test_it_learns_on_and_goes_on_although_that_run_is_gone(offline, parts, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(offline, moved)
-    train(tmp_path / "once", init=str(moved), steps=60, **LEARNING)
-    train(tmp_path / "twice", init=str(moved), steps=45, **LEARNING)
+    learning = LEARNING | {"init": str(moved), "init_parts": parts}
+    train(tmp_path / "once", steps=60, **learning)
+    train(tmp_path / "twice", steps=45, **learning)
     shutil.rmtree(moved)
-    said = train(tmp_path / "twice", init=str(moved), steps=60, **LEARNING)
+    said = train(tmp_path / "twice", steps=60, **learning)
     assert not [line for line in said if "beginning with" in line]
     torch.testing.assert_close(learner(tmp_path / "twice"), learner(tmp_path / "once"), rtol=0, atol=0)
     with pytest.raises(AssertionError):
@@ -95,7 +102,7 @@ def test_what_a_run_began_with_stays_what_it_was(offline, tmp_path):
     run = tmp_path / "run"
     train(run, init=str(offline), steps=20, **LIVED)
     settings = (run / "config.yaml").read_text()
-    for other in ({"init": str(run)}, {"replay.init": [str(run)]}):
+    for other in ({"init": str(run)}, {"replay.init": [str(run)]}, {"init": str(offline), "init_parts": "actor"}):
         with pytest.raises(RunError, match=rf"applies only to a new run, but {run} began with .* choose another --run"):
             train(run, steps=30, **LIVED | other)
     assert (run / "config.yaml").read_text() == settings
@@ -109,16 +116,145 @@ def test_what_a_run_began_with_stays_what_it_was(offline, tmp_path):
     ("more", "message"),
     [
         ({"init": "nothing"}, r"init = 'nothing': expected a run folder, or a checkpoint in one"),
-        ({"algorithm": "sac"}, r"expected a run of sac, but it is a run of td3_bc"),
+        (
+            {"algorithm": "sac"},
+            r"the actor of td3_bc does not fit that of sac: .*widths is \(3, 8, 1\) there, \(3, 8, 2\)",
+        ),
+        (ON_POLICY | {"algorithm": "ppo"}, r"tanh is \(False, True\) there, \(True, False\) here"),
+        ({"algorithm": "ddpg"}, r"normalised there and not here: set algo.normalise = running"),
+        ({"algorithm": "td3"}, r"normalised there and not here: set algo.normalise = running"),
+        ({"algorithm": "bcq"}, r"bcq has no actor"),
+        (
+            {"init_parts": ["preprocess", "actor"]},
+            r"init_parts = 'actor': no name begins so. There are: objective.actor",
+        ),
+        ({"init_parts": "obj.*actor", "algo.networks.units": (9,)}, r"nothing fits: objective.actor.body.widths is"),
+        ({"init": None, "init_parts": "actor"}, r"parts of which run\? Set init"),
         ({"env": "MountainCarContinuous-v0"}, r"the environment differs from the one that .*offline was trained on"),
         ({"algo.networks.units": (9,)}, r"does not fit these settings"),
     ],
 )
 def test_what_cannot_be_begun_with_leaves_nothing(offline, more, message, tmp_path):
     options = {"algorithm": "td3_bc", "init": str(offline), "steps": 20, **LIVED, **more}
-    with pytest.raises(RunError, match=message):
+    with pytest.raises(ReverieError, match=message):
         train(tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------- parts
+
+
+def model(run: Path, **more: Any) -> dict[str, torch.Tensor]:
+    return load(run, **more).algo.state_dict()["model"]
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> set[str]:
+    """Names of the parameters that are equal in both, of those that were drawn."""
+    drawn = {name for name in one.keys() & other.keys() if one[name].is_floating_point() and one[name].ndim > 1}
+    return {name for name in drawn if torch.equal(one[name], other[name])}
+
+
+def test_ppo_begins_with_the_clone_of_an_expert(tmp_path):
+    """With the actor, the statistics that it was trained with, and so the return."""
+    columns: dict[str, list[Any]] = {"observations": [], "actions": [], "rewards": [], "terminals": [], "timeouts": []}
+    env = gymnasium.make("CartPole-v1", max_episode_steps=100)
+    for seed in range(5):
+        obs, ends = env.reset(seed=seed)[0], (False, False)
+        while not any(ends):
+            action = int(obs[2] + 0.3 * obs[3] > 0)
+            after, reward, *ends, _ = env.step(action)
+            for column, value in zip(columns.values(), (obs, action, reward, *ends), strict=True):
+                column.append(value)
+            obs = after
+    with h5py.File(tmp_path / "expert.hdf5", "w") as file:
+        for name, values in columns.items():
+            file[name] = np.array(values)
+    small = {"env": "CartPole-v1", "env.time_limit": 100, "eval_episodes": 5, "algo.networks.units": (16,)}
+    clone, tuned = tmp_path / "clone", tmp_path / "tuned"
+    train(clone, "bc", data=tmp_path / "expert.hdf5", updates=300, **small, **{"algo.batch_size": 64, "algo.lr": 3e-3})
+    ppo = small | ON_POLICY | {"algo.networks.activation": "relu"}
+    slowly = {"algo.lr": [[0, 0.0], [1e9, 3e-4]]}
+    said = train(tuned, "ppo", init=str(clone), steps=16, **ppo, **slowly)
+    rows = len(columns["actions"])
+    path = clone / "checkpoints" / "step-000000300"
+    assert said[:3] == [
+        f"starting with parts of the agent of {path}: preprocess, objective.network.actor",
+        "beginning anew: objective.network.critic, optimisers",
+        f"observations are normalised by the statistics of {path}, of {rows} rows",
+    ]
+    scores = [json.loads((run / "eval.json").read_text())["score"]["mean"] for run in (clone, tuned)]
+    assert scores[0] == scores[1] > 80
+    assert model(tuned)["preprocess.normaliser.parts.0.moments"][0, 0] == rows + 16
+
+
+def test_of_another_algorithm_the_actor_is_taken_and_its_target_follows(offline, tmp_path):
+    train(tmp_path / "run", "ddpg", init=str(offline), steps=20, **LIVED, **{"algo.normalise": "running"})
+    found, had = model(tmp_path / "run"), model(offline, env="Pendulum-v1")
+    names = {"objective.actor.body.theta", "objective.target_actor.model.body.theta"}
+    assert same(found, had) == {"objective.actor.body.theta"}
+    assert len({tuple(found[name].flatten().tolist()) for name in names}) == 1
+
+
+class Renamed(gymnasium.ObservationWrapper):
+    """Pendulum with its numbers under another key."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("Pendulum-v1"))
+        self.observation_space = gymnasium.spaces.Dict({"other": self.env.observation_space})
+
+    def observation(self, observation: Any) -> dict[str, Any]:
+        return {"other": observation}
+
+
+def test_parts_are_taken_without_optimisers_and_statistics_only_of_the_same_observations(offline, tmp_path):
+    parts = {"init": str(offline), "init_parts": [r"objective\.critic", "preprocess"]}
+    said = train(tmp_path / "run", steps=20, **LIVED, **parts)
+    critics = {"objective.critic.body.theta", "objective.target_critic.model.body.theta"}
+    found, had = load(tmp_path / "run").algo.state_dict(), load(offline, env="Pendulum-v1").algo.state_dict()
+    assert same(found["model"], had["model"]) == {"objective.critic.body.theta"}
+    assert torch.equal(*(found["model"][name] for name in critics))
+    assert had["critic_optim"]["updates"] > 0 == found["critic_optim"]["updates"]
+    assert said[1] == "beginning anew: objective.actor, objective.target_actor, optimisers"
+    assert "200 rows" in said[2]
+    with pytest.raises(RunError, match="'preprocess', nothing fits"):
+        train(tmp_path / "not", steps=20, **LIVED | {"env": Renamed}, **parts)
+    said = train(tmp_path / "other", steps=20, **LIVED | {"env": Renamed}, **parts | {"init_parts": "."})
+    assert any("observation 'other' (vector (3,)) is missing in the run" in line for line in said)
+    assert "observations are normalised by new rows" in said
+
+
+@dataclass(frozen=True, kw_only=True)
+class MyConfig(DreamerV3Config):
+    """A variant with one more network."""
+
+
+class My(DreamerV3):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.head: torch.nn.Linear = torch.nn.Linear(3, 2).requires_grad_(False)
+
+
+MyConfig.learner = My
+
+
+def test_a_variant_begins_with_the_networks_that_fit(tmp_path):
+    small = {k: v for k, v in SMALL.items() if "networks" not in k} | {"replay_ratio": 0, "steps": 40}
+    small |= {"env": "CartPole-v1", "algo.batch_length": 8}
+    base, tiny = tmp_path / "base", sized("nano").merge({"rssm.deter": 16, "rssm.hidden": 8})
+    reverie.train(tiny, run=base, **small)
+    mine = MyConfig(**{f.name: getattr(tiny, f.name) for f in fields(DreamerV3Config)}).merge({"encoder.units": 9})
+    with logged() as said:
+        reverie.train(mine, run=tmp_path / "mine", init=str(base), **small)
+    assert said[1] == "beginning anew: world.encoder, world.rssm.posterior.first, head, optimisers"
+    assert "world.encoder.mlp.0.weight is (64, 4) there, (9, 4) here" in said[2]
+    with logged() as said:
+        parts = r"world\.(?!reward)"
+        reverie.train(tiny, run=tmp_path / "parts", init=str(base), init_parts=parts, **small)
+    assert said[0].endswith(": world.encoder, world.rssm, world.decoder, world.cont")
+    had = model(base)
+    for run in ("mine", "parts"):
+        found = load(tmp_path / run, algo=mine if run == "mine" else None).algo.state_dict()["model"]
+        assert torch.equal(found["world.rssm.gates.weight"], had["world.rssm.gates.weight"])
 
 
 def test_what_a_run_learns_from_stays_what_it_was(data, tmp_path):

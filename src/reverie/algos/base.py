@@ -295,6 +295,8 @@ class Algorithm(nn.Module):
     _policy: Policy[Any]
     tapes: ClassVar[bool] = False
     """Whether updates are captured on CPUs too; it pays where Python takes as long as the arithmetic."""
+    actor_place: ClassVar[str] = ""
+    """Name of the module that is the actor, if it reads observations; other algorithms can begin with it (``init``)."""
 
     def __init__(self, graph: bool = True) -> None:
         super().__init__()
@@ -493,6 +495,7 @@ class ModelFree(Algorithm):
     cfg: Any
     objective: Any
     tapes = True
+    actor_place = "objective.actor"
 
     def __init__(self, obs_spec: ObsSpec, cfg: ModelFreeConfig, device: torch.device) -> None:
         super().__init__(cfg.graph)

@@ -181,6 +181,7 @@ class OnPolicy(ModelFree, ABC):
     losses: type[OnPolicyObjective]
     stats: type[Stats] = OnPolicyStats
     objective: OnPolicyObjective
+    actor_place = "objective.network.actor"
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: OnPolicyConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)

@@ -116,10 +116,10 @@ class RunningStatistics(Protocol):
         """Update with newly collected rows, before the policy acts on them. Every row comes once, in order."""
 
     def fit(self, rows: Batch) -> None:
-        """Replace the statistics by those of rows ``[N, n]`` that exist before collecting: n rows each of N streams."""
+        """Take the statistics of rows ``[N, n]`` that exist before collecting: n rows each of N streams.
 
-    def widen(self, rows: Batch) -> None:
-        """Extend the value bounds by rows ``[N, n]``; keep the mean and deviation, which are another run's."""
+        Statistics that have rows, such as another run's, stay; bounds of values widen.
+        """
 
 
 class Algorithm(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,12 +15,11 @@ import numpy as np
 import torch
 from gymnasium.envs.registration import EnvSpec
 
-from reverie.algos.base import Algorithm, AlgorithmConfig, ModelFree
+from reverie.algos.base import Algorithm
 from reverie.algos.cql import RETURN
 from reverie.algos.on_policy import OnPolicy
 from reverie.core.accelerate import trouble
 from reverie.core.clock import Clock
-from reverie.core.discover import algorithm_config, algorithm_name, algorithms, same_algorithm
 from reverie.core.errors import ConfigError, DataError, RunError, brief, plural
 from reverie.core.logger import logger
 from reverie.core.machine import available_memory, choose_device, keep_freed_memory
@@ -29,13 +27,14 @@ from reverie.core.protocols import Env, Stateful
 from reverie.core.randomness import RngState, derived_seeds, reproducible, seed_everything
 from reverie.core.space_json import text_of
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec, differences, other_bounds, signature
-from reverie.core.types import FLAGS, Batch, State, Window
+from reverie.core.types import FLAGS, Batch, Window
 from reverie.datasets.dataset import Recorded, open_recorded, shown
 from reverie.datasets.recorded_env import check_mixed, lacking
 from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory, make_gym, put_away
 from reverie.envs.vector import make_env
 from reverie.experiment.bench import Pace, pace
 from reverie.experiment.config import NO_ENV, ExperimentConfig, saved_settings
+from reverie.experiment.initial import load_initial
 from reverie.log.meter import Meter
 from reverie.log.video import shrink
 from reverie.objectives.returns import Later, returns_to_go
@@ -45,10 +44,9 @@ from reverie.replay.durable import DurableReplay
 from reverie.replay.replay import Replay
 from reverie.replay.rollout import Rollout
 from reverie.replay.sources import MixedSource, prefetch, split_window
-from reverie.run.checkpoint import Checkpoints
 from reverie.run.collect import Collector
 from reverie.run.evaluate import Evaluation, Score, evaluate
-from reverie.run.folder import RunFolder, Saved, check_spec, read_saved
+from reverie.run.folder import Saved
 from reverie.run.run import Measured, Trainable, Which
 
 SIDE = 256
@@ -149,18 +147,13 @@ class Experiment(Trainable):
         return parts | {"random": RngState()}  # last, because loading the other parts may draw from it
 
     def begin(self) -> None:
-        """Also fit the normalisation to the rows there are: recorded ones, or those that the replay begins with.
-
-        With ``init`` the statistics stay those of the other run's agent, and the rows only widen the value bounds.
-        """
+        """Also fit the statistics to the rows there are: recorded ones, or those that the replay begins with."""
         given: list[Replay] = [] if self.dataset is None else [self.dataset]
         if self.store is not None and self.store.begin():
             given.append(self.replay)
-        if (running_statistics := self.algo.running_statistics) is None:
-            return
-        for number, replay in enumerate(given):
-            rows = held(replay, self.obs_spec)
-            (running_statistics.fit if number == 0 and self.config.init is None else running_statistics.widen)(rows)
+        if (running_statistics := self.algo.running_statistics) is not None:
+            for replay in given:
+                running_statistics.fit(held(replay, self.obs_spec))
 
     def close(self, *, failed: bool = False) -> None:
         if self.store is not None:
@@ -170,26 +163,7 @@ class Experiment(Trainable):
                 part.close()
 
     def load_initial(self) -> None:
-        """Load weights, optimisers and normalisation of ``init``; steps, updates and decaying rates begin anew."""
-        if self.config.init is None:
-            return
-        given = Path(os.path.expanduser(self.config.init))
-        inside = given.parent.name == "checkpoints"
-        folder = RunFolder(given.parents[1] if inside else given)
-        if not folder.config.is_file():
-            raise RunError(f"init = '{given}': expected a run folder, or a checkpoint in one.")
-        saved = read_saved(folder.path)
-        if not begins(type(self.config.algo), saved.algorithm):
-            raise RunError(
-                f"init = '{given}': expected a run of {self.config.name}, but it is a run of {saved.algorithm}."
-            )
-        check_spec(folder, self.spec)
-        checkpoints = Checkpoints(folder.checkpoints)
-        path = checkpoints.select(given.name if inside else None)
-        checkpoints.load(path, {"algo": Shared(self.algo)})
-        if isinstance(self.algo, ModelFree):
-            self.algo.renew()
-        logger.info(f"starting with the agent of {path}")
+        load_initial(self.algo, self.config, self.spec)
 
     def describe(self) -> None:
         for line in described(self):
@@ -205,25 +179,6 @@ class Experiment(Trainable):
             f"no updates were made: learning starts after {config.learning_starts} windows{within}, but the replay "
             f"offers only {offered}. Lower learning_starts, or use shorter windows (algo.batch_length)"
         )
-
-
-class Shared:
-    """A learner that leaves out the networks of a checkpoint that it does not have."""
-
-    def __init__(self, learner: Algorithm) -> None:
-        self.learner = learner
-        self.state_dict: Callable[[], dict[str, Any]] = learner.state_dict
-
-    def load_state_dict(self, state: State) -> None:
-        own = {name.partition(".")[0] for name in self.state_dict()["model"]}
-        model = {name: value for name, value in state["model"].items() if name.partition(".")[0] in own}
-        self.learner.load_state_dict({**state, "model": model})
-
-
-def begins(config: type[AlgorithmConfig], saved: str) -> bool:
-    """Return whether a run of ``saved`` has all parts of ``config``'s learner, as Plan2Explore those of DreamerV2."""
-    name = algorithm_name(config)
-    return same_algorithm(saved, name) or (saved in algorithms() and issubclass(algorithm_config(saved), config))
 
 
 def held(replay: Replay, spec: ObsSpec) -> Batch:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from reverie.algos.base import AlgorithmConfig
 from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.core.bounds import AtLeast
+from reverie.core.bounds import AtLeast, Regex
 from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
@@ -75,7 +75,11 @@ class ExperimentConfig(Config):
     seed: Annotated[int, AtLeast(0)] = 0
     """Seed of everything random: networks, environments, batches and actions. 0 or more."""
     init: str | None = None
-    """Run folder, or a checkpoint in one, whose agent a new run begins with: weights, optimisers and normalisation."""
+    """Run folder, or a checkpoint in one, whose agent a new run begins with: weights, optimisers and normalisation; of
+    another algorithm the actor and the normalisation of observations."""
+    init_parts: Annotated[str | tuple[str, ...], Regex()] = ()
+    """Regular expression, or several: of `init`, take the parameters whose names begin so, where their shapes fit, and
+    no optimisers. The environment may differ."""
     learners: Annotated[int, AtLeast(1)] = 1
     """Learners, each a process with its part of every batch, of the environments and of the replay, and with a GPU of
     its own where there are GPUs. They take each gradient step together. torchrun sets it by its number of processes."""
@@ -139,6 +143,8 @@ class ExperimentConfig(Config):
                 f"replay_ratio = {self.replay_ratio} and train_ratio = {self.train_ratio}: both set the same quantity "
                 "in different units (train_ratio = replay_ratio x B x T). Set only one of them."
             )
+        if self.init_parts and self.init is None:
+            raise ConfigError(f"init_parts = {self.init_parts}: parts of which run? Set init, too.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device = '{self.device}': expected auto, cpu, cuda or cuda:<number>.")
         if "num" in self.eval_changes:
@@ -341,13 +347,15 @@ def env_id_of(data: DatasetConfig) -> str:
 
 
 def with_beginning(config: ExperimentConfig, before: Mapping[str, Any], path: Path) -> ExperimentConfig:
-    """Return ``config`` with the ``init``, ``replay.init`` and, unless set, ``threads`` of the run in ``path``.
+    """Return ``config`` with what the run in ``path`` began with and, unless set, with its ``threads``.
 
     RunError if ``config`` has others, or rows of another kind than ``before``, the settings of the run so far: a
     checkpoint holds positions in the replay, in the recorded data or in both, and cannot change between these.
     """
     had = {"init": before.get("init"), "replay.init": tuple(before.get("replay", {}).get("init", ()))}
-    for name, value in {"init": config.init, "replay.init": config.replay.init}.items():
+    had["init_parts"] = before.get("init_parts", ())
+    given = {"init": config.init, "replay.init": config.replay.init, "init_parts": config.init_parts}
+    for name, value in given.items():
         if value and places(value) != places(had[name]):
             raise RunError(
                 f"{name} = {value!r} applies only to a new run, but {path} began with {name} = {had[name]!r}. Leave it "

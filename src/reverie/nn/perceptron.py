@@ -119,19 +119,25 @@ class ReluMLP(nn.Module):
                 weight.uniform_(-bound, bound)
                 bias.uniform_(-bound, bound)
 
+    @property
+    def meaning(self) -> dict[str, Tensor]:
+        """What is saved beside ``theta``, as it may fit another MLP: ``widths``; ``tanh`` between layers, on top."""
+        layout = self.layout
+        return {"widths": torch.tensor(layout.widths), "tanh": torch.tensor([layout.tanh, layout.squash])}
+
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination[f"{prefix}widths"] = torch.tensor(self.layout.widths)
+        destination.update({f"{prefix}{name}": value for name, value in self.meaning.items()})
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Check the widths, as other layers can have the same number of parameters."""
-        state = dict(state_dict)
-        here = torch.tensor(self.layout.widths)  # a checkpoint without them has no theta either, as PyTorch tells
-        widths = tuple(state.pop(f"{prefix}widths", here).tolist())
+        """Check the widths and tanh, as other layers can have the same number of parameters."""
+        state, errors = dict(state_dict), []
+        for name, here in self.meaning.items():  # a checkpoint without widths has no theta either, as PyTorch tells
+            there = tuple(state.pop(f"{prefix}{name}", here).tolist())
+            if there != (own := tuple(here.tolist())):
+                errors.append(f"{prefix}{name} are {there} in the checkpoint, but {own} here.")
         super()._load_from_state_dict(state, prefix, *rest)
-        if widths != self.layout.widths:
-            errors: list[str] = rest[-1]
-            errors.append(f"{prefix}widths are {widths} in the checkpoint, but {self.layout.widths} here.")
+        rest[-1].extend(errors)
 
     def layers(self) -> list[tuple[Tensor, Tensor]]:
         """Return each layer's weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]``, views of ``theta``."""

@@ -156,16 +156,14 @@ class Preprocessor(nn.Module):
             self.range.add(self._scaled(step.reward), step.is_first)
 
     def fit(self, rows: Batch) -> None:
-        """Replace all statistics by those of these rows ``[N, n]``: N streams of n rows each."""
-        if self.normaliser is not None:
-            self.normaliser.fit({key: rows.obs[key].transpose(0, 1).flatten(0, 1) for key in self.normaliser.keys})
-        if self.scaler is not None:
-            self.scaler.fit(rows.reward, rows.is_first)
-        if self.range is not None:
-            self.range.fit(self._scaled(rows.reward), rows.is_first)
+        """Take the statistics of these rows ``[N, n]``: N streams of n rows each; bounds of returns widen.
 
-    def widen(self, rows: Batch) -> None:
-        """Extend the bounds of returns by these rows; the statistics that networks were trained with stay."""
+        Means and deviations that have rows stay, as networks were trained with them.
+        """
+        if self.normaliser is not None and not self.normaliser.count:
+            self.normaliser.fit({key: rows.obs[key].transpose(0, 1).flatten(0, 1) for key in self.normaliser.keys})
+        if self.scaler is not None and not self.scaler.moments.count:
+            self.scaler.fit(rows.reward, rows.is_first)
         if self.range is not None:
             self.range.add(self._scaled(rows.reward), rows.is_first)
 

@@ -113,15 +113,19 @@ def check_spec(folder: RunFolder, now: Mapping[str, Any], *, bounds: bool = True
     ``now``: the environment's signature. ``bounds``: those of vectors are compared too, as policies see what they never
     saw where numbers are scaled otherwise; data and environment often declare different ones.
     """
-    if (saved := read_spec(folder)) is None:
-        return
-    where = ("the run", "this environment")
-    found = differences(saved, now, where) or (other_bounds(saved, now, where) if bounds else [])
-    if found:
+    if found := spec_changes(folder, now, bounds=bounds):
         raise RunError(
             f"{'; '.join(found)}: the environment differs from the one that {folder.path} was trained on. Use the same "
             "environment with the same env options, or choose another run folder."
         )
+
+
+def spec_changes(folder: RunFolder, now: Mapping[str, Any], *, bounds: bool = True) -> list[str]:
+    """Return how the observations and actions of the run differ from those of ``now``: see :func:`check_spec`."""
+    if (saved := read_spec(folder)) is None:
+        return []
+    where = ("the run", "this environment")
+    return differences(saved, now, where) or (other_bounds(saved, now, where) if bounds else [])
 
 
 # ---------------------------------------------------------------- config.yaml
