@@ -138,7 +138,7 @@ def test_places_without_scores_are_named(capsys):
     seeds("grid/trial-0", "Pendulum-v1", 1.0)
     run("begun/0")
     for place, message in {
-        "grid": "there are no runs in grid, but in its folders. To compare these, pass grid/*",
+        "grid": "there are no runs in grid, but in its folders. To compare these, pass grid/*/",
         "beg": "there is no run in beg: there is no such folder. Did you mean 'begun'",
         "x-*": "there is no run in x-*: there is no such folder",
         "begun": "begun holds no scores: nothing was evaluated, and no training episode has ended",

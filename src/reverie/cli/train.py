@@ -256,7 +256,7 @@ def search(config: ExperimentConfig, said: Tuning) -> int:
     if (best := result.best) is not None and seeds is None:
         print(f"Train with the best: reverie train {config.name} --config {best.run / 'config.yaml'} --seed 1")
     elif best is not None:
-        print(f"Compare them with intervals: reverie compare {result.run / 'trial-*'}")
+        print(f"Compare them with intervals: reverie compare {result.run}/trial-*/")
     if result.signal is not None:
         tell(f"Continue with the same command and --run {result.run}")
         return 128 + result.signal

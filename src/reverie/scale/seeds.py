@@ -294,7 +294,7 @@ def groups_at(place: str) -> dict[str, list[Path]]:
         elif inside := [config.parent for config in sorted(one.glob("*/config.yaml"))]:
             found[str(one)] = inside
     if not found and any(path.glob("*/*/config.yaml")):
-        raise RunError(f"there are no runs in {place}, but in its folders. To compare these, pass {path}/*")
+        raise RunError(f"there are no runs in {place}, but in its folders. To compare these, pass {path}/*/")
     return found or {place: [path]}  # reading it says what is wrong
 
 
