@@ -2,8 +2,10 @@
 """Train on a Slurm cluster through submitit; a job that is pre-empted or out of time saves, and is queued again.
 
     python deploy/slurm.py --partition gpu --hours 24 --gpus 1 -- dreamer_v3 --env ALE/Pong-v5 --run runs/pong
+    python deploy/slurm.py --partition gpu --seeds 5 -- dreamer_v3 --env ALE/Pong-v5 --run runs/pong
 
-What follows ``--`` are the words of ``reverie train``; ``--run`` must be on a disk that all nodes see.
+What follows ``--`` are the words of ``reverie train``; ``--run`` must be on a disk that all nodes see. With ``--seeds``
+each job of an array trains one seed, in runs/pong/seed-0 and so on; ``reverie compare runs/pong`` puts them together.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import threading
 from typing import Any
 
 import submitit
+
+from reverie.cli.parse import flags_in, without
 
 
 class Training:
@@ -49,7 +53,7 @@ class Training:
 
 
 def main(args: list[str]) -> int:
-    """Submit the job and print its id; with ``--local`` run it here, and wait."""
+    """Submit the job, or one for each seed, and print its id; with ``--local`` run it here, and wait."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partition", help="Slurm's partition; default: the cluster's own")
     parser.add_argument("--hours", type=float, default=24, help="time limit of one job; the run may take several")
@@ -58,11 +62,21 @@ def main(args: list[str]) -> int:
     parser.add_argument("--memory", type=int, default=32, metavar="GB")
     parser.add_argument("--requeue", type=int, default=100, help="how often the job is queued again, at most")
     parser.add_argument("--logs", default="runs/slurm", help="folder for the output of the jobs")
+    parser.add_argument("--seeds", help="a job for each seed: how many, from --seed on, or a list such as 1,5,7")
     parser.add_argument("--local", action="store_true", help="run it on this machine, without Slurm, and wait")
     parser.add_argument("train", nargs="+", metavar="-- ALGORITHM ... --run DIR", help="words of reverie train")
     said = parser.parse_args(args)
-    if not {"--run", "--resume"} & {word.partition("=")[0] for word in said.train}:
+    flags, jobs = dict(flags_in(said.train)), [said.train]
+    if not {"run", "resume"} & {*flags}:
         parser.error("no --run: the next job could not go on with the run of this one")
+    if said.seeds is not None:
+        from reverie.cli.train import read_seeds  # torch comes with it
+
+        words, run = without(said.train, {"run", "resume", "seed"}), (flags.get("run") or flags["resume"])[0]
+        seeds = read_seeds(said.seeds, int(flags.get("seed", ["0"])[0]))
+        if not seeds:
+            parser.error(f"--seeds {said.seeds}: expected a number of seeds such as 5, or a list such as 1,5,7")
+        jobs = [[*words, "--seed", str(seed), "--run", f"{run}/seed-{seed}"] for seed in seeds]
     executor = submitit.AutoExecutor(
         folder=said.logs, cluster="local" if said.local else "slurm", slurm_max_num_timeout=said.requeue
     )
@@ -71,9 +85,11 @@ def main(args: list[str]) -> int:
         cpus_per_task=said.cpus, mem_gb=said.memory, slurm_signal_delay_s=120,
         **({"slurm_partition": said.partition} if said.partition else {}),
     )  # fmt: skip
-    job = executor.submit(Training(said.train))
-    print(f"job {job.job_id}; its output: {job.paths.stdout} and {job.paths.stderr}")
-    return int(job.result()) if said.local else 0
+    with executor.batch():
+        submitted = [executor.submit(Training(words)) for words in jobs]
+    for job in submitted:
+        print(f"job {job.job_id}; its output: {job.paths.stdout} and {job.paths.stderr}")
+    return max(int(job.result()) for job in submitted) if said.local else 0
 
 
 if __name__ == "__main__":

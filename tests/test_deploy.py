@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -20,6 +21,7 @@ import reverie
 from reverie.cli import main
 from reverie.cli import train as commands
 from reverie.log.metrics import read_metrics
+from reverie.run.folder import read_saved
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -139,3 +141,24 @@ def test_the_script_refuses_runs_without_a_folder_and_tells_of_failures(tmp_path
     script = [sys.executable, str(DEPLOY / "slurm.py"), "--local", "--logs", str(tmp_path), "--", "dqn"]
     ended = subprocess.run([*script, "--env", "CartPole-v1"], capture_output=True, text=True, check=False)
     assert (ended.returncode, "no --run" in ended.stderr) == (2, True)
+
+
+def test_each_job_of_an_array_trains_a_seed_of_one_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitit = pytest.importorskip("submitit")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(DEPLOY))
+    import slurm
+
+    here = functools.partial(submitit.AutoExecutor, "logs", cluster="debug")  # its jobs run in this process
+    monkeypatch.setattr(submitit, "AutoExecutor", lambda folder, cluster, **more: here())
+    monkeypatch.setattr(slurm, "Training", lambda words: functools.partial(main, ["train", *words]))
+    words = [*TRAIN.replace("2500", "40").replace("--eval-episodes 0", "--eval-episodes 1").split(), "array"]
+    assert slurm.main(["--local", "--seeds", "2", "--", *words, "--seed=3"]) == 0
+    assert [path.name for path in sorted(Path("array").iterdir())] == ["seed-3", "seed-4"]
+    assert read_saved(Path("array/seed-4")).experiment["seed"] == 4
+    assert len(reverie.compare("array").contenders[0].scores) == 2
+    with pytest.raises(SystemExit):
+        slurm.main(["--local", "--seeds", "x", "--", *words])
+    assert "--seeds x: expected a number of seeds such as 5" in capsys.readouterr().err

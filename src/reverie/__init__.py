@@ -70,12 +70,14 @@ if TYPE_CHECKING:
     from reverie.envs.check import Finding as Finding
     from reverie.envs.config import EnvConfig as EnvConfig
     from reverie.experiment.config import ExperimentConfig as ExperimentConfig
+    from reverie.log.aggregate import Comparison as Comparison
     from reverie.run.callback import Callback as Callback
     from reverie.run.callback import TrainingRun as TrainingRun
     from reverie.run.evaluate import Evaluation as Evaluation
     from reverie.run.run import Result as Result
     from reverie.scale.search import TuneResult as TuneResult
     from reverie.scale.seeds import SeedsResult as SeedsResult
+    from reverie.scale.seeds import compare as compare
 
 if "torch" not in sys.modules:
     spin_briefly()  # no effect once torch is imported
@@ -123,11 +125,12 @@ _PLACES = {
     "envs.check": "EnvReport Finding",
     "envs.config": "EnvConfig",
     "experiment.config": "ExperimentConfig",
+    "log.aggregate": "Comparison",
     "run.callback": "Callback TrainingRun",
     "run.evaluate": "Evaluation",
     "run.run": "Result",
     "scale.search": "TuneResult",
-    "scale.seeds": "SeedsResult",
+    "scale.seeds": "SeedsResult compare",
 }
 """Public names by module. They are imported on first use, so that ``import reverie`` is quick."""
 

@@ -18,7 +18,7 @@ EVERY_100 = ExperimentConfig().merge({"schedule.eval_every": 100})
 
 def aggregate(runs, config):
     """As ``api.write_seeds`` reads the folders."""
-    how = measured_as(config)
+    how = measured_as(config.checked().to_dict())
     return aggregate_of({n: of_seed(r.metrics, found_at_end(r.evaluation) or {}, how) for n, r in runs.items()}, how)
 
 

@@ -1,4 +1,4 @@
-"""Seeds side by side: what people read, and what is said of folders that hold none."""
+"""Settings side by side: what people read, which runs count, and what is said of places that hold none."""
 
 import json
 import re
@@ -6,12 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from logs import logged
 from PIL import Image
 
+import reverie
 from reverie.cli import main
-from reverie.experiment.config import ExperimentConfig
-from reverie.log.aggregate import read_contender
-from reverie.scale.seeds import SeedRun, write_seeds
+from reverie.experiment.config import ExperimentConfig, saved_settings
+from reverie.run.folder import RunFolder, write_saved
+
+CONFIG = ExperimentConfig().merge({"steps": 2000, "schedule.eval_every": 1000})
 
 
 @pytest.fixture(autouse=True)
@@ -20,19 +23,31 @@ def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def folder(name, env, *scores):
-    Path(name).mkdir()
-    runs = [{"seed": i, "score": score} for i, score in enumerate(scores)]
-    Path(name, "aggregate.json").write_text(json.dumps({"env": env, "runs": runs}))
+def run(path, final=None, *, env="Pendulum-v1", seed=0, curve=(), settings=None, log="eval/score"):
+    """A run as training leaves it: with a score at the end, if it came so far, and logged ones before."""
+    folder, found = RunFolder(Path(path)), CONFIG.merge({"env.id": env, "seed": seed, **(settings or {})}).checked()
+    folder.path.mkdir(parents=True)
+    write_saved(folder.config, saved_settings(found, None))
+    logged(folder.metrics, [(step, {log: score}) for step, score in curve])
+    if final is not None:
+        end = curve[-1][0] if curve else 2000
+        folder.evaluation.write_text(json.dumps({"env_steps": end, "score": {"mean": final}}))
+    return str(path)
+
+
+def seeds(name, env, *scores, **more):
+    for seed, score in enumerate(scores):
+        run(f"{name}/{seed}", score, env=env, seed=seed, **more)
     return name
 
 
 def test_what_people_read(capsys):
-    td3 = folder("td3", "Pendulum-v1", -150, -140, -160, -155, None, -145)
-    sac = folder("sac-long", "Pendulum-v1", -158, -170, -180, -190, -200)
-    ddpg = folder("ddpg", "HalfCheetah-v5", 3000.0, 4000.0)
+    td3 = seeds("td3", "Pendulum-v1", -150, -140, -160, -155, None, -145)
+    sac = seeds("sac-long", "Pendulum-v1", -158, -170, -180, -190, -200)
+    ddpg = seeds("ddpg", "HalfCheetah-v5", 3000.0, 4000.0)
     assert main(["compare", td3, ddpg, sac]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
     assert re.split(r"  +", lines[0]) == ["Pendulum-v1", "seeds", "mean", "median", "IQM", "95 % interval"]
     assert lines[1].startswith("  td3            5    -150.00    -150.00    -150.00   -15")
     assert lines[2].startswith("  sac-long       5    -179.60    -180.00    -180.00   -19")
@@ -41,31 +56,67 @@ def test_what_people_read(capsys):
     assert re.fullmatch(r"  0\.96 \(95 % 0\.\d\d to 1\.00\)  td3 over sac-long", pair)  # -160 loses against -158
     assert re.split(r"  +", lines[-1].strip()) == ["ddpg", "2", "3500.00", "3500.00", "3500.00", "too few seeds"]
     assert lines[-1].index("too few") == lines[-2].index("95 %")
+    assert said.err == "warning: td3: without a final evaluation, so left out: 4 at 0 of 2,000 env steps\n"
+
+
+def test_runs_of_separate_jobs_are_found_by_folder_by_pattern_and_alone(said):
+    seeds("runs/arr", "Pendulum-v1", -1, -2, -3)
+    for seed in range(3):
+        run(f"runs/sac-{seed}", -4.0 - seed, seed=seed)
+    found = reverie.compare("runs/arr/", Path("runs/sac-*"), "runs/sac-0", "runs/a*")
+    assert [(one.name, one.scores.tolist()) for one in found.contenders] == [
+        ("runs/arr", [-1, -2, -3]), ("runs/sac-*", [-4, -5, -6]), ("runs/sac-0", [-4]), ("runs/arr", [-1, -2, -3]),
+    ]  # fmt: skip
+    assert found.better["runs/arr", "runs/sac-*"] == (1, 1, 1)
+    value, low, high = found.better["runs/sac-*", "runs/sac-0"]
+    assert value == pytest.approx(1 / 6)
+    assert np.isnan([low, high]).all()
+    assert not said
+
+
+def test_runs_that_go_on_are_compared_where_all_of_them_were_evaluated(said):
+    run("alone/0", curve=[(1000, 3.0)])
+    run("alone/1", seed=1, curve=[(1000, 5.0), (2000, 9.0)])
+    run("prolonged", 7.0, curve=[(500, 1.0)], settings={"steps": 3000, "schedule.eval_every": 0}, log="episode/score")
+    logged(Path("prolonged/metrics.jsonl"), [(1500, {"episode/score": 2.0})])
+    found = reverie.compare("alone", "prolonged").contenders
+    assert [one.scores.tolist() for one in found] == [[3.0, 5.0], [2.0]]  # 7 was the end of a shorter run
+    assert said == [
+        "alone: no final evaluation: compared by evaluations during training, at 1,000 of 2,000 env steps",
+        "prolonged: no final evaluation: compared by training episodes, at 1,500 of 3,000 env steps",
+    ]
+
+
+def test_what_makes_seeds_no_seeds_of_one_setting_is_named(said):
+    run("mixed/0", 1.0, settings={"threads": 1})
+    run("mixed/1", 2.0, seed=1, settings={"threads": 2, "algo.horizon": 9})
+    seeds("same", "Pendulum-v1", 1.0)
+    run("same/1", 1.0)
+    assert len(reverie.compare("mixed", "same").contenders) == 2
+    assert said == [
+        "mixed: its runs differ in more than the seed: algo.horizon: 15 -> 9",
+        "same: several runs have the same seed, 0: they are no more than one",
+    ]
 
 
 @pytest.mark.usefixtures("drawn")
 def test_a_figure_of_their_curves(capsys):
-    folders = {"td3": ("Pendulum-v1", -150, -140), "sac": ("Pendulum-v1", -150), "ppo": ("Hopper-v5", 1.0)}
-    paths = [folder(name, *given) for name, given in folders.items()]
-    assert main(["compare", *paths, "--figure", "no.png"]) == 1
+    td3 = seeds("td3", "Pendulum-v1", -150, -140)
+    assert main(["compare", td3, "--figure", "no.png"]) == 1
     assert "none of these folders has a learning curve" in capsys.readouterr().err
-    for place, path in enumerate(paths[1:]):
-        file = Path(path, "aggregate.json")
-        middle = {"value": [-900.0, -150.0 * place], "low": [None, -200.0], "high": [None, -100.0]}
-        content = json.loads(file.read_text()) | {"curve": {"steps": [1000, 2000], "iqm": middle}}
-        file.write_text(json.dumps(content))
+    curve = [(1000, -900.0), (2000, -150.0)]
+    paths = [td3, seeds("sac", "Pendulum-v1", -150, curve=curve), seeds("ppo", "Hopper-v5", 1, 1, 1, curve=curve)]
     assert main(["compare", *paths, "--figure", "two/panels.png"]) == 0
     assert "two/panels.png" in capsys.readouterr().out
-    steps, middle, low, high = read_contender(Path("ppo")).curve
-    assert (steps.tolist(), middle.tolist(), low[1], high[1]) == ([1000, 2000], [-900, -150], -200, -100)
-    assert np.isnan([low[0], high[0]]).all()
+    steps, *ends = reverie.compare("ppo").contenders[0].curve
+    assert (steps.tolist(), *(end.tolist() for end in ends)) == ([1000, 2000], *[[-900, -150]] * 3)
     width, height = Image.open("two/panels.png").size
     assert height > width  # Pendulum without td3, and Hopper
     Path("file").touch()
     assert main(["compare", *paths, "--figure", "file/panels.png"]) == 1
     assert "cannot write file: File exists" in capsys.readouterr().err
-    assert main(["compare", *paths, "--figure", "panels.pdf"]) == 2
-    assert "--figure panels.pdf: expected a file name ending in .png" in capsys.readouterr().err
+    assert main(["compare", *paths, "--figure", "panels.pdf"]) == 1
+    assert "figure = panels.pdf: expected a file name ending in .png" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -74,30 +125,24 @@ def test_a_figure_of_their_curves(capsys):
 def test_runs_on_data_are_scored_in_an_environment_whatever_their_data(env, group):
     """Agents that learned from a part of the data compare with those that learned from all of it."""
     for data in ("/a/all.hdf5", "/a/tenth.hdf5"):
-        path = Path(Path(data).stem)
-        config = ExperimentConfig().merge({"env.id": env, "data.path": data})
-        run = SeedRun(path, "seed", 0, config)
-        run.run.mkdir(parents=True)
-        (run.run / "metrics.jsonl").write_text(json.dumps({"step": 9, "estimate/return": 5.0, "estimate/discount": 1}))
-        if env != "none":
-            (run.run / "eval.json").write_text(json.dumps({"env_steps": 9, "score": {"mean": 5.0}}))
-        run.state = "finished"
-        write_seeds(config, path, [run])
-        found = read_contender(path)
+        path = run(Path(data).stem, env=env, settings={"data.path": data})
+        values = {"estimate/return": 5.0, "estimate/discount": 1}
+        logged(Path(path, "metrics.jsonl"), [(9, values)])
+        name, score = ("estimate", {}) if env == "none" else ("eval", {"score": {"mean": 5.0}})
+        Path(path, f"{name}.json").write_text(json.dumps({"updates": 9, **score}))
+        (found,) = reverie.compare(path).contenders
         assert (found.scores.tolist(), found.measured) == ([5.0], group.replace("DATA", data))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "no seeds in runs-a: it has no aggregate.json."),
-        ('{"env": "X", "runs": [{"seed": 1, "score": null}]}', "holds no scores: no seed has finished"),
-    ],
-)
-def test_folders_without_seeds_are_named(content, message, capsys):
-    folder("runs-b", "X", 1.0)
-    if content is not None:
-        Path("runs-a").mkdir()
-        Path("runs-a/aggregate.json").write_text(content)
-    assert main(["compare", "runs-b", "runs-a"]) == 1
-    assert message in capsys.readouterr().err
+def test_places_without_scores_are_named(capsys):
+    seeds("grid/trial-0", "Pendulum-v1", 1.0)
+    run("begun/0")
+    for place, message in {
+        "grid": "there are no runs in grid, but in its folders. To compare these, pass grid/*/",
+        "beg": "there is no run in beg: there is no such folder. Did you mean 'begun'",
+        "x-*": "there is no run in x-*: there is no such folder",
+        "begun": "begun holds no scores: nothing was evaluated, and no training episode has ended",
+    }.items():
+        assert main(["compare", "grid/trial-0", place]) == 1
+        assert message in capsys.readouterr().err
+    assert main(["compare"]) == 2

@@ -52,28 +52,22 @@ class CompareCommand:
     """Compare the seeds of several settings: scores, and which is probably better."""
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="FOLDER ...")]
-    """Folders made by `reverie train --seeds`, one for each setting."""
+    """For each setting a folder that holds the runs of its seeds, or a single run. A pattern may be in quotes, such as
+    'runs/sac-*': the runs that match it are seeds of one setting, each folder of runs is another."""
     figure: Path | None = None
     """Draw the learning curves, with intervals, to this PNG file."""
 
     def __call__(self) -> int:
         if not self.runs:
-            return fail("no folders to compare. Pass folders created by reverie train --seeds.", 2)
-        if self.figure is not None and self.figure.suffix != ".png":
-            return fail(f"--figure {self.figure}: expected a file name ending in .png.", 2)
-        from reverie.core.files import writing
-        from reverie.log.aggregate import comparison, read_contender  # numpy comes with it
+            return fail("nothing to compare. Pass folders that hold the runs of several seeds, or single runs.", 2)
+        from reverie.scale.seeds import compare  # torch comes with it
 
-        contenders = [read_contender(path) for path in self.runs]
-        print(comparison(contenders))
-        if self.figure is not None:
-            from reverie.log.plot import compared_curves  # matplotlib comes with it
-
-            with writing(self.figure):
-                drawn = compared_curves(self.figure, contenders)
-            if not drawn:
-                return fail("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)
-            print_files({"figure": drawn})
+        found = compare(*self.runs, figure=self.figure)
+        print(found)
+        if self.figure is not None and found.figure is None:
+            return fail("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)
+        if found.figure is not None:
+            print_files({"figure": found.figure})
         return 0
 
 

@@ -7,7 +7,6 @@ training or, if there were none, a running mean over log entries of training sco
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from reverie.core.errors import RunError, plural
+from reverie.core.errors import plural
 from reverie.core.files import write_json
 from reverie.core.statistics import (
     CONFIDENCE,
@@ -245,9 +244,10 @@ def table(found: Aggregate) -> str:
 
 @dataclass(frozen=True)
 class Contender:
-    """One setting: its folder, and the final scores ``[R]`` of its R seeds, or the returns estimated for them."""
+    """One setting: its name, and the scores ``[R]`` of its R seeds, or the returns estimated for them."""
 
-    path: Path
+    name: str
+    """Folder of its runs, or the run, or the pattern of them, as it was given."""
     measured: str
     """What can be compared: the environment, or for estimates the data and the discount."""
     scores: np.ndarray
@@ -255,50 +255,43 @@ class Contender:
     """Steps ``[K]``, IQM over the seeds ``[K]``, and lower and upper end of its interval ``[K]``, NaN where unknown."""
 
 
-def read_contender(path: Path) -> Contender:
-    """Read the seeds in the folder ``path``; RunError if there are none, or none has a score or an estimate."""
-    file = path / "aggregate.json"
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        scores = [float(run["score"]) for run in content["runs"] if run["score"] is not None]
-        measured, curve = str(content["env"]), curve_in(content.get("curve"))
-        if not scores and (estimated := content.get("estimate")):
-            scores = [float(value) for value in estimated["seeds"].values() if value is not None]
-            measured = f"{content['data'] or measured}: returns estimated by FQE, discount {estimated['discount']:g}"
-    except FileNotFoundError:
-        raise RunError(
-            f"no seeds in {path}: it has no aggregate.json. Pass folders created by reverie train --seeds."
-        ) from None
-    if not scores:
-        raise RunError(f"{file} holds no scores: no seed has finished, or the seeds had no final evaluation.")
-    return Contender(path, measured, np.array(scores), curve)
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Settings side by side; as text, tables of their scores and of the probabilities."""
+
+    contenders: list[Contender]
+    """In the order given."""
+    better: dict[tuple[str, str], IntervalEstimate]
+    """Probability that a seed of the first has a better score than a seed of the second, by their names."""
+    figure: Path | None = None
+    """PNG file of the learning curves, if one was asked for and there are any."""
+
+    def __str__(self) -> str:
+        parts = []
+        for measured in dict.fromkeys(contender.measured for contender in self.contenders):
+            group = [contender for contender in self.contenders if contender.measured == measured]
+            width = max(len(measured) - 2, *(len(contender.name) for contender in group))
+            lines = [f"{measured:<{width + 2}}{'seeds':>7}{'mean':>11}{'median':>11}{'IQM':>11}   95 % interval"]
+            lines += [f"  {contender.name:<{width}}{row(contender.scores)}" for contender in group]
+            if len(group) > 1:
+                lines += ["", "Probability that a seed of the first has a better score than a seed of the second:"]
+            for one, other in itertools.combinations([contender.name for contender in group], 2):
+                found = self.better[one, other]
+                ends = f"95 % {found.low:.2f} to {found.high:.2f}" if found.sure else "too few seeds for an interval"
+                lines.append(f"  {found.value:.2f} ({ends})  {one} over {other}")
+            parts.append("\n".join(lines))
+        return "\n\n".join(parts)
 
 
-def curve_in(content: Mapping[str, Any] | None) -> Interval:
-    """Return the learning curve in the content of ``aggregate.json``; empty arrays if it has none."""
-    found = content or {"steps": [], "iqm": {"value": [], "low": [], "high": []}}
-    value, low, high = (np.array(found["iqm"][name], float) for name in ("value", "low", "high"))
-    return np.array(found["steps"], float), value, low, high
-
-
-def comparison(contenders: Sequence[Contender]) -> str:
-    """Format for each environment, or data, all scores or estimates and each pair's probability of improvement."""
-    parts = []
-    for measured in dict.fromkeys(contender.measured for contender in contenders):
-        group = [contender for contender in contenders if contender.measured == measured]
-        width = max(len(measured) - 2, *(len(str(contender.path)) for contender in group))
-        lines = [f"{measured:<{width + 2}}{'seeds':>7}{'mean':>11}{'median':>11}{'IQM':>11}   95 % interval"]
-        lines += [f"  {contender.path!s:<{width}}{row(contender.scores)}" for contender in group]
-        if len(group) > 1:
-            lines += ["", "Probability that a seed of the first has a better score than a seed of the second:"]
-        for one, other in itertools.combinations(group, 2):
+def improvements(contenders: Sequence[Contender]) -> dict[tuple[str, str], IntervalEstimate]:
+    """Return the probability of improvement of each of the contenders over each later one of the same measure."""
+    found = {}
+    for one, other in itertools.combinations(contenders, 2):
+        if one.measured == other.measured:
             value = float(probability_of_improvement(one.scores, other.scores))
-            low, high = interval(probability_of_improvement, one.scores, other.scores, resamples=FINAL_RESAMPLES)
-            sure = np.isfinite([low, high]).all()
-            ends = f"95 % {low:.2f} to {high:.2f}" if sure else "too few seeds for an interval"
-            lines.append(f"  {value:.2f} ({ends})  {one.path} over {other.path}")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
+            ends = interval(probability_of_improvement, one.scores, other.scores, resamples=FINAL_RESAMPLES)
+            found[one.name, other.name] = IntervalEstimate(value, *map(float, ends))
+    return found
 
 
 def row(scores: np.ndarray) -> str:

@@ -86,7 +86,7 @@ def compared_curves(png: Path, contenders: Sequence[Contender]) -> Path | None:
         styled(axes, "steps", "return, interquartile mean of the seeds")
         for number, one in enumerate(one for one in drawn if one.measured == env):
             colour = f"C{number % 10}"
-            axes.plot(*one.curve[:2], alone(one.curve), color=colour, linewidth=2, label=str(one.path))
+            axes.plot(*one.curve[:2], alone(one.curve), color=colour, linewidth=2, label=one.name)
             _band(axes, one.curve, label="_", color=colour)
         _finish(axes, env)
     return save_figure(figure, png)

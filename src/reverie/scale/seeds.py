@@ -1,9 +1,10 @@
-"""Several seeds of one experiment, each trained by a process of its own; their folder, and how they end."""
+"""Several seeds of one experiment, each trained by a process of its own; their folder, how they end, and comparison."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import json
 import os
 import shutil
@@ -11,10 +12,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from reverie.core.accelerate import trouble
@@ -27,7 +30,18 @@ from reverie.core.logger import logger
 from reverie.core.machine import choose_device, cores
 from reverie.core.signals import PARENT, SIGNALS
 from reverie.experiment.config import ExperimentConfig, resolved, saved_settings, with_beginning
-from reverie.log.aggregate import Aggregate, Measured, OfSeed, aggregate, of_seed, write_aggregate
+from reverie.log.aggregate import (
+    Aggregate,
+    Comparison,
+    Contender,
+    Measured,
+    OfSeed,
+    aggregate,
+    curve_of,
+    improvements,
+    of_seed,
+    write_aggregate,
+)
 from reverie.log.console import Board, Lane, LaneState
 from reverie.run.folder import (
     SCHEMA,
@@ -36,8 +50,10 @@ from reverie.run.folder import (
     as_read,
     found_at_end,
     holds_run,
+    is_of,
     learned_otherwise,
     new_path,
+    read_saved,
     read_yaml,
     settings_changes,
     write_saved,
@@ -51,22 +67,25 @@ POLL = 0.2
 
 
 class SeedRun(Lane):
-    """State of the run of one seed, or of one trial of a search.
+    """State of the run of one seed, perhaps in a trial of a search.
 
     Attributes:
-        seed: the seed, or the number of the trial.
+        seed: the seed.
+        trial: number of the trial, 0 outside of a search.
         run: its run folder.
         log: file with the output of its process.
         state: "waiting", "running", "finished", "stopped" or "failed".
         note: a few words on the state, such as the score of a finished seed or the error of a failed one.
     """
 
-    def __init__(self, folder: Path, kind: str, seed: int, config: ExperimentConfig) -> None:
-        """``folder``: that of all runs; ``kind``: "seed" or "trial"."""
+    def __init__(self, folder: Path, place: str, seed: int, config: ExperimentConfig, trial: int = 0) -> None:
+        """``folder``: that of all runs; ``place``: of this one in it, such as "seed-3" or "trial-0/seed-3"."""
         self.seed = seed
-        self.run: Path = folder / f"{kind}-{seed}"
-        self.log: Path = folder / f"{kind}-{seed}.log"
-        super().__init__(f"{kind} {seed}", RunFolder(self.run).metrics, config.length, config.unit)
+        self.trial = trial
+        self.run: Path = folder / place
+        name = place.replace("/", "-")
+        self.log: Path = folder / f"{name}.log"
+        super().__init__(name.replace("-", " "), RunFolder(self.run).metrics, config.length, config.unit)
 
     @property
     def begun(self) -> bool:
@@ -118,7 +137,7 @@ def train_seeds_of(
         before = dict(read_yaml(shared)["experiment"])
         config = with_beginning(config, before, path)
     plain = {name: value for name, value in as_read(config.to_dict()).items() if name != "seed"}
-    runs = [SeedRun(path, "seed", seed, config) for seed in seeds]
+    runs = [SeedRun(path, f"seed-{seed}", seed, config) for seed in seeds]
     written = files_of(path)["aggregate"]
     listed = json.loads(written.read_text(encoding="utf-8"))["runs"] if written.exists() else []
     over = {int(one["seed"]) for one in listed if one["state"] == "finished"}
@@ -181,7 +200,7 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs
 
 def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -> Aggregate | None:
     """Write aggregate.json: the state of all seeds, and the aggregate of those that finished, which is returned."""
-    how = measured_as(config)
+    how = measured_as(as_read(config.to_dict()))
     ended: dict[int, OfSeed] = {}
     for one in runs:
         if one.state == "finished":
@@ -200,14 +219,14 @@ def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -
     return found
 
 
-def measured_as(config: ExperimentConfig) -> Measured:
-    """Return how runs with these settings are measured."""
-    period, is_seconds = parse_period(config.schedule.eval_every)
+def measured_as(settings: Mapping[str, Any]) -> Measured:
+    """Return how runs with these settings, in plain values, are measured."""
+    period, is_seconds = parse_period(settings["schedule"]["eval_every"])
     return Measured(
-        unit="env steps" if config.unit == "steps" else config.unit,
-        evaluates=config.evaluates_on_the_way,
+        unit="updates" if settings["experience"] == "recorded" else "env steps",
+        evaluates=period > 0 and settings["eval_episodes"] > 0,
         period=None if is_seconds else period,
-        early=config.stop_score is not None or config.patience is not None or bool(config.callbacks),
+        early=any(settings[name] not in (None, (), []) for name in ("stop_score", "patience", "callbacks")),
     )
 
 
@@ -231,6 +250,97 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
         raise ConfigError(
             f"replay.store = '{config.replay.store}': several seeds cannot write to one store. Use auto, a store in "
             "the folder of each run, or none."
+        )
+
+
+# ---------------------------------------------------------------- comparison of seeds, wherever they were trained
+
+
+def compare(*runs: Path | str, figure: Path | str | None = None) -> Comparison:
+    """Compare settings by the scores of their seeds, which may have been trained by separate jobs.
+
+    The score of a seed is the mean return of its final evaluation, or else the return that was estimated for it. Runs
+    without are left out; if no run of a setting has any, the last points that their learning curves have in common are
+    compared. The log names them, and settings in which the runs differ besides the seed.
+
+    Args:
+        *runs: for each setting a folder that holds the runs of its seeds, or a single run, or a pattern such as
+            ``"runs/sac-*"``: the runs that match it are seeds of one setting, each folder of runs is another.
+        figure: draw the learning curves, with intervals, to this PNG file.
+
+    Raises:
+        ReverieError: there is no run at one of these places, or none with a score.
+    """
+    png = None if figure is None else Path(figure)
+    if png is not None and png.suffix != ".png":
+        raise ConfigError(f"figure = {png}: expected a file name ending in .png.")
+    groups = [group for place in runs for group in groups_at(os.fspath(place)).items()]
+    contenders = [contender(name, paths) for name, paths in groups]
+    if png is not None:
+        from reverie.log.plot import compared_curves  # matplotlib takes a fifth of the time of all imports
+
+        with writing(png):
+            png = compared_curves(png, contenders)
+    return Comparison(contenders=contenders, better=improvements(contenders), figure=png)
+
+
+def groups_at(place: str) -> dict[str, list[Path]]:
+    """Return the runs at a path, or at those that match a pattern, by the names of the settings that they belong to."""
+    path = Path(os.path.expanduser(place))
+    found: dict[str, list[Path]] = {}
+    for one in [path] if path.exists() else map(Path, sorted(glob.glob(str(path)))):
+        if RunFolder(one).config.is_file():
+            found.setdefault(str(path), []).append(one)
+        elif inside := [config.parent for config in sorted(one.glob("*/config.yaml"))]:
+            found[str(one)] = inside
+    if not found and any(path.glob("*/*/config.yaml")):
+        raise RunError(f"there are no runs in {place}, but in its folders. To compare these, pass {path}/*/")
+    return found or {place: [path]}  # reading it says what is wrong
+
+
+def contender(name: str, paths: Sequence[Path]) -> Contender:
+    """Read the runs of one setting; RunError if none has a score."""
+    saved = {path: read_saved(path) for path in paths}
+    settings = [{"algorithm": one.algorithm, **one.experiment} for one in saved.values()]
+    first, how = settings[0], measured_as(settings[0])
+    check_alike(name, settings)
+    found, final = {}, {}
+    for path, folder in zip(paths, map(RunFolder, paths), strict=True):
+        found[path] = of_seed(folder.metrics, found_at_end(folder.evaluation) or {}, how)
+        if is_of(folder.evaluation, found[path].steps) or is_of(folder.estimate, found[path].steps):
+            final[path] = found[path]
+    nothing = RunError(f"{name} holds no scores: nothing was evaluated, and no training episode has ended.")
+    if not (kept := final or {path: one for path, one in found.items() if len(one.measured[0])}):
+        raise nothing
+    of_length = f"of {first['updates' if how.unit == 'updates' else 'steps']:,} {how.unit}"
+    if left := [f"{path.name} at {one.steps:,}" for path, one in found.items() if path not in kept]:
+        logger.warning(f"{name}: without a final evaluation, so left out: {', '.join(left)} {of_length}")
+    curve, measured = curve_of([one.measured for one in kept.values()], how), next(iter(saved.values())).env
+    scores = [one.score for one in final.values() if one.score is not None]
+    if not scores and (estimated := [one for one in final.values() if one.estimate is not None]):
+        scores = [one.estimate for one in estimated if one.estimate is not None]
+        of = first["data"]["path"] or measured
+        measured = f"{of}: returns estimated by FQE, discount {estimated[0].discount:g}"
+    if not final and len(curve.steps):
+        scores = curve.scores[:, -1].tolist()
+        what = "evaluations during training" if how.evaluates else "training episodes"
+        logger.warning(f"{name}: no final evaluation: compared by {what}, at {int(curve.steps[-1]):,} {of_length}")
+    if not scores:
+        raise nothing
+    return Contender(name, measured, np.array(scores), curve.interval())
+
+
+def check_alike(name: str, settings: Sequence[Mapping[str, Any]]) -> None:
+    """Warn if the runs of one setting differ in more than the seed, or do not differ in the seed."""
+    plain = [{key: value for key, value in one.items() if key not in ("seed", "threads")} for one in settings]
+    changes = list(dict.fromkeys(line for one in plain[1:] for line in settings_changes(plain[0], one)))
+    seeds = [one["seed"] for one in settings]
+    if changes:
+        more = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
+        logger.warning(f"{name}: its runs differ in more than the seed: {'; '.join(changes[:5])}{more}")
+    elif twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+        logger.warning(
+            f"{name}: several runs have the same seed, {', '.join(map(str, twice))}: they are no more than one"
         )
 
 
@@ -326,7 +436,7 @@ class Turns:
     """Asked often of each run that runs, until it says that the run is to save and end."""
     got: Sequence[int] = ()
     """Signals that this process has received; after the first no run begins."""
-    dropped: set[int] = field(default_factory=set)
+    dropped: set[SeedRun] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
 
     def next(self) -> SeedRun | None:
@@ -343,9 +453,9 @@ class Turns:
 
     def drop(self, run: SeedRun) -> bool:
         """Return True, once, if a run that is being trained is to save and end."""
-        if run.seed in self.dropped or not self.unpromising(run):
+        if run in self.dropped or not self.unpromising(run):
             return False
-        self.dropped.add(run.seed)
+        self.dropped.add(run)
         return True
 
     def end(self, run: SeedRun, code: int, words: str) -> None:
@@ -376,19 +486,20 @@ def train_here(turns: Turns, jobs: int) -> None:
 
     Signals are passed on to the processes: after the second they stop at once, and the third kills them.
     """
-    running: dict[int, Child] = {}
+    running: dict[SeedRun, Child] = {}
     told = 0
     try:
         while running or turns.next():
             told = pass_on(turns.got, told, running.values())
             while len(running) < jobs and (one := turns.next()):
                 with writing(one.log.parent):
-                    running[one.seed] = Child(turns.begin(one), one.log)
-            for run in [run for run in turns.runs if run.seed in running]:
-                if (code := running[run.seed].code()) is not None:
-                    turns.end(run, code, running.pop(run.seed).last_words())
+                    running[one] = Child(turns.begin(one), one.log)
+            for run, child in list(running.items()):
+                if (code := child.code()) is not None:
+                    del running[run]
+                    turns.end(run, code, child.last_words())
                 elif turns.drop(run):
-                    running[run.seed].tell(signal.SIGTERM)
+                    child.tell(signal.SIGTERM)
             turns.board.update()
             time.sleep(POLL)
     finally:  # after an error here, those that run save and end
