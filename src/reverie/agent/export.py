@@ -201,7 +201,8 @@ def rows(agent: Agent, batch: int, seed: int) -> Generator[Step, Tensor, None]:
     legal = np.ones(agent.action_spec.width, bool)
     for number in itertools.count():
         first = np.full(batch, number % EPISODE == 0)
-        yield as_step([agent.observer(space.sample(), stack, first[0], legal) for stack in stacks], first, 0.0)
+        drawn = [agent.observer(space.sample(), stack, first[0], legal) for stack in stacks]
+        yield as_step({key: np.stack([one[key] for one in drawn]) for key in drawn[0]}, first, 0.0)
 
 
 def newest(x: Tensor, part: ObsPart, stacked: bool) -> Tensor:

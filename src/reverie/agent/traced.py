@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
@@ -15,9 +17,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_flatten_with_path, tree_leaves, tree_unflatten
 
 from reverie.core.protocols import Policy
-from reverie.core.spaces import TINY, classes_of, column, follow, leaves_of
+from reverie.core.spaces import TINY, ActionCodec, classes_of, column, follow, leaves_of
 from reverie.core.specs import MASK, ObsPart
-from reverie.core.types import Mode, Step
+from reverie.core.types import Mode, Step, Values
+from reverie.nn.functional import ILLEGAL
 from reverie.nn.preprocess import Preprocessor
 
 if TYPE_CHECKING:
@@ -288,6 +291,37 @@ def _range(leaf: Any) -> dict[str, Any]:
         return {"space": str(leaf), "low": leaf.low.tolist(), "high": leaf.high.tolist()}
     counts, start = classes_of(leaf)
     return {"space": str(leaf), "low": start.tolist(), "high": (start + counts - 1).tolist()}
+
+
+def said_of_actions(choice: Any, space: spaces.Space[Any]) -> dict[str, Tensor]:
+    """Return what ``choice``, of ``core/types.py: Told``, says of actions of ``space``: see ``Agent.distribution``.
+
+    ``[N, ...]`` each.
+    """
+    name, blank = "probabilities", 0.0
+    if isinstance(choice, Values):
+        name, blank = "values", -math.inf
+        flat = choice.each.masked_fill(choice.each <= ILLEGAL, -math.inf)
+        std = torch.zeros_like(flat)
+    elif isinstance(choice, Tensor):
+        flat, std = choice, torch.zeros_like(choice)
+    else:
+        flat, std = choice.summary()
+    flat, std = (x.float().reshape(-1, x.shape[-1]) for x in (flat, std))  # [N, A]
+    cuts, found = ActionCodec(space).spec.slices(), {}
+    for path, leaf in leaves_of(space):
+        cut = cuts["/".join(map(str, path)) or "action"]
+        if isinstance(leaf, spaces.Box):
+            half, middle = (torch.from_numpy(x).to(flat).reshape(-1) for x in bounds(leaf)[2:])
+            found[column("mean", path)] = (flat[:, cut] * half + middle).reshape(-1, *leaf.shape)
+            found[column("std", path)] = (std[:, cut] * half).reshape(-1, *leaf.shape)
+            continue
+        counts = classes_of(leaf)[0]
+        parts = torch.split(flat[:, cut], counts.reshape(-1).tolist(), -1)
+        most = int(counts.max())
+        padded = [F.pad(part, (0, most - part.shape[-1]), value=blank) for part in parts]
+        found[column(name, path)] = torch.stack(padded, 1).reshape(-1, *counts.shape, most)
+    return found
 
 
 def bounds(leaf: Any) -> list[np.ndarray]:
