@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from reverie.agent.imagining import (
     STEPS,
@@ -37,11 +38,12 @@ from reverie.core.errors import ConfigError, DataError, RunError, brief, did_you
 from reverie.core.files import writing
 from reverie.core.logger import logger
 from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.rows import episode_rows
 from reverie.core.spaces import ActionCodec, column, follow, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsSpec, signature
 from reverie.core.types import Batch, Mode, Step, Told
 from reverie.datasets.dataset import DatasetConfig, Recorded, dataset_config, open_recorded
-from reverie.envs.flat import FlatEnv
+from reverie.envs.flat import CLIPS, FlatEnv
 from reverie.envs.make import MakeEnv, make_gym
 from reverie.envs.wrappers import FlatObs, FrameStack
 from reverie.experiment.build import check_fit, make_eval_env
@@ -295,11 +297,51 @@ class Agent:
         with self.recorded(data) as recorded:
             return recorded.episode(number)
 
+    def rows(
+        self, observations: Sequence[Any], actions: Sequence[Any], rewards: Any = None, *,
+        terminal: bool = False, action_masks: Sequence[Any] | None = None,
+    ) -> Batch:  # fmt: skip
+        """Return an episode that you have recorded yourself as the learner sees it, for :meth:`observe`.
+
+        Args:
+            observations: n + 1, as :meth:`act` takes them one by one; the last is what the last action led to.
+            actions: n, in ``action_space``, each taken after the observation of the same place.
+            rewards: n, each what the action of the same place was answered with. None: 0.
+            terminal: whether the episode ended with the last observation for good.
+            action_masks: n + 1, for agents that choose among legal actions.
+
+        Returns:
+            n + 1 rows, ``[1, n + 1]``, on the CPU.
+
+        Raises:
+            DataError: an observation or an action does not fit, or their numbers do not fit together.
+        """
+        count, steps = len(observations), len(actions)
+        masks = [None] * count if action_masks is None else action_masks
+        if count != steps + 1 or len(masks) != count or not steps:
+            raise DataError(
+                f"{plural(count, 'observation')}, {plural(steps, 'action')} and {plural(len(masks), 'mask')}: expected n "
+                ">= 1 actions, and n + 1 of each other, the last of which are what the last action led to."
+            )
+        (stack,), seen = self.observer.stacks(1), list[dict[str, np.ndarray]]()
+        for number, (obs, mask) in enumerate(zip(observations, masks, strict=True)):
+            row = self.observer(self.observer.counted(obs)[1], stack, number == 0, mask, number == steps)
+            seen.append({key: x.copy() for key, x in row.items()})  # a stack reuses its memory
+        room: Any = create_empty_array(self.action_space, steps)
+        taken = self.flat_actions(concatenate(self.action_space, list(actions), room), steps)
+        earned = np.zeros(steps, np.float32) if rewards is None else np.asarray(rewards, np.float32)
+        if self.config.env.clip_reward in CLIPS:
+            earned = np.array([CLIPS[self.config.env.clip_reward](x) for x in earned.tolist()], np.float32)
+        together = {key: np.stack([one[key] for one in seen]) for key in seen[0]}
+        columns = episode_rows(together, taken, earned, terminal=terminal)
+        tensors = {name: torch.from_numpy(values)[None] for name, values in columns.items()}
+        return Batch.of_columns(tensors, torch.zeros(1, dtype=torch.int64))
+
     def observe(self, rows: Batch, *, seed: int | None = None) -> ModelState:
         """Return the world model's state after rows ``[B, T]``, such as ``agent.episode(0).rows(0, 20)``.
 
-        They are the beginnings of episodes; a later part is observed as if nothing had been before. ``seed``: of the
-        latents, which are drawn; None follows from the run's seed.
+        They are the beginnings of episodes, also of your own (:meth:`rows`); a later part is observed as if nothing had
+        been before. ``seed``: of the latents, which are drawn; None follows from the run's seed.
 
         Raises:
             ConfigError: the algorithm has no world model.
