@@ -320,8 +320,8 @@ class Agent:
         masks = [None] * count if action_masks is None else action_masks
         if count != steps + 1 or len(masks) != count or not steps:
             raise DataError(
-                f"{plural(count, 'observation')}, {plural(steps, 'action')} and {plural(len(masks), 'mask')}: expected n "
-                ">= 1 actions, and n + 1 of each other, the last of which are what the last action led to."
+                f"{count} observations, {steps} actions, {len(masks)} masks: expected n >= 1 actions, and n + 1 of the "
+                "others, the last of which are what the last action led to."
             )
         (stack,), seen = self.observer.stacks(1), list[dict[str, np.ndarray]]()
         for number, (obs, mask) in enumerate(zip(observations, masks, strict=True)):

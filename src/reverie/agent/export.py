@@ -135,13 +135,13 @@ def _made(
     policy, mode = agent.algo.policy, mode_of(actions)
     if batch is None and isinstance(policy, Memoryless) and policy.memoryless(mode):
         with contextlib.suppress(Exception):  # not every function can be exported so, and not every file then runs so
-            function = _saved(agent, mode, None, part, format)
+            function = saved(agent, mode, None, part, format)
             return function, compared(agent, function, opened(part, format), actions, steps)
-    function = _saved(agent, mode, batch or 1, part, format)
+    function = saved(agent, mode, batch or 1, part, format)
     return function, compared(agent, function, opened(part, format), actions, steps)
 
 
-def _saved(agent: Agent, mode: Mode, batch: int | None, part: Path, format: Format) -> PolicyFunction:
+def saved(agent: Agent, mode: Mode, batch: int | None, part: Path, format: Format) -> PolicyFunction:
     """Trace the policy and write it to ``part``."""
     with _quiet(), torch.no_grad(), only():
         function = PolicyFunction(agent, mode, batch)
@@ -286,7 +286,7 @@ def described(
     agent: Agent, function: PolicyFunction, format: Format, actions: Actions, found: Exported
 ) -> dict[str, Any]:
     """Return the content of policy.json."""
-    about = {"file": found.file.name, "format": format, "algorithm": agent.config.algo.algorithm}
+    about: dict[str, Any] = {"file": found.file.name, "format": format, "algorithm": agent.config.algo.algorithm}
     about |= {"env": agent.config.env.id, "run": agent.run.name, "checkpoint": agent.checkpoint.name}
     about |= {"reverie": version(), "torch": str(torch.__version__), "actions": actions, "use": SEMANTICS}
     about |= {"batch": "any" if function.any_rows else function.rows}
