@@ -1,6 +1,7 @@
 """A trained agent acts: on one observation or on many, with its state, also as a copy."""
 
 import copy
+import functools
 import pickle
 
 import gymnasium
@@ -10,12 +11,18 @@ import torch
 from gymnasium import spaces
 
 from corridor import Corridor
+from reverie.agent.agent import Agent
 from reverie.agent.loading import load
+from reverie.algos.ppo import PPOConfig
 from reverie.api import train_config as train
-from reverie.core.errors import DataError
+from reverie.core.discover import algorithm_config
+from reverie.core.errors import ConfigError, DataError
 from reverie.core.spaces import ActionCodec
+from reverie.envs.flat import make_flat
+from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.layers import base
 from reverie.nn.exploration import EpsilonGreedy
+from tiny import NETWORKS
 
 
 def test_what_an_agent_is_can_be_read(trained):
@@ -109,3 +116,210 @@ def test_the_state_is_what_tells_equal_observations_apart(trained):
 def test_what_does_not_fit_is_named(trained, obs, message):
     with pytest.raises(DataError, match=message):
         load(trained).act(obs)
+
+
+# ---------------------------------------------------------------- many at once, and what agents tell
+
+SEEN = spaces.Dict(
+    {
+        "image": spaces.Box(0, 255, (3, 16, 16), np.uint8), "said": spaces.Text(4, charset="ab"),
+        "arm": spaces.Tuple([spaces.Box(-1, 1, (2, 2)), spaces.Discrete(4, start=1)]),
+    }
+)  # fmt: skip
+ACTS = {
+    "all": spaces.Dict(
+        {
+            "move": spaces.Discrete(3, start=1), "both": spaces.MultiDiscrete([2, 3]),
+            "force": spaces.Box(-2, 6, (2,)), "whole": spaces.Box(-5, 5, (2,), np.int16),
+        }
+    ),
+    "discrete": spaces.Discrete(3, start=1), "choices": spaces.MultiDiscrete([2, 3]), "force": spaces.Box(-2, 6, (2,)),
+}  # fmt: skip
+
+
+class Things(gymnasium.Env):
+    """Shows random things; of each choice the first class is legal."""
+
+    def __init__(self, actions, masks, seen=SEEN):
+        self.observation_space, self.action_space, self.masks = seen, ACTS[actions], masks
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {"action_mask": self.masks} if self.masks else {}
+
+    def step(self, action):
+        return *self.reset()[:1], 0.0, False, False, self.reset()[1]
+
+
+def untrained(algo, tmp_path, actions, masks=None, seen=SEEN, **env):
+    """An agent whose weights are all drawn at random."""
+    config = ExperimentConfig(algo=algo).merge({"env.id": "Things", **{f"env.{k}": v for k, v in env.items()}})
+    make = functools.partial(Things, actions, masks, seen)
+    flat = make_flat(config.env, make, 0, False)
+    learner = algo.build(flat.obs_spec, flat.action_spec, "cpu", 1)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return Agent(config, learner, flat, make, tmp_path, tmp_path, 0)
+
+
+SMALL = {"networks.units": (8,)}
+FORCED = {"move": [1, 1, 0], "both": [[1, 1], [1, 0, 0]]}
+
+
+@pytest.mark.parametrize(("masks", "stack"), [(FORCED, 1), (None, 2)])
+def test_a_batch_is_what_its_rows_are(tmp_path, masks, stack):
+    agent = untrained(PPOConfig().merge(SMALL), tmp_path, "all", masks, frame_stack=stack)
+    agent.observation_space.seed(2)
+    before, alone, told = None, [None] * 3, {} if masks is None else {"action_mask": [masks] * 3}
+    for step in range(3):
+        rows = [agent.observation_space.sample() for _ in range(3)]
+        images, arms = np.stack([row["image"] for row in rows]), [row["arm"] for row in rows]
+        batch = {
+            "image": images,
+            "said": [row["said"] for row in rows],
+            "arm": tuple(map(np.stack, zip(*arms, strict=True))),
+        }
+        first = None if step == 0 else np.array([False, step == 2, False])
+        chosen, before = agent.act(batch, before, is_first=first, **told)
+        assert gymnasium.vector.utils.batch_space(agent.action_space, 3).contains(chosen)
+        for number, row in enumerate(rows):
+            state = None if step == 2 and number == 1 else alone[number]
+            action, alone[number] = agent.act(row, state, action_mask=masks)
+            for key, value in action.items():
+                np.testing.assert_allclose(chosen[key][number], value, rtol=1e-4, atol=1e-5)
+                assert np.asarray(chosen[key]).dtype == np.asarray(agent.action_space[key].sample()).dtype
+    images[1] = 0  # the caller's memory is the caller's
+    if stack > 1:
+        assert before.stacks[1].past["image"].any()
+    for wrong, message in (
+        ({"said": ["a", "c", "a"]}, "c"), ({"image": batch["image"][:2]}, r"'image' has shape \(2, .*expected \(3,"),
+        ({"arm": (batch["arm"][0], np.array([1, 2, 5]))}, r"'arm/1' of row 2 is 5"),
+    ):  # fmt: skip
+        with pytest.raises((DataError, KeyError), match=message):
+            agent.act(batch | wrong, **told)
+    if masks is not None:
+        for given in ([masks] * 2, [masks, None, masks]):
+            with pytest.raises(DataError, match=r"2 masks, and there are 3|pass action_mask"):
+                agent.act(batch, action_mask=given)
+    with pytest.raises(DataError, match="3 observations, a state of 1"):
+        agent.act(batch, alone[0], **told)
+
+
+@pytest.mark.parametrize("name", ["sac", "ppo", "td3", "bc", "iql"])
+def test_numbers_are_told_by_mean_and_deviation(tmp_path, name):
+    """They are those of drawn actions; a normal is not clipped, unlike its draws."""
+    agent = untrained(algorithm_config(name)().merge(SMALL | {"normalise": None}), tmp_path, "force")
+    obs = Things("force", None).reset(seed=1)[0]
+    told = agent.distribution(obs)
+    if name in ("td3", "bc"):
+        assert told["std"].tolist() == [0, 0]
+        np.testing.assert_allclose(told["mean"], agent.act(obs)[0], atol=1e-5)
+        return
+    drawn = np.stack([agent.act(obs, actions="sample")[0] for _ in range(1500)])
+    if name == "sac":
+        np.testing.assert_allclose(told["mean"], drawn.mean(0), atol=0.35)
+        np.testing.assert_allclose(told["std"], drawn.std(0), rtol=0.1)
+    else:
+        inside = (drawn > -2) & (drawn < 6)
+        share = [np.mean(drawn[:, i] < told["mean"][i] + told["std"][i]) for i in range(2)]
+        assert inside.any(0).all()
+        for i, (mean, std) in enumerate(zip(told["mean"], told["std"], strict=True)):
+            assert mean + std >= 6 or share[i] == pytest.approx(0.841, abs=0.05)
+
+
+def test_classes_are_told_by_probability_or_value(tmp_path):
+    masks, obs = [[1, 1], [1, 0, 1]], [Things("choices", None).reset(seed=n)[0] for n in range(2)]
+    for name in ("discrete_sac", "iql", "dqn", "qr_dqn", "discrete_bcq"):
+        agent = untrained(algorithm_config(name)().merge(SMALL | {"normalise": None}), tmp_path, "choices", masks)
+        told = agent.distribution(obs[0], action_mask=masks)
+        (kind, found), action = *told.items(), agent.act(obs[0], action_mask=masks)[0]
+        assert (kind, found.shape) == ("probabilities" if name in ("discrete_sac", "iql") else "values", (2, 3))
+        assert (found.argmax(-1) == action).all()
+        gone = 0 if kind == "probabilities" else -np.inf
+        assert [found[0, 2], found[1, 1]] == [gone, gone]
+        if kind == "probabilities":
+            np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
+            drawn = np.stack([agent.act(obs[0], actions="sample", action_mask=masks)[0] for _ in range(500)])
+            np.testing.assert_allclose(found[1], [np.mean(drawn[:, 1] == k) for k in range(3)], atol=0.1)
+        else:
+            assert agent.value(obs[0], action_mask=masks) == pytest.approx(found.max(-1).mean(), rel=1e-5)
+
+
+def test_values_are_the_critics(tmp_path):
+    obs = Things("force", None).reset(seed=1)[0]
+    for name in ("sac", "td3", "ddpg", "iql", "crr", "ppo"):
+        agent = untrained(algorithm_config(name)().merge(SMALL | {"normalise": None}), tmp_path, "force")
+        flat = {key: torch.from_numpy(x)[None] for key, x in agent.observer(obs, None, True).items()}
+        action = torch.from_numpy(agent.flat_actions(agent.act(obs)[0], 1))
+        objective = agent.algo.objective
+        expected = objective.network(flat).value if name == "ppo" else objective.critic(flat, action).min()
+        assert agent.value(obs) == pytest.approx(float(expected.detach()), abs=1e-4)
+    for name, wanted in (("bc", "BC learns no values"), ("bcq", "BestOfSeveral cannot tell")):
+        with pytest.raises(ConfigError, match=wanted):
+            untrained(algorithm_config(name)().merge({"normalise": None}), tmp_path, "force").value(obs)
+
+
+def test_a_world_model_tells_of_the_latents_that_acting_draws(trained):
+    agent, obs = load(trained), np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)
+    _, state = agent.act(obs)
+    torch.manual_seed(5)
+    told, value = agent.distribution(obs, state), agent.value(obs, state)
+    _, after = agent.act(obs, state)
+    feature = after.policy.latent.feature
+    np.testing.assert_allclose(value, agent.algo.critic(feature).mean().detach(), rtol=1e-5)
+    probs = agent.algo.actor(feature).parts["action"].probs[:, 0]
+    np.testing.assert_allclose(told["probabilities"], probs.detach(), rtol=1e-5)
+    dream = agent.imagine(after, 3, seed=1)
+    assert dream.values[:, 0].tolist() == pytest.approx(value.tolist(), rel=1e-5)
+    same = agent.imagine(dream.state(0), 3, seed=1)
+    np.testing.assert_array_equal(dream.rewards, same.rewards)
+
+
+def test_what_no_policy_reads_may_be_missing(tmp_path):
+    """The decoder alone read it in training."""
+    joints = spaces.Dict({"pos": spaces.Box(-1, 1, (3,)), "vel": spaces.Box(-1, 1, (3,))})
+    seen = spaces.Dict({"joints": joints, "gripper": spaces.Discrete(2, start=1), "camera": SEEN["image"]})
+    algo = algorithm_config("dreamer_v3")().merge(NETWORKS).merge({"encoder.keys": "camera|joints/pos"})
+    agent = untrained(algo, tmp_path, "discrete", FORCED["move"], seen)
+    whole = seen.sample()
+    few = {"camera": whole["camera"], "joints": {"pos": whole["joints"]["pos"]}}
+    found = []
+    for obs in (whole, few, {key: np.stack([x] * 2) if key == "camera" else {"pos": np.stack([x["pos"]] * 2)}
+                             for key, x in few.items()}):  # fmt: skip
+        torch.manual_seed(0)
+        masks = FORCED["move"] if len(found) < 2 else [FORCED["move"]] * 2
+        found.append(agent.distribution(obs, action_mask=masks)["probabilities"])
+    np.testing.assert_array_equal(found[0], found[1])
+    assert found[2].shape == (2, 3)
+    for missing in ({"joints": {}}, {"joints": whole["joints"] | {"pos": None}}):
+        given = few | missing
+        with pytest.raises(DataError, match=r"'joints/pos' (is missing: this agent reads .*'camera'|has shape \(\))"):
+            agent.act(given, action_mask=FORCED["move"])
+    with pytest.raises(DataError, match="pass action_mask"):
+        agent.act(few)
+
+
+def test_an_episode_of_ones_own_is_rows(tmp_path):
+    seen = spaces.Dict({"arm": spaces.Box(-9, 9, (1,)), "on": spaces.Discrete(2, start=1)})
+    agent = untrained(PPOConfig().merge(SMALL), tmp_path, "all", None, seen, frame_stack=2, clip_reward="sign")
+    observations = [{"arm": np.float32([n]), "on": 1 + n % 2} for n in range(3)]
+    actions = [{"move": 1 + n, "both": np.array([n, 2]), "force": np.float32([-2, 6 * n]), "whole": np.int16([0, 5])}
+               for n in range(2)]  # fmt: skip
+    rows = agent.rows(observations, actions, [7, -3.0], terminal=True)
+    assert (rows.shape, rows.reward.tolist()) == ((1, 3), [[0, 1, -1]])
+    assert rows.obs["arm"][0, :, :, 0].tolist() == [[0, 0], [0, 1], [1, 2]]
+    assert rows.obs["on"][0].tolist() == [[0, 0], [0, 1], [1, 0]]
+    flags = [x[0].tolist() for x in (rows.is_first, rows.is_last, rows.is_terminal)]
+    assert flags == [[True, False, False], [False, False, True], [False, False, True]]
+    batch = {key: np.stack([action[key] for action in actions]) for key in actions[0]}
+    np.testing.assert_array_equal(rows.action[0, :2], agent.flat_actions(batch, 2))
+    assert not rows.action[0, 2].any()
+    assert agent.rows(observations, actions).reward.tolist() == [[0, 0, 0]]
+    for given, message in (
+        ((observations[:2], actions), "2 observations, 2 actions"),
+        ((observations, actions, [1.0]), "reward"),
+    ):
+        with pytest.raises(DataError, match=message):
+            agent.rows(*given)

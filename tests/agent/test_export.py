@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import nn
 
 from reverie.agent.agent import Agent
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.cli.main import main
 from reverie.core.errors import RunError
+from reverie.core.types import Step
 from reverie.envs.flat import make_flat
 from reverie.experiment.config import ExperimentConfig
 from reverie.nn.actor_critic import kind_of
+from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "algos"))
 import contracts
@@ -28,7 +31,7 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-from reverie.agent.export import export
+from reverie.agent.export import compared, export, on_cpu, opened, saved
 
 OBS = spaces.Dict(
     {
@@ -190,3 +193,60 @@ def test_what_cannot_be_exported_says_why_and_leaves_what_was_there(tmp_path, mo
     with pytest.raises(RunError, match=r"acts differently from Agent\(.*in 1\d of 20 steps.*Nothing was written"):
         export(agent, steps=20)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("policy.onnx", "earlier")]
+
+
+@pytest.mark.parametrize("format", ["onnx", "torch"])
+def test_a_policy_without_memory_takes_any_number_of_observations(format, tmp_path):
+    agent = agent_of(CASES["sac"][0], "continuous", tmp_path)
+    done = export(agent, format=format, steps=15)
+    about = json.loads(done.about.read_text())
+    assert (about["batch"], about["inputs"][0]["shape"][0], done.differing) == ("any", 1, 0)
+    call = opened(done.file, format)
+    five = [torch.rand(5, *one["shape"][1:]).to(getattr(torch, one["dtype"])) for one in about["inputs"]]
+    alone = [call([x[i : i + 1] for x in five]) for i in range(5)]
+    for together, *each in zip(call(five), *alone, strict=True):
+        torch.testing.assert_close(together, torch.cat(each))
+    assert json.loads(export(agent, format=format, steps=5, batch=2).about.read_text())["batch"] == 2
+    remembers = export(agent_of(V3, "mixed", tmp_path), format="torch", steps=5)
+    assert json.loads(remembers.about.read_text())["batch"] == 1
+
+
+class Tied(nn.Module):
+    """Values of which the first two are nearly the same, and the third is the least."""
+
+    def __init__(self, noise):
+        super().__init__()
+        self.noise = nn.Parameter(torch.tensor(noise))
+
+    def forward(self, obs):
+        x = obs["more"].reshape(-1, 1)
+        return torch.cat([x, x + self.noise, x - 1], -1)
+
+
+def test_classes_that_are_as_good_as_the_best_are_right(tmp_path):
+    """Rounding may choose either; a class that is worse is wrong."""
+    agent = agent_of(CASES["dqn"][0], "discrete", tmp_path, seeing=False)
+    before, part = on_cpu(agent), tmp_path / "part.pt2"
+    for noise, differing in ((1e-7, 0), (0.01, 40)):
+        before.algo._policy = GreedyPolicy(Tied(-noise), EpsilonGreedy(0.0), (3,), torch.device("cpu"))
+        function = saved(before, "eval", 1, part, "torch")
+        before.algo._policy = GreedyPolicy(Tied(noise), EpsilonGreedy(0.0), (3,), torch.device("cpu"))
+        done = compared(before, function, opened(part, "torch"), "mode", 40)
+        assert (done["steps"], done["differing"] > 30) == (40, bool(differing))
+
+
+def test_nothing_is_compared_where_nobody_acts(tmp_path):
+    """Of six rows that the agent sees in eight, one is the last of an episode: there the file may do anything."""
+    agent = agent_of(CASES["dqn"][0], "discrete", tmp_path, seeing=False)
+    plain, rows, right = on_cpu(agent), [], agent.algo.policy
+    function = saved(plain, "eval", 1, tmp_path / "p.pt2", "torch")
+
+    def call(given):
+        obs, no = dict(zip(("more", "state"), given, strict=True)), torch.zeros(1, dtype=torch.bool)
+        step = Step(obs=obs, reward=torch.zeros(1), is_first=no, is_last=no, is_terminal=no)
+        action = right.act(step, None, "eval")[0].argmax(-1) + 5
+        rows.append(len(rows) % 8 == 7)
+        return [5 + (action - 4) % 3 if rows[-1] else action]
+
+    assert compared(plain, function, call, "mode", 20)["differing"] == 0
+    assert sum(rows) == 2

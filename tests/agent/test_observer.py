@@ -30,9 +30,9 @@ def test_all_that_reset_or_step_returned_is_refused():
         observer = seeing(space)
         for given in ((obs, {}), (obs, 0.0, False, False, {"success": True})):
             with pytest.raises(DataError, match=r"obs has \d values, .* as reset\(\) .*: pass the first value alone"):
-                observer.split(given)
+                observer.counted(given)
     both = gymnasium.spaces.Tuple([vector, gymnasium.spaces.Dict(state=vector)])
-    assert seeing(both).split((seen, {"state": seen}))[0]
+    assert seeing(both).counted((seen, {"state": seen}))[0] is None
 
 
 def test_options_of_training_apply_to_raw_observations(tmp_path):
@@ -74,10 +74,12 @@ def test_of_a_list_of_frames_the_last_one_is_read():
     np.testing.assert_array_equal(observer.given(env, obs)["image"], first["image"])
     env.step(0)
     env.step(1)
-    single, (one,) = observer.split({"image": [*env.render()[:1], second["image"]]})
-    assert single
+    count, one = observer.counted({"image": [*env.render()[:1], second["image"]]})
+    assert count is None
     np.testing.assert_array_equal(observer(one, None, False)["image"], second["image"])
-    assert not observer.split({"image": np.stack([first["image"], second["image"]])})[0]
+    count, both = observer.counted({"image": np.stack([first["image"], second["image"]])})
+    assert count == 2
+    np.testing.assert_array_equal(observer.batch(both, 2, [None] * 2, np.ones(2, bool))["image"], both["image"])
 
 
 def test_minigrids_symbols_are_read_as_in_training(tmp_path):

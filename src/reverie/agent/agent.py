@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,22 +31,26 @@ from reverie.agent.imagining import (
     seen_in,
 )
 from reverie.agent.observer import Observer
+from reverie.agent.traced import said_of_actions
 from reverie.algos.base import INSIDE, Algorithm
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import ConfigError, DataError, RunError, brief, did_you_mean
+from reverie.core.errors import ConfigError, DataError, RunError, brief, did_you_mean, plural
 from reverie.core.files import writing
 from reverie.core.logger import logger
 from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.rows import episode_rows
 from reverie.core.spaces import ActionCodec, column, follow, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsSpec, signature
-from reverie.core.types import Batch, Mode, Step
+from reverie.core.types import Batch, Mode, Step, Told
 from reverie.datasets.dataset import DatasetConfig, Recorded, dataset_config, open_recorded
-from reverie.envs.flat import FlatEnv
+from reverie.envs.flat import CLIPS, FlatEnv
 from reverie.envs.make import MakeEnv, make_gym
 from reverie.envs.wrappers import FlatObs, FrameStack
 from reverie.experiment.build import check_fit, make_eval_env
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.log.video import write_video
+from reverie.nn.encoder import CoderConfig, DenseCoderConfig
+from reverie.nn.preprocess import told
 from reverie.run.collect import initial_state, random_action
 from reverie.run.evaluate import Evaluation, evaluate
 from reverie.run.folder import RunFolder, write_found
@@ -64,6 +69,14 @@ class AgentState:
 
     policy: Any
     stacks: tuple[FrameStack | None, ...]
+
+
+def model_state(state: ModelState | AgentState) -> ModelState:
+    """Return the states of the world model in ``state``."""
+    if isinstance(state, ModelState):
+        return state
+    latent = state.policy.latent
+    return ModelState(array(latent.deter), array(latent.stoch))
 
 
 class Agent:
@@ -99,7 +112,7 @@ class Agent:
         self.run: Path = run
         self.checkpoint: Path = checkpoint
         self.step: int = step
-        self.observer: Observer = Observer(flat, config.env)
+        self.observer: Observer = Observer(flat, config.env, unread(config.algo, flat.obs_spec))
         self.action_space: spaces.Space[Any] = flat.env.action_space
         self.observation_space: spaces.Space[Any] | None = self.observer.accepted
         per_second = (flat.metadata or {}).get("render_fps") or 30
@@ -138,20 +151,101 @@ class Agent:
             DataError: ``obs`` does not fit the space the agent was trained on.
             ConfigError: ``actions`` is neither "mode" nor "sample".
         """
-        single, rows = self.observer.split(obs)
-        first = np.full(len(rows), state is None) if is_first is None else np.asarray(is_first, bool).reshape(-1)
+        single, step, state = self._shown(obs, state, is_first, reward, action_mask)
+        chosen, policy = self.algo.policy.act(step, state.policy, mode_of(actions))
+        flat = chosen.cpu().numpy()  # [N, A]
+        return self.codec(flat[0] if single else flat), replace(state, policy=policy)
+
+    def distribution(
+        self, obs: Any, state: AgentState | None = None, *,
+        is_first: Any = None, reward: Any = 0.0, action_mask: Any = None,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
+        """Return what the policy would choose an action from: probabilities, means and deviations, or values.
+
+        The arguments are those of :meth:`act`, which may be called afterwards with the same ``state``: nothing is
+        drawn. Where a world model draws latents, they are those that :meth:`act` would draw now.
+
+        Returns:
+            Arrays by name, which ends with ``/KEY`` for each part of ``Dict`` and ``Tuple`` actions; ``[N, ...]`` for
+            batches.
+
+            ``probabilities`` of classes: ``[n]`` for ``Discrete(n)``; of several choices ``[*shape, C]``, C being the
+            largest number of classes. They are 0 for illegal classes, and for those that a choice does not have.
+
+            ``mean`` and ``std``, the standard deviation, of numbers ``[*shape]`` in the environment's units. Those of
+            tanh policies (SAC, TD-MPC2, DreamerV1) and of truncated normals (DreamerV2) are of the action itself, to
+            three digits; those of other normals (PPO, DreamerV3, IQL) are of the normal before actions are clipped to
+            their bounds. Deterministic policies (TD3, DDPG) have a ``std`` of 0; their exploration is not counted.
+            TD-MPC2 tells of its policy, not of its plan.
+
+            ``values`` of classes in place of probabilities, if the highest value is chosen (DQN, QR-DQN, discrete CQL
+            and BCQ): shaped like those, -inf for illegal classes and for those that a choice does not have.
+
+        Raises:
+            DataError: ``obs`` does not fit the space the agent was trained on.
+            ConfigError: the policy has no distribution: that of BCQ, or your own without a method ``tell``.
+        """
+        single, told = self._told(obs, state, is_first, reward, action_mask)
+        found = {name: array(x) for name, x in said_of_actions(told.choice, self.action_space).items()}
+        return {name: x[0] for name, x in found.items()} if single else found
+
+    def value(
+        self, obs: Any, state: AgentState | None = None, *,
+        is_first: Any = None, reward: Any = 0.0, action_mask: Any = None,
+    ) -> Any:  # fmt: skip
+        """Return the discounted sum of rewards that the critic expects from an observation on.
+
+        V(s) of PPO, A2C and world models, whose state includes ``obs``. min_i Q_i(s, a) of the policy's likeliest
+        action of SAC, TD3, DDPG, CQL, IQL and CRR, also of discrete ones. max_a Q(s, a) of DQN, QR-DQN, discrete CQL
+        and discrete BCQ, the mean over several choices. Rewards are those that the critic learns from: after
+        ``env.clip_reward``, ``algo.reward_scale`` and ``algo.rewards``.
+
+        The arguments and DataErrors are those of :meth:`distribution`.
+
+        Returns:
+            A float; ``[N]`` for batches.
+
+        Raises:
+            ConfigError: the algorithm learns no values, as BC, or its policy cannot tell what it sees.
+        """
+        single, told = self._told(obs, state, is_first, reward, action_mask)
+        with torch.no_grad():
+            values = array(self.algo.state_value(told).reshape(-1))  # [N]
+        return float(values[0]) if single else values
+
+    def _shown(
+        self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any
+    ) -> tuple[bool, Step, AgentState]:
+        """Return whether ``obs`` is a single one, the rows, and the state before them with the frames up to them."""
+        count, obs = self.observer.counted(obs)
+        rows = 1 if count is None else count
+        first = np.full(rows, state is None) if is_first is None else np.asarray(is_first, bool).reshape(-1)
         if state is None:
-            state = AgentState(self.initial_state(len(rows)), self.observer.stacks(len(rows)))
-            first = np.ones(len(rows), bool)
-        told = [None] * len(rows) if action_mask is None else [action_mask] if single else list(action_mask)
-        stacks = tuple(copy.deepcopy(stack) for stack in state.stacks)  # the caller may go back to the old state
-        flat = [self.observer(row, *more) for row, *more in zip(rows, stacks, first, told, strict=True)]
-        chosen, policy = self.algo.policy.act(as_step(flat, first, reward), state.policy, mode_of(actions))
-        decoded, after = [self.codec(action) for action in chosen.cpu().numpy()], AgentState(policy, stacks)
-        if single:
-            return decoded[0], after
-        room: Any = create_empty_array(self.action_space, len(rows))
-        return concatenate(self.action_space, decoded, room), after
+            state = AgentState(self.initial_state(rows), self.observer.stacks(rows))
+            first = np.ones(rows, bool)
+        if len(state.stacks) != rows or len(first) != rows:
+            raise DataError(
+                f"{plural(rows, 'observation')}, a state of {len(state.stacks)}, is_first of {len(first)}: expected as "
+                "many of each."
+            )
+        stacks = state.stacks  # copied, as the caller may go back to the old state
+        if stacks[0] is not None:
+            stacks = tuple(copy.deepcopy(stack) for stack in stacks)
+        if count is None:
+            one = self.observer(obs, stacks[0], first[0], action_mask)
+            flat = {key: x[None] for key, x in one.items()}
+        else:
+            flat = self.observer.batch(obs, count, stacks, first, action_mask)
+        return count is None, as_step(flat, first, reward), AgentState(state.policy, stacks)
+
+    def _told(
+        self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any
+    ) -> tuple[bool, Told]:
+        """Return whether ``obs`` is a single one, and what the policy chooses by; generators stay as they are."""
+        single, step, before = self._shown(obs, state, is_first, reward, action_mask)
+        device = self.algo.device
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            return single, told(self.algo.policy, step, before.policy)
 
     def random_action(self, shown: Mapping[str, Any], rng: np.random.Generator) -> Any:
         """Return a random action that is legal by the mask in ``shown``, an observation as learners see it."""
@@ -205,11 +299,51 @@ class Agent:
         with self.recorded(data) as recorded:
             return recorded.episode(number)
 
+    def rows(
+        self, observations: Sequence[Any], actions: Sequence[Any], rewards: Any = None, *,
+        terminal: bool = False, action_masks: Sequence[Any] | None = None,
+    ) -> Batch:  # fmt: skip
+        """Return an episode that you have recorded yourself as the learner sees it, for :meth:`observe`.
+
+        Args:
+            observations: n + 1, as :meth:`act` takes them one by one; the last is what the last action led to.
+            actions: n, in ``action_space``, each taken after the observation of the same place.
+            rewards: n, each what the action of the same place was answered with. None: 0.
+            terminal: whether the episode ended with the last observation for good.
+            action_masks: n + 1, for agents that choose among legal actions.
+
+        Returns:
+            n + 1 rows, ``[1, n + 1]``, on the CPU.
+
+        Raises:
+            DataError: an observation or an action does not fit, or their numbers do not fit together.
+        """
+        count, steps = len(observations), len(actions)
+        masks = [None] * count if action_masks is None else action_masks
+        if count != steps + 1 or len(masks) != count or not steps:
+            raise DataError(
+                f"{count} observations, {steps} actions, {len(masks)} masks: expected n >= 1 actions, and n + 1 of the "
+                "others, the last of which are what the last action led to."
+            )
+        (stack,), seen = self.observer.stacks(1), list[dict[str, np.ndarray]]()
+        for number, (obs, mask) in enumerate(zip(observations, masks, strict=True)):
+            row = self.observer(self.observer.counted(obs)[1], stack, number == 0, mask, number == steps)
+            seen.append({key: x.copy() for key, x in row.items()})  # a stack reuses its memory
+        room: Any = create_empty_array(self.action_space, steps)
+        taken = self.flat_actions(concatenate(self.action_space, list(actions), room), steps)
+        earned = np.zeros(steps, np.float32) if rewards is None else np.asarray(rewards, np.float32)
+        if self.config.env.clip_reward in CLIPS:
+            earned = np.array([CLIPS[self.config.env.clip_reward](x) for x in earned.tolist()], np.float32)
+        together = {key: np.stack([one[key] for one in seen]) for key in seen[0]}
+        columns = episode_rows(together, taken, earned, terminal=terminal)
+        tensors = {name: torch.from_numpy(values)[None] for name, values in columns.items()}
+        return Batch.of_columns(tensors, torch.zeros(1, dtype=torch.int64))
+
     def observe(self, rows: Batch, *, seed: int | None = None) -> ModelState:
         """Return the world model's state after rows ``[B, T]``, such as ``agent.episode(0).rows(0, 20)``.
 
-        They are the beginnings of episodes; a later part is observed as if nothing had been before. ``seed``: of the
-        latents, which are drawn; None follows from the run's seed.
+        They are the beginnings of episodes, also of your own (:meth:`rows`); a later part is observed as if nothing had
+        been before. ``seed``: of the latents, which are drawn; None follows from the run's seed.
 
         Raises:
             ConfigError: the algorithm has no world model.
@@ -220,13 +354,13 @@ class Agent:
         return ModelState(array(latent.deter[:, -1]), array(latent.stoch[:, -1]))
 
     def imagine(
-        self, state: ModelState, steps: int | None = None, *,
+        self, state: ModelState | AgentState, steps: int | None = None, *,
         actions: Any = None, mode: Actions = "mode", seed: int | None = None,
     ) -> Imagined:  # fmt: skip
         """Imagine on from a state of the world model, which may have been edited (:meth:`ModelState.replace`).
 
         Args:
-            state: B states, from :meth:`observe` or :meth:`Imagined.state`.
+            state: B states, from :meth:`observe` or :meth:`Imagined.state`, or as :meth:`act` returned it.
             steps: T, imagined steps: decisions of the policy. None: as many as there are ``actions``, or 15.
             actions: to be taken, ``[T, A]`` or ``[B, T, A]`` as rows hold them (:meth:`flat_actions`). None: the policy
                 acts.
@@ -237,7 +371,7 @@ class Agent:
             ConfigError: the algorithm has no world model, or there is no such ``mode``.
             DataError: the actions have another shape.
         """
-        mind, chosen = Mind(self), mode_of(mode)
+        mind, chosen, state = Mind(self), mode_of(mode), model_state(state)
         given = None if actions is None else given_actions(self, actions, len(state.deter))  # [B, T, A]
         if steps is None:
             steps = STEPS if given is None else given.shape[1]
@@ -258,7 +392,7 @@ class Agent:
             agent=self,
         )
 
-    def probe(self, state: ModelState, given: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
+    def probe(self, state: ModelState | AgentState, given: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
         """Return what probes (``algo.probe`` of DreamerV2 and V3) read from states, by key, ``[B, ...]``.
 
         Vectors are in their own units ``[B, *shape]``; of categorical ones the class probabilities ``[B, n, C]``.
@@ -268,14 +402,14 @@ class Agent:
         Raises:
             ConfigError: the algorithm has no probes.
         """
-        probe, feature = probe_of(self), latent_of(describing(self).world, state).feature
+        probe, feature = probe_of(self), latent_of(describing(self).world, model_state(state)).feature
         with torch.no_grad():
             obs = observed(self, given or {}, len(feature))
             keys = [key for key, needed in probe.given.items() if needed.keys() <= obs.keys()]
             return {key: array(said.value()) for key, said in probe(feature, obs, keys).items()}
 
     def steer(
-        self, state: ModelState, probe: Mapping[str, Any], given: Mapping[str, Any] | None = None, *,
+        self, state: ModelState | AgentState, probe: Mapping[str, Any], given: Mapping[str, Any] | None = None, *,
         steps: int = 200, lr: float = 0.01,
     ) -> ModelState:  # fmt: skip
         """Return states that the probes read otherwise, to imagine on from: h is moved by gradient steps of Adam.
@@ -283,7 +417,7 @@ class Agent:
         The latents z stay. Whether the world model takes such a state as the probe does is what dreaming on shows.
 
         Args:
-            state: B states.
+            state: B states, as :meth:`imagine` takes them.
             probe: what probes shall predict, by key, ``[B, *shape]`` or ``[*shape]``: classes as numbers.
             given: see :meth:`probe`; what these probes are given.
             steps: gradient steps on -ln p of ``probe``.
@@ -293,7 +427,8 @@ class Agent:
             ConfigError: the algorithm has no probes.
             DataError: there is no such probe.
         """
-        heads, latent = probe_of(self), latent_of(describing(self).world, state)
+        heads, state = probe_of(self), model_state(state)
+        latent = latent_of(describing(self).world, state)
         if unknown := probe.keys() - heads.parts.keys():
             raise DataError(f"there is no probe of {', '.join(unknown)}: expected some of {', '.join(heads.parts)}.")
         obs = observed(self, {**(given or {}), **probe}, len(state.deter))
@@ -372,11 +507,18 @@ def check_word(name: str, value: str, known: Collection[str]) -> None:
         raise ConfigError(f"{name} = {brief(value)}: expected {words}.{did_you_mean(str(value), known)}")
 
 
-def as_step(rows: Sequence[FlatObs], first: np.ndarray, reward: Any) -> Step:
-    """Return the flat observations of N environments, which have begun episodes where ``first``, as rows."""
-    obs = {key: torch.from_numpy(np.stack([row[key] for row in rows])) for key in rows[0]}
-    reward = torch.as_tensor(reward, dtype=torch.float32).expand(len(rows))
-    none = torch.zeros(len(rows), dtype=torch.bool)
+def unread(algo: Any, spec: ObsSpec) -> list[str]:
+    """Return the observations that a policy with the settings ``algo`` does not read, but at most its decoder."""
+    encoder = getattr(algo, "encoder", None)
+    keys = encoder.keys if isinstance(encoder, CoderConfig | DenseCoderConfig) else ".*"
+    return [key for key, part in spec.items() if part.kind != "mask" and not re.fullmatch(keys, key)]
+
+
+def as_step(flat: FlatObs, first: np.ndarray, reward: Any) -> Step:
+    """Return a copy of flat observations ``[N, ...]``, which begin episodes where ``first``, as rows."""
+    obs = {key: torch.from_numpy(np.array(x, order="C")) for key, x in flat.items()}
+    reward = torch.as_tensor(reward, dtype=torch.float32).expand(len(first))
+    none = torch.zeros(len(first), dtype=torch.bool)
     return Step(obs=obs, reward=reward, is_first=torch.from_numpy(first), is_last=none, is_terminal=none)
 
 

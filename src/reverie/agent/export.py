@@ -20,24 +20,24 @@ from torch import Tensor
 
 from reverie.agent.agent import Actions, Agent, as_step, check_word, mode_of
 from reverie.agent.loading import load
-from reverie.agent.traced import Draws, PolicyFunction
+from reverie.agent.traced import CLOSE, Draws, PolicyFunction
 from reverie.core.accelerate import only
 from reverie.core.bounds import AtLeast
 from reverie.core.discover import version
-from reverie.core.errors import EnvError, RunError
+from reverie.core.errors import ConfigError, EnvError, RunError
 from reverie.core.files import write_json
+from reverie.core.protocols import Memoryless, Policy
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart
-from reverie.core.types import Step
+from reverie.core.types import Mode, Step, Told, Values
 from reverie.experiment.build import make_eval_env
 from reverie.log.artifacts import missing
+from reverie.nn.preprocess import told
 
 Format = Literal["onnx", "torch"]
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
-CLOSE = 1e-5
-"""Largest difference from the agent: of the state, and of actions scaled to [-1, 1], in float32."""
 TIES = 0.005
-"""Share of steps that may differ: where rounding decides between two classes."""
+"""Share of steps that may differ: where rounding decides between two classes that are not quite as good."""
 EPISODE = 50
 """Steps of an episode where observations are made up."""
 SEMANTICS = (
@@ -58,7 +58,8 @@ class Exported:
     steps: int
     """Steps that were compared."""
     differing: int
-    """Steps in which it did something else, as rounding decided between two classes."""
+    """Steps in which it did something else, as rounding decided between two classes. Of classes whose logit or value is
+    the best, to 1e-5, either is right."""
     error: float
     """Largest difference in the other steps: of the state, and of actions scaled to [-1, 1]."""
     seconds: float
@@ -69,7 +70,7 @@ class Exported:
 
 def export(
     agent: Agent | Path | str, out: Path | str | None = None, *,
-    format: Format = "onnx", actions: Actions = "mode", batch: int = 1, steps: int = 1000, **loading: Any,
+    format: Format = "onnx", actions: Actions = "mode", batch: int | None = None, steps: int = 1000, **loading: Any,
 ) -> Exported:  # fmt: skip
     """Write the policy of an agent as a file that runs without this library, and compare it with the agent.
 
@@ -81,7 +82,7 @@ def export(
         out: the file. None: ``policy.onnx`` or ``policy.pt2`` in the run folder.
         format: ``onnx`` for ONNX Runtime and others, ``torch`` for ``torch.export.load``.
         actions: "mode" for the most likely actions, "sample" for drawn ones, whose noise is an input.
-        batch: N, the number of observations of a call.
+        batch: N, the number of observations of a call. None: any number if the policy has no memory, else 1.
         steps: steps of episodes in which the file is compared with the agent: in its environment or, if that cannot be
             made, on random observations.
         loading: ``env``, ``checkpoint`` and others of :func:`reverie.load`, if a run is given.
@@ -91,7 +92,7 @@ def export(
         RunError: there is no such run, or the file does not do what the agent does. Then nothing is written.
     """
     check_word("format", format, SUFFIXES)
-    AtLeast(1).check("batch", batch)
+    AtLeast(1).check("batch", 1 if batch is None else batch)
     AtLeast(1).check("steps", steps)
     mode_of(actions)
     for package in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
@@ -103,9 +104,7 @@ def export(
     part = file.with_name(f".{file.stem}.{os.getpid()}.part{SUFFIXES[format]}")
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with _quiet(), torch.no_grad(), only():
-            function = _written(plain, actions, batch, part, format)
-        done = compared(plain, function, opened(part, format), actions, batch, steps)
+        function, done = _made(plain, actions, batch, part, format, steps)
         found = Exported(file, file.with_suffix(".json"), **done)
         if found.differing > TIES * steps:
             raise RunError(
@@ -129,19 +128,33 @@ def on_cpu(agent: Agent) -> Agent:
     return plain
 
 
-def _written(agent: Agent, actions: Actions, batch: int, part: Path, format: Format) -> PolicyFunction:
+def _made(
+    agent: Agent, actions: Actions, batch: int | None, part: Path, format: Format, steps: int
+) -> tuple[PolicyFunction, dict[str, Any]]:
+    """Write the policy to ``part`` and compare it; for any number of rows if ``batch`` is None and that is possible."""
+    policy, mode = agent.algo.policy, mode_of(actions)
+    if batch is None and isinstance(policy, Memoryless) and policy.memoryless(mode):
+        with contextlib.suppress(Exception):  # not every function can be exported so, and not every file then runs so
+            function = saved(agent, mode, None, part, format)
+            return function, compared(agent, function, opened(part, format), actions, steps)
+    function = saved(agent, mode, batch or 1, part, format)
+    return function, compared(agent, function, opened(part, format), actions, steps)
+
+
+def saved(agent: Agent, mode: Mode, batch: int | None, part: Path, format: Format) -> PolicyFunction:
     """Trace the policy and write it to ``part``."""
-    function = PolicyFunction(agent, mode_of(actions), batch)
-    program = function.graph()
-    if format == "torch":
-        torch.export.save(program, part)
-        return function
-    names = [[port.name for port in ports] for ports in (function.read, function.outputs)]
-    made = torch.onnx.export(
-        program, dynamo=True, verbose=False, external_data=False, input_names=names[0], output_names=names[1]
-    )
-    assert made is not None
-    made.save(part)
+    with _quiet(), torch.no_grad(), only():
+        function = PolicyFunction(agent, mode, batch)
+        program = function.graph()
+        if format == "torch":
+            torch.export.save(program, part)
+            return function
+        names = [[port.name for port in ports] for ports in (function.read, function.outputs)]
+        made = torch.onnx.export(
+            program, dynamo=True, verbose=False, external_data=False, input_names=names[0], output_names=names[1]
+        )
+        assert made is not None
+        made.save(part)
     return function
 
 
@@ -201,7 +214,8 @@ def rows(agent: Agent, batch: int, seed: int) -> Generator[Step, Tensor, None]:
     legal = np.ones(agent.action_spec.width, bool)
     for number in itertools.count():
         first = np.full(batch, number % EPISODE == 0)
-        yield as_step([agent.observer(space.sample(), stack, first[0], legal) for stack in stacks], first, 0.0)
+        drawn = [agent.observer(space.sample(), stack, first[0], legal) for stack in stacks]
+        yield as_step({key: np.stack([one[key] for one in drawn]) for key in drawn[0]}, first, 0.0)
 
 
 def newest(x: Tensor, part: ObsPart, stacked: bool) -> Tensor:
@@ -211,17 +225,22 @@ def newest(x: Tensor, part: ObsPart, stacked: bool) -> Tensor:
     return x[..., -part.shape[-1] :] if part.kind == "image" else x[:, -1]
 
 
-def compared(
-    agent: Agent, function: PolicyFunction, call: Call, actions: Actions, batch: int, steps: int
-) -> dict[str, Any]:
-    """Return in how many steps the file differs from the agent, by how much, and the times of both."""
+def compared(agent: Agent, function: PolicyFunction, call: Call, actions: Actions, steps: int) -> dict[str, Any]:
+    """Return in how many steps the file differs from the agent, by how much, and the times of both.
+
+    Nothing is compared of the last rows of episodes, where nobody acts. A file for any number of rows is called with
+    several now and then.
+    """
+    batch = function.rows
     seed, took, differing, error = derived_seeds(agent.config.seed)["test"], list[float](), 0, 0.0
     policy, mode, none = agent.algo.policy, mode_of(actions), torch.zeros(batch, dtype=torch.bool)
     single, stacked = agent.observer.single, agent.config.env.frame_stack > 1
     with reproducible(seed), contextlib.closing(rows(agent, batch, seed)) as shown:
         step, state = next(shown), agent.initial_state(batch)
         values = {port.name: port.example for port in function.inputs}
-        for _ in range(steps):
+        done = 0
+        while done < steps:
+            acts, before = ~step.is_last, state  # [N]
             step = replace(step, is_last=none, is_terminal=none)  # which no agent is told
             values |= {f"obs/{key}": newest(x, single[key], stacked) for key, x in step.obs.items()}
             values |= {"is_first": step.is_first, "reward": step.reward}
@@ -229,17 +248,22 @@ def compared(
                 flat, state = policy.act(step, state, mode)
             values |= function.noise_inputs(draws.drawn)
             start = time.perf_counter()
-            found = call([values[port.name] for port in function.read])
+            copies = 3 if function.any_rows and done % 10 == 1 else 1
+            given = [values[port.name] for port in function.read]
+            found = [x[-batch:] for x in call([torch.cat([x] * copies) for x in given])] if copies > 1 else call(given)
             took.append(time.perf_counter() - start)
             values |= dict(zip(function.kept, found[len(function.actions) :], strict=True))
-            known = function.known(state)
-            gaps = ((values[name].double() - x.double()).abs() for name, x in known.items() if x.numel())
-            taken = [agent.codec(row) for row in flat.numpy()]
-            off = max([*function.off(found, taken), *(float(gap.max()) for gap in gaps)])
-            if off > CLOSE:
-                differing, values = differing + 1, values | known
-            else:
-                error = max(error, off)
+            if acts.any():
+                done, known, taken = done + 1, function.known(state), agent.codec(flat.numpy())
+                wrong = float(function.off(found, taken)[acts.numpy()].max())
+                gaps = ((values[name].double() - x.double()).abs() for name, x in known.items() if x.numel())
+                off = max(wrong, *(float((gap[acts] if len(gap.shape) else gap).max()) for gap in gaps), 0.0)
+                if off > CLOSE:
+                    chosen = _told(policy, step, before, draws, mode) if wrong > CLOSE else None
+                    right = chosen is not None and function.off(found, taken, chosen)[acts.numpy()].max() <= CLOSE
+                    differing, values = differing + (not right), values | known
+                else:
+                    error = max(error, off)
             step = shown.send(flat)
         alone = list[float]()
         for _ in range(min(steps, 200)):
@@ -250,13 +274,22 @@ def compared(
     return {"steps": steps, "differing": differing, "error": error, **times}
 
 
+def _told(policy: Policy[Any], step: Step, state: Any, draws: Draws, mode: Mode) -> Told | None:
+    """Return what the policy chose by, having drawn ``draws``; None if it cannot tell, or has drawn the action."""
+    with contextlib.suppress(ConfigError), Draws([one.values for one in draws.drawn]):
+        found = told(policy, step, state)
+        return found if mode == "eval" or isinstance(found.choice, Values) else None
+    return None
+
+
 def described(
     agent: Agent, function: PolicyFunction, format: Format, actions: Actions, found: Exported
 ) -> dict[str, Any]:
     """Return the content of policy.json."""
-    about = {"file": found.file.name, "format": format, "algorithm": agent.config.algo.algorithm}
+    about: dict[str, Any] = {"file": found.file.name, "format": format, "algorithm": agent.config.algo.algorithm}
     about |= {"env": agent.config.env.id, "run": agent.run.name, "checkpoint": agent.checkpoint.name}
     about |= {"reverie": version(), "torch": str(torch.__version__), "actions": actions, "use": SEMANTICS}
+    about |= {"batch": "any" if function.any_rows else function.rows}
     compared = {
         "steps": found.steps,
         "differing": found.differing,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -28,8 +28,12 @@ class Observer:
     beside it if they see that too.
     """
 
-    def __init__(self, flat: FlatEnv, config: EnvConfig) -> None:
-        """``flat``: an environment made as for training. Its spaces and wrappers are read; it is not stepped."""
+    def __init__(self, flat: FlatEnv, config: EnvConfig, unread: Collection[str] = ()) -> None:
+        """``flat``: an environment made as for training. Its spaces and wrappers are read; it is not stepped.
+
+        ``unread``: keys of observations that may be missing, and are zeros then.
+        """
+        self._unread = unread
         self._depth = config.frame_stack
         self._masks = flat.env if isinstance(flat.env, ActionMask) else None
         self.space: spaces.Space[Any]
@@ -62,25 +66,34 @@ class Observer:
         """Return what ``env`` told of legal actions beside its latest observation; None if nothing."""
         return None if self._masks is None else told(env, self._masks.source, info)
 
-    def readable(self, obs: Any, mask: Any = None, last: bool = False) -> Any:
-        """Return what learners' environments show for ``obs``; ``mask`` is told beside it, ``last`` if it is an end."""
+    def readable(self, obs: Any, mask: Any = None, last: bool = False, count: int | None = None) -> Any:
+        """Return what learners' environments show for ``obs``; ``mask`` is told beside it, ``last`` if it is an end.
+
+        ``count``: they are so many, with a mask for each.
+        """
         for wrapper in self._wrappers:
             obs = wrapper.observation(obs)
         if self._masks is None:
             return obs
-        if mask is None and self._masks.source != "observation" and not last:
+        told = mask is not None and (count is None or not any(one is None for one in mask))
+        if not told and self._masks.source != "observation" and not last:
             where = "its info" if self._masks.source == "info" else "action_masks()"
             raise DataError(
                 f"this agent chooses among legal actions: pass action_mask, as the environment tells it in {where}."
             )
-        return self._masks.observation(obs, mask, last)
+        if count is not None and mask is not None and len(mask) != count:
+            raise DataError(f"action_mask has {len(mask)} masks, and there are {count} observations: expected as many.")
+        return self._masks.observation(obs, mask, last, count)
 
     def stacks(self, count: int) -> tuple[FrameStack | None, ...]:
         """Return one frame stack for each of ``count`` environments, or None for each if the agent has no stacks."""
         return tuple(FrameStack(self._options.spec, self._depth) if self._depth > 1 else None for _ in range(count))
 
-    def split(self, obs: Any) -> tuple[bool, list[Any]]:
-        """Return whether ``obs`` is a single observation, and the list of observations in it."""
+    def counted(self, obs: Any) -> tuple[int | None, Any]:
+        """Return how many observations ``obs`` holds, None for a single one, and ``obs`` with arrays for tensors.
+
+        DataError if it is all that ``reset`` or ``step`` returned, or lacks the rendered frame.
+        """
         if isinstance(obs, tuple | list):
             _refuse_others(self.space, obs)
         if self._drawn and not (isinstance(obs, Mapping) and set(obs) == set(self.space)):  # type: ignore[call-overload]  # a Dict
@@ -91,24 +104,55 @@ class Observer:
         if self._drawn and self._lists:
             obs = {**obs, "image": latest(obs["image"])}
         obs = _detached(obs)
-        count = _count(self.space, obs)
-        return count is None, [obs] if count is None else list(iterate(batch_space(self.space, count), obs))
+        return _count(self.space, obs), obs
 
     def __call__(
         self, obs: Any, stack: FrameStack | None, first: bool, mask: Any = None, last: bool = False
     ) -> FlatObs:
         """Convert one observation to flat arrays; ``mask`` and ``last`` as in :meth:`readable`."""
+        flat = self._flat(obs, mask, last)
+        return flat if stack is None else stack(flat, first)
+
+    def batch(
+        self, obs: Any, count: int, stacks: Sequence[FrameStack | None], first: np.ndarray, masks: Any = None
+    ) -> FlatObs:
+        """Convert ``count`` observations to flat arrays ``[N, ...]``: see :meth:`counted`, which has looked at them.
+
+        ``stacks``: that of each, called one after the other; ``first`` ``[N]``: which begin an episode; ``masks``: one
+        for each.
+        """
+        if self._wrappers:  # they convert one observation at a time
+            rows = iterate(batch_space(self.space, count), obs)
+            told = [None] * count if masks is None else masks
+            flat = _stacked([self._flat(row, mask) for row, mask in zip(rows, told, strict=True)])
+        else:
+            flat = self._flat(obs, masks, count=count)
+        if stacks[0] is None:
+            return flat
+        each = ({key: values[number] for key, values in flat.items()} for number in range(count))
+        called = zip(stacks, each, first, strict=True)
+        return _stacked([{k: x.copy() for k, x in stack(row, now).items()} for stack, row, now in called if stack])
+
+    def _flat(self, obs: Any, mask: Any, last: bool = False, count: int | None = None) -> FlatObs:
+        """Convert one observation, or ``count`` of them, to flat arrays before frames are stacked."""
         flat: FlatObs = {}
+        lead = () if count is None else (count,)
         if self._codec is not None:
-            flat = self._codec(self.readable(obs["observation"] if self._drawn else obs, mask, last))
+            shown = self.readable(obs["observation"] if self._drawn else obs, mask, last, count)
+            missing = self._codec.missing(shown)
+            if needed := [key for key in missing if key not in self._unread]:
+                read = ", ".join(repr(key) for key in self._codec.spec if key not in self._unread)
+                raise DataError(f"observation '{needed[0]}' is missing: this agent reads {read}.")
+            flat = self._codec(shown, missing) if count is None else self._codec.batch(shown, missing)
+            for key in missing:
+                flat[key] = np.zeros((*lead, *self._codec.spec[key].shape), self._codec.spec[key].dtype)
         if self._drawn:
-            flat["image"] = rgb(np.asarray(obs["image"]))
+            images = obs["image"]
+            flat["image"] = rgb(np.asarray(images)) if count is None else np.stack([rgb(np.asarray(x)) for x in images])
         flat = self._options(flat)
-        if stack is not None:
-            flat = stack(flat, first)
-        for key, part in self.spec.items():
-            if flat[key].shape != part.shape:
-                raise DataError(f"observation '{key}' has shape {flat[key].shape}: expected {part.shape}.")
+        for key, part in self.single.items():
+            if flat[key].shape != (*lead, *part.shape):
+                raise DataError(f"observation '{key}' has shape {flat[key].shape}: expected {(*lead, *part.shape)}.")
         return flat
 
     def origin(self, key: str) -> dict[str, Any]:
@@ -128,6 +172,11 @@ def _refuse_others(space: spaces.Space[Any], obs: Sequence[Any]) -> None:
         f"obs has {len(obs)} values, the last of them a dictionary, as reset() or step() of an environment returns "
         "them: pass the first value alone, which is the observation."
     )
+
+
+def _stacked(rows: Sequence[FlatObs]) -> FlatObs:
+    """Return flat observations as arrays ``[N, ...]``."""
+    return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
 
 
 def _detached(obs: Any) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
@@ -15,14 +17,18 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_flatten_with_path, tree_leaves, tree_unflatten
 
 from reverie.core.protocols import Policy
-from reverie.core.spaces import TINY, classes_of, column, follow, leaves_of
+from reverie.core.spaces import TINY, ActionCodec, classes_of, column, follow, leaves_of
 from reverie.core.specs import MASK, ObsPart
-from reverie.core.types import Mode, Step
+from reverie.core.types import Mode, Step, Told, Values
+from reverie.nn.functional import ILLEGAL
 from reverie.nn.preprocess import Preprocessor
 
 if TYPE_CHECKING:
     from reverie.agent.agent import Agent
     from reverie.algos.base import Algorithm
+
+CLOSE = 1e-5
+"""Largest difference from the agent: of the state, and of actions scaled to [-1, 1], in float32."""
 
 # ---------------------------------------------------------------- what is random
 
@@ -115,9 +121,13 @@ class Port:
 class PolicyFunction(nn.Module):
     """A policy as a function of tensors alone: those of ``read``, in this order, to those of ``outputs``."""
 
-    def __init__(self, agent: Agent, mode: Mode, rows: int) -> None:
-        """``agent`` is on the CPU, in float32; ``rows`` is N, the environments that act together."""
+    def __init__(self, agent: Agent, mode: Mode, rows: int | None) -> None:
+        """``agent`` is on the CPU, in float32; ``rows`` is N, the environments that act together, None: any number."""
         super().__init__()
+        self.any_rows: bool = rows is None
+        rows = 2 if rows is None else rows  # a graph of one row would be for one alone
+        self.rows: int = rows
+        self.space: spaces.Space[Any] = agent.action_space
         self.learner: Algorithm = agent.algo.requires_grad_(False)
         self.mode = mode
         self.policy: Policy[Any] = agent.algo.policy
@@ -174,17 +184,28 @@ class PolicyFunction(nn.Module):
                 found[port.name] = left.pop(0).values
         return found
 
-    def off(self, found: Sequence[Tensor], taken: Sequence[Any]) -> list[float]:
-        """Return by how much each part of the actions ``found`` differs from those ``taken``, scaled to [-1, 1]."""
-        out = []
+    def off(self, found: Sequence[Tensor], taken: Any, told: Told | None = None) -> np.ndarray:
+        """Return by how much actions ``found`` differ at most from those ``taken``, scaled to [-1, 1], ``[N]``.
+
+        Classes that are as good as the best by what is ``told``, the ``taken`` ones among them, do not differ.
+        """
+        said = {} if told is None else said_of_actions(told.choice, self.space)
+        out = np.zeros(self.rows)
         for (path, leaf), one in zip(self.leaves, found, strict=False):
-            other = np.stack([np.asarray(follow(action, path), np.float64) for action in taken])
             half = bounds(leaf)[2] if isinstance(leaf, spaces.Box) and leaf.dtype.kind == "f" else 1.0
-            out.append(float((np.abs(one.double().numpy() - other) / np.maximum(half, TINY)).max()))
+            gap = np.abs(one.double().numpy() - follow(taken, path)) / np.maximum(half, TINY)  # [N, *shape]
+            probs, values = (said.get(column(name, path)) for name in ("probabilities", "values"))
+            score = values if probs is None else probs.log()
+            if score is not None:
+                index = (one - torch.from_numpy(np.asarray(classes_of(leaf)[1]))).unsqueeze(-1)
+                best = score.amax(-1)
+                worse = best - score.gather(-1, index).squeeze(-1)
+                gap = np.where(worse <= CLOSE * best.abs().clamp(min=1), 0.0, gap)
+            out = np.maximum(out, gap.reshape(self.rows, -1).max(-1, initial=0.0))
         return out
 
     def _act(self, values: dict[str, Tensor]) -> tuple[Tensor, Any]:
-        no = torch.zeros(len(values["is_first"]), dtype=torch.bool)
+        no = torch.zeros_like(values["is_first"])
         obs = {name.removeprefix("obs/"): x for name, x in values.items() if name.startswith("obs/")}
         step = Step(obs=obs, reward=values["reward"], is_first=values["is_first"], is_last=no, is_terminal=no)
         carried = iter(self.carried)
@@ -199,17 +220,20 @@ class PolicyFunction(nn.Module):
         if not isinstance(leaf, spaces.Box):
             counts, start = classes_of(leaf)
             choices = torch.split(part, counts.reshape(-1).tolist(), -1)
-            chosen = torch.stack([choice.argmax(-1) for choice in choices], -1).reshape(len(flat), *counts.shape)
+            chosen = torch.stack([choice.argmax(-1) for choice in choices], -1).reshape(flat.shape[0], *counts.shape)
             return chosen + torch.from_numpy(np.asarray(start))
         low, high, half, middle = (torch.from_numpy(np.asarray(x, np.float32)) for x in bounds(leaf))
-        scaled = part.clamp(-1, 1).reshape(len(flat), *leaf.shape) * half + middle
+        scaled = part.clamp(-1, 1).reshape(flat.shape[0], *leaf.shape) * half + middle
         whole = leaf.dtype.kind != "f"
         inside = torch.minimum(torch.maximum(scaled.round() if whole else scaled, low), high)
         return inside.long() if whole else inside
 
     def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors of :attr:`outputs` for those of :attr:`read`."""
-        values = {port.name: port.example for port in self.inputs} | dict(zip(self.used, given, strict=True))
+        values = {port.name: port.example for port in self.inputs}
+        if self.any_rows:
+            values = {name: x[:1].expand(given[0].shape[0], *x.shape[1:]) for name, x in values.items() if x.ndim}
+        values |= dict(zip(self.used, given, strict=True))
         with Draws([values[port.name] for port in self.noise]):
             action, state = self._act(values)
         leaves = (x for x in tree_leaves(state) if x is not None)
@@ -218,10 +242,17 @@ class PolicyFunction(nn.Module):
 
     def graph(self) -> torch.export.ExportedProgram:
         """Return the function as a graph, after reducing it to the inputs, the state and the weights that matter."""
-        while True:
-            program = torch.export.export(self, tuple(port.example for port in self.read), strict=False)
-            if not self._reduce(program):
-                return program
+        reduced = True
+        while reduced:
+            given = tuple(port.example.clone() for port in self.read)  # the examples are constants of the graph
+            axes = (tuple({0: torch.export.Dim("batch")} for _ in given),) if self.any_rows else None
+            program = torch.export.export(self, given, dynamic_shapes=axes, strict=False)
+            reduced = self._reduce(program)
+        if self.any_rows:
+            self.rows = 1
+            every = self.inputs, self.noise, self.actions
+            self.inputs, self.noise, self.actions = ([_one_row(port) for port in ports] for ports in every)
+        return program
 
     def _reduce(self, program: torch.export.ExportedProgram) -> bool:
         """Keep what actions depend on, now or later; return whether something else was there."""
@@ -233,7 +264,7 @@ class PolicyFunction(nn.Module):
         waiting = ends[: len(self.leaves)]
         while waiting:
             node = waiting.pop()
-            if node is not None and node not in seen:
+            if node is not None and node not in seen and node.target is not torch.ops.aten.sym_size.int:
                 seen.add(node)
                 waiting += [*node.all_input_nodes, after.get(given.get(node.name, ""))]
         live = {name for node, name in given.items() if nodes[node] in seen}
@@ -270,6 +301,10 @@ def _noise(number: int, drawn: Noise) -> Port:
     return Port(f"noise/{number}", "noise", torch.zeros(drawn.values.shape, dtype=drawn.values.dtype), about)
 
 
+def _one_row(port: Port) -> Port:
+    return replace(port, example=port.example[:1] if port.example.ndim else port.example)
+
+
 def _leaves(state: Any, root: str) -> list[tuple[str, Tensor]]:
     """Return the tensors of a state by name."""
     found = [(path, x) for path, x in tree_flatten_with_path(state)[0] if x is not None]
@@ -288,6 +323,37 @@ def _range(leaf: Any) -> dict[str, Any]:
         return {"space": str(leaf), "low": leaf.low.tolist(), "high": leaf.high.tolist()}
     counts, start = classes_of(leaf)
     return {"space": str(leaf), "low": start.tolist(), "high": (start + counts - 1).tolist()}
+
+
+def said_of_actions(choice: Any, space: spaces.Space[Any]) -> dict[str, Tensor]:
+    """Return what ``choice``, of ``core/types.py: Told``, says of actions of ``space``: see ``Agent.distribution``.
+
+    ``[N, ...]`` each.
+    """
+    name, blank = "probabilities", 0.0
+    if isinstance(choice, Values):
+        name, blank = "values", -math.inf
+        flat = choice.each.masked_fill(choice.each <= ILLEGAL, -math.inf)
+        std = torch.zeros_like(flat)
+    elif isinstance(choice, Tensor):
+        flat, std = choice, torch.zeros_like(choice)
+    else:
+        flat, std = choice.summary()
+    flat, std = (x.float().reshape(-1, x.shape[-1]) for x in (flat, std))  # [N, A]
+    cuts, found = ActionCodec(space).spec.slices(), {}
+    for path, leaf in leaves_of(space):
+        cut = cuts["/".join(map(str, path)) or "action"]
+        if isinstance(leaf, spaces.Box):
+            half, middle = (torch.from_numpy(x).to(flat).reshape(-1) for x in bounds(leaf)[2:])
+            found[column("mean", path)] = (flat[:, cut] * half + middle).reshape(-1, *leaf.shape)
+            found[column("std", path)] = (std[:, cut] * half).reshape(-1, *leaf.shape)
+            continue
+        counts = classes_of(leaf)[0]
+        parts = torch.split(flat[:, cut], counts.reshape(-1).tolist(), -1)
+        most = int(counts.max())
+        padded = [F.pad(part, (0, most - part.shape[-1]), value=blank) for part in parts]
+        found[column(name, path)] = torch.stack(padded, 1).reshape(-1, *counts.shape, most)
+    return found
 
 
 def bounds(leaf: Any) -> list[np.ndarray]:

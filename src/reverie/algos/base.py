@@ -21,7 +21,7 @@ from reverie.core.errors import ConfigError, plural, unwritten
 from reverie.core.learners import averaged, is_distributed
 from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
 from reverie.core.specs import ActionSpec, Column, ObsSpec
-from reverie.core.types import Batch, Metrics, State, Update, Window
+from reverie.core.types import Batch, Metrics, State, Told, Update, Values, Window
 from reverie.nn.actor_critic import NetworkConfig, kind_of
 from reverie.nn.memory import MEMORY, Memory
 from reverie.nn.normalise import Normalise, Running
@@ -30,6 +30,7 @@ from reverie.nn.preprocess import Preprocessor
 from reverie.nn.remember import Memories, RememberingPolicy
 from reverie.nn.rewards import RewardScale
 from reverie.nn.target import Target
+from reverie.objectives.categorical import best_value
 from reverie.objectives.estimators import TD0, ValueEstimator
 from reverie.objectives.td import Losses, after, td_targets
 
@@ -396,6 +397,14 @@ class Algorithm(nn.Module):
         for module in self._two_moded or ():
             vars(module)["training"] = training  # module.train() would take 1 us for each module below it too
 
+    def state_value(self, told: Told) -> Tensor:
+        """Return what the critic expects of rows ``[N]``, given what the policy chooses their actions by.
+
+        Raises:
+            ConfigError: the algorithm learns no values.
+        """
+        raise ConfigError(f"{type(self).__name__} learns no values of states.")
+
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step on a batch on the learner's device, with the same operations for every batch.
 
@@ -527,6 +536,16 @@ class ModelFree(Algorithm):
         self.extra_spec = {MEMORY: Column(shape=(memories.width,), dtype="float32")}
         return RememberingPolicy(policy, memories, self.device)
 
+    def state_value(self, told: Told) -> Tensor:
+        """See :class:`Algorithm`: the highest value of an action, or min_i Q_i(s, a) of the policy's likeliest."""
+        choice = told.choice
+        if isinstance(choice, Values):
+            return best_value(choice.each, choice.each, choice.classes)
+        if not isinstance(self.objective, TDObjective):
+            return super().state_value(told)
+        values = self.objective.values(told.seen, choice if isinstance(choice, Tensor) else choice.mode())
+        return values if values.ndim == 1 else values.amin(0)
+
     @property
     def within_range(self) -> Clip:
         """The function that clips values to the returns that the rewards allow; None unless ``bound_values`` is set."""
@@ -591,6 +610,12 @@ class TDObjective(nn.Module):
     def next_value(self, *inputs: Any, **more: Any) -> Any:
         """Return the value of states for the targets, ``[...]``."""
         raise unwritten(self, "next_value")
+
+    def values(self, *inputs: Any) -> Tensor:
+        """Return the values ``[(K,) ...]`` of actions ``[..., A]`` in observations ``[..., *shape]``."""
+        critic: Any = self.critic
+        found: Tensor = critic(*inputs)
+        return found
 
     def update_targets(self) -> None:
         """Update the target networks: theta' <- tau theta + (1 - tau) theta'."""

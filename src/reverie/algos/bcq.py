@@ -142,7 +142,9 @@ class BestOfSeveral(Unaffected[Decided]):
         if mode == "eval" and not traced(state.steps):
             generator = torch.Generator().manual_seed(int(state.steps))
             state = Decided(state.steps + 1)
-        latent = torch.randn(len(step), self.samples, self.latent, generator=generator).clamp(-LATENT, LATENT)
+        latent = torch.randn(*step.is_first.shape, self.samples, self.latent, generator=generator).clamp(
+            -LATENT, LATENT
+        )
         obs = step.obs_on(self.device)
         return self.best(obs, latent.to(self.device, non_blocking=True)).cpu(), state
 

@@ -77,6 +77,11 @@ class DiscreteCRRObjective(CRRObjective):
         weight = self.cfg.min_q_weight
         return pressed(losses, choice_gap(values, batch, self.classes), weight) if weight else losses
 
+    def values(self, obs: Obs, action: Tensor) -> Tensor:
+        """Q_i of one-hot actions ``[..., A]``, ``[K, ...]``."""
+        values: Tensor = self.critic(obs)  # [K, ..., A]
+        return (values * action).sum(-1)
+
     @torch.no_grad()
     def advantage(self, obs: Obs, action: Tensor, policy: Any) -> Tensor:
         """A = Q(s, a) - sum_b pi(b | s) Q(s, b), ``[...]``, of actions ``[..., A]``: table 1, "mean"."""

@@ -14,11 +14,11 @@ from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.errors import ConfigError
 from reverie.core.learners import average
 from reverie.core.specs import ActionSpec, Column, ObsSpec
-from reverie.core.types import FLAGS, Batch, Stats, Update, Window
+from reverie.core.types import FLAGS, Batch, Stats, Told, Update, Window
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.memory import MEMORY
 from reverie.nn.optim import Optim, let_change
-from reverie.nn.policy_value import PolicyValue, PolicyValueConfig, RecurrentPolicy
+from reverie.nn.policy_value import Decision, PolicyValue, PolicyValueConfig, RecurrentPolicy
 from reverie.objectives.estimators import GAE, ValueEstimator
 from reverie.objectives.policy import standardised
 from reverie.objectives.td import Losses, mean_over
@@ -206,6 +206,10 @@ class OnPolicy(ModelFree, ABC):
     @abstractmethod
     def build_optim(self) -> Optim:
         """Return the optimiser of all parameters."""
+
+    def state_value(self, told: Told) -> Tensor:
+        """See :class:`~reverie.algos.base.Algorithm`: V(s)."""
+        return told.seen.value if isinstance(told.seen, Decision) else self.objective.network(told.seen).value
 
     def prepared(self, batch: Batch) -> Batch:
         """Return the batch: :meth:`estimated` has preprocessed whole rollouts."""

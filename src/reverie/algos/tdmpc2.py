@@ -25,7 +25,7 @@ from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.learners import gathered
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Mode, Stats, Step, Update, Window
+from reverie.core.types import Batch, Mode, Stats, Step, Told, Update, Window
 from reverie.nn.distributions import LOG_ROOT, LogTwoHot, TanhedNormal
 from reverie.nn.exploration import Inference
 from reverie.nn.heads import JointDistribution
@@ -396,6 +396,12 @@ class Planner:
             action = o.policy(z).action if mode != "eval" else o.gaussian(z)[0].tanh()
         return action.cpu(), Plan(mean, Latent(z, reward), action)
 
+    def tell(self, step: Step, state: Plan) -> Told:
+        """Return the policy that plans begin from and end with, not the plan."""
+        z: Tensor = self.learner.objective.encoder(step.obs_on(self.learner.device))  # [N, L]
+        latent = Latent(z, z.new_zeros(len(z), 1, 1))
+        return Told(latent, self.learner.actor(latent.feature))
+
     def override(self, state: Plan, action: Tensor) -> Plan:
         return state._replace(action=action.to(state.action.device, non_blocking=True))
 
@@ -556,12 +562,18 @@ class TDMPC2(ModelFree, Dreamer):
         """The policy that dreams follow."""
         return LatentActor(self.objective, self.slices)
 
+    def state_value(self, told: Told) -> Tensor:
+        return self.judged(told.seen)
+
+    def judged(self, latent: Latent) -> Tensor:
+        """See :class:`Dreamer`: the mean of all critics' values of the policy's likeliest action."""
+        z, o = latent.deter, self.objective
+        return o.number(o.critic(z, o.gaussian(z)[0].tanh())).mean().mean(0)
+
     @torch.no_grad()
     def described(self, latent: Latent) -> dict[str, Tensor]:
-        """See :class:`Dreamer`: the value is the mean of all critics' for the policy's likeliest action."""
-        z, o = latent.deter, self.objective
-        value = o.number(o.critic(z, o.gaussian(z)[0].tanh())).mean().mean(0)
-        return self.outcome(latent) | {f"{INSIDE}deter": z, f"{INSIDE}value": value}
+        """See :class:`Dreamer`."""
+        return self.outcome(latent) | {f"{INSIDE}deter": latent.deter, f"{INSIDE}value": self.judged(latent)}
 
     @torch.no_grad()
     def decoded(self, latent: Latent) -> dict[str, Tensor]:

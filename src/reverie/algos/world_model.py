@@ -19,7 +19,7 @@ from reverie.core.bounds import AtLeast, Regex, Weights, Within, weight_of
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, unwritten
 from reverie.core.specs import MASK, ActionSpec, Column, ObsPart, ObsSpec, observed
-from reverie.core.types import Batch, Metrics, Mode, Obs, Stats, Step, Window
+from reverie.core.types import Batch, Metrics, Mode, Obs, Stats, Step, Told, Window
 from reverie.nn.decoder import DenseDecoderConfig, Prediction
 from reverie.nn.encoder import ARRIVAL, DenseEncoderConfig, select
 from reverie.nn.heads import (
@@ -28,6 +28,7 @@ from reverie.nn.heads import (
     ConstantHead,
     DenseActorConfig,
     DenseHeadConfig,
+    JointDistribution,
     MaskHead,
     NumberHead,
     SupportHead,
@@ -227,13 +228,8 @@ class LatentPolicy:
         latent = self.learner.world.rssm.initial(num_envs, self.learner.world.dtype)
         return Context(latent, torch.zeros(num_envs, self.width, device=latent.deter.device))
 
-    @torch.no_grad()
-    def act(self, step: Step, state: Context, mode: Mode) -> tuple[Tensor, Context]:
-        """Return ``(action [N, A] on the CPU, state)``. ``eval`` takes the action's mode, but samples the latent too.
-
-        Samples of a normal distribution are clipped to [-1, 1] before they are stored, as environments and the world
-        model (``nn/rssm.py``) clip them too.
-        """
+    def decided(self, step: Step, state: Context, mode: Mode) -> tuple[Latent, JointDistribution]:
+        """Return the latent of the rows, ``[N, ...]``, and the distribution of actions in it."""
         device, world = state.action.device, self.learner.world
         reward, is_first, is_terminal = (
             x.to(device, non_blocking=True) for x in (step.reward, step.is_first, step.is_terminal)
@@ -242,7 +238,19 @@ class LatentPolicy:
         latent = world.rssm.observe_step(state.latent, embed, state.action, is_first)
         legal = step.obs.get(MASK)
         masks = () if legal is None else (legal.to(device, non_blocking=True),)  # [N, A]
-        policy = self.learner.acting(mode)(latent.feature, *masks)
+        return latent, self.learner.acting(mode)(latent.feature, *masks)
+
+    def tell(self, step: Step, state: Context) -> Told:
+        return Told(*self.decided(step, state, "eval"))
+
+    @torch.no_grad()
+    def act(self, step: Step, state: Context, mode: Mode) -> tuple[Tensor, Context]:
+        """Return ``(action [N, A] on the CPU, state)``. ``eval`` takes the action's mode, but samples the latent too.
+
+        Samples of a normal distribution are clipped to [-1, 1] before they are stored, as environments and the world
+        model (``nn/rssm.py``) clip them too.
+        """
+        latent, policy = self.decided(step, state, mode)
         action = policy.sample() if mode != "eval" else policy.mode()  # [N, A]
         if self.noise and mode != "eval":
             action = policy.disturbed(action, self.noise)
@@ -312,10 +320,17 @@ class Dreamer(Algorithm):
             latent = Latent(*(torch.cat(pair, 1) for pair in zip(latent, unseen, strict=True)))  # [B, T, ...]
         return self.described(latent)
 
+    def state_value(self, told: Told) -> Tensor:
+        return self.judged(told.seen)
+
+    def judged(self, latent: Latent) -> Tensor:
+        """Return the critic's values ``[...]`` of latents ``[..., D]``."""
+        return self.critic(latent.feature).mean()
+
     @torch.no_grad()
     def described(self, latent: Latent) -> dict[str, Tensor]:
         """Return what the networks say of latents ``[B, T, ...]``, by the names of :meth:`dream`."""
-        inside = {"deter": latent.deter, "stoch": latent.stoch, "value": self.critic(latent.feature).mean()}
+        inside = {"deter": latent.deter, "stoch": latent.stoch, "value": self.judged(latent)}
         return self.decoded(latent) | self.outcome(latent) | {f"{INSIDE}{k}": v for k, v in inside.items()}
 
     @torch.no_grad()

@@ -161,8 +161,8 @@ class ExportCommand(OfRun, Elsewhere):
     run folder."""
     mode: Literal["mode", "sample"] = "mode"
     """Take the policy's most likely action, or sample one by given noise."""
-    batch: int = 1
-    """Number of observations of a call."""
+    batch: int | None = None
+    """Number of observations of a call. None: any number if the policy has no memory, else 1."""
     steps: int = 1000
     """Steps of episodes in which the file is compared with the agent."""
 

@@ -5,7 +5,7 @@ This file must not import torch: it is imported in worker processes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,12 @@ class MaskCodec:
                 if part is not None:
                     flat[cut] = _fitting(part, cut, key)
         return flat
+
+    def batch(self, given: Iterable[Any]) -> np.ndarray:
+        """Return the masks ``[N, A]`` of N observations."""
+        if isinstance(given, np.ndarray) and given.shape[1:] == (self.spec.width,) and given.dtype != object:
+            return _flags(given, "of the action")
+        return np.stack([self(row) for row in given])
 
 
 def _fitting(part: Any, cut: slice, key: str) -> np.ndarray:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.specs import ActionSpec, Column, ObsSpec
-from reverie.core.types import Batch, Metrics, Mode, State, Step, Update, Window
+from reverie.core.types import Batch, Metrics, Mode, State, Step, Told, Update, Window
 
 S = TypeVar("S")
 
@@ -98,6 +98,14 @@ class Annealed(Protocol[S]):
 
     def after(self, state: S, env_steps: int) -> S:
         """Return the initial ``state``, with its schedule moved on by ``env_steps``, summed over all environments."""
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """Optional method of a ``Policy`` that can tell what it chooses actions by."""
+
+    def tell(self, step: Step, state: Any) -> Told:
+        """Return what it does so by in evaluations, given rows and the state before them."""
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ This file must not import torch: it is imported in worker processes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -136,14 +136,32 @@ class ObsCodec:
                 f"no observations are left to learn from. Available keys, before env.include and env.exclude: {known}."
             )
 
-    def __call__(self, obs: Any) -> dict[str, np.ndarray]:
-        """Return the arrays of one observation by key, as ``spec`` describes them."""
+    def __call__(self, obs: Any, without: Collection[str] = ()) -> dict[str, np.ndarray]:
+        """Return the arrays of one observation by key, as ``spec`` describes them, ``without`` some."""
         out = {}
         for key, path, encode in self._encoders:
+            if key in without:
+                continue
             try:
                 out[key] = encode(follow(obs, path), 0)
             except DataError as error:
                 raise DataError(f"observation '{key}' {error}") from None
+        return out
+
+    def batch(self, obs: Any, without: Collection[str] = ()) -> dict[str, np.ndarray]:
+        """Return the arrays ``[N, *part.shape]`` of N observations, as a vector environment returns them."""
+        left = [encoder for encoder in self._encoders if encoder[0] not in without]
+        values = ((key, np.asarray(follow(obs, path)), encode) for key, path, encode in left)
+        return {key: _by_row(encode, (array,), 1, f"observation '{key}'", 0) for key, array, encode in values}
+
+    def missing(self, obs: Any) -> list[str]:
+        """Return the keys that are not in ``obs``, one observation or many."""
+        out = []
+        for key, path, _ in self._encoders:
+            try:
+                follow(obs, path)
+            except (LookupError, TypeError):
+                out.append(key)
         return out
 
     def encode(self, rows: Columns, first: int = 0) -> dict[str, np.ndarray]:
@@ -461,16 +479,18 @@ class ActionCodec:
         self._decode = _tree(space, {path: (cut, decode) for _, path, _, cut, decode in self._leaves})
 
     def __call__(self, flat: np.ndarray) -> Any:
-        """Return the action of the space for ``flat`` ``[A]``: the largest class, numbers clipped and scaled."""
+        """Return the action of the space for ``flat`` ``[A]``: the largest class, numbers clipped and scaled.
+
+        Of ``[N, A]`` return N actions, as a vector environment takes them.
+        """
         return self._decode(flat)
 
     def decode(self, flat: np.ndarray, last: np.ndarray) -> dict[str, np.ndarray]:
         """Return columns of the actions for ``flat`` ``[n, A]``; zeros in the rows ``last``: nothing is taken there."""
         out = {}
-        for _, path, leaf, cut, decode in self._leaves:
+        for _, path, _, cut, decode in self._leaves:
             name = column("action", path)
-            values = np.asarray([decode(row[cut]) for row in flat], leaf.dtype)
-            out[name] = values.reshape(len(flat), *(leaf.shape or ()))
+            out[name] = decode(flat[:, cut])
             out[name][last] = 0
         return out
 
@@ -555,13 +575,13 @@ def _tree(space: Space, leaves: Mapping[Path, tuple[slice, Decode]], path: Path 
             return lambda flat: {name: part(flat) for name, part in parts.items()}
         return lambda flat: tuple(part(flat) for part in parts.values())
     cut, decode = leaves[path]
-    return lambda flat: decode(flat[cut])
+    return lambda flat: decode(flat[..., cut])
 
 
 def _decoder(space: Space) -> Decode:
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
-        return lambda flat: int(flat.argmax()) + start
+        return lambda flat: start + (int(flat.argmax()) if flat.ndim == 1 else flat.argmax(-1).astype(space.dtype))
     return _unscaled(space) if isinstance(space, spaces.Box) else _choices(*classes_of(space), space.dtype)
 
 
@@ -570,8 +590,9 @@ def _choices(counts: np.ndarray, start: np.ndarray, dtype: Any) -> Decode:
     cuts = [slice(end - int(n), end) for end, n in zip(ends, counts.reshape(-1), strict=True)]
 
     def decode(flat: np.ndarray) -> np.ndarray:
-        chosen: np.ndarray = np.array([flat[cut].argmax() for cut in cuts]).reshape(counts.shape) + start
-        return chosen.astype(dtype)
+        chosen = np.array([flat[..., cut].argmax(-1) for cut in cuts]).T  # [..., choices]
+        found: np.ndarray = chosen.reshape(*flat.shape[:-1], *counts.shape) + start
+        return found.astype(dtype)
 
     return decode
 
@@ -586,8 +607,7 @@ def _unscaled(space: spaces.Box) -> Decode:
     def together(flat: np.ndarray) -> np.ndarray:
         unit = flat.astype(np.float64)
         np.minimum(np.maximum(unit, least, out=unit), most, out=unit)
-        scaled: np.ndarray = (unit * half + middle).reshape(low.shape).astype(space.dtype)
-        return scaled
+        return (unit * half + middle).reshape(*flat.shape[:-1], *low.shape).astype(space.dtype)
 
     ranges = list(zip(half.tolist(), middle.tolist(), strict=True))
     limits = list(zip(low.reshape(-1).tolist(), high.reshape(-1).tolist(), strict=True))
@@ -598,7 +618,11 @@ def _unscaled(space: spaces.Box) -> Decode:
             values = [min(max(round(x), least), most) for x, (least, most) in zip(values, limits, strict=True)]
         return np.array(values, space.dtype).reshape(low.shape)
 
-    scaled = one_by_one if whole or len(ranges) <= SCALARS else together  # 7 us less after an update, without NumPy
+    def scaled(flat: np.ndarray) -> np.ndarray:
+        if flat.ndim == 1:  # 7 us less after an update, without NumPy
+            return one_by_one(flat) if whole or len(ranges) <= SCALARS else together(flat)
+        return np.array([one_by_one(row) for row in flat]).reshape(-1, *low.shape) if whole else together(flat)
+
     # Rounding to the dtype may step over a bound, as float32 does. If both ends stay inside, all between them do.
     inside = all(((low <= end) & (end <= high)).all() for end in (scaled(least), scaled(most)))
     return scaled if inside else lambda flat: np.minimum(np.maximum(scaled(flat), low), high)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -68,6 +68,23 @@ class Step:
     def obs_on(self, device: torch.device | str) -> Obs:
         """Return the observations on another device, without waiting for the copy."""
         return {key: value.to(device, non_blocking=True) for key, value in self.obs.items()}
+
+
+class Values(NamedTuple):
+    """The values of all classes of actions, of which the highest is chosen."""
+
+    each: Tensor  # [N, A]
+    classes: tuple[int, ...]  # the number of classes of each choice
+
+
+class Told(NamedTuple):
+    """What a policy chooses the actions of N rows by."""
+
+    seen: Any
+    """What its networks read: observations ``[N, ...]`` by key, or a latent; of networks with memory, their answer."""
+    choice: Any
+    """A distribution of actions with ``mode()`` and ``summary()``; the actions ``[N, A]`` of a deterministic policy; or
+    :class:`Values`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
+from gymnasium.vector.utils import batch_space, iterate
 
 from reverie.core.errors import DataError
 from reverie.core.masks import MaskCodec, with_choice
@@ -59,7 +60,7 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._codec = MaskCodec(env.action_space)
         inner: Any = env.observation_space
         flags = spaces.MultiBinary(self._codec.spec.width)
-        self.observation_space = spaces.Dict({**_parts(inner, inner), MASK: flags})
+        self.observation_space = spaces.Dict({**_parts(inner, getattr(inner, "spaces", inner)), MASK: flags})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         obs, info = checked_reset(self.env, seed, options)
@@ -70,20 +71,28 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         shown = self.observation(obs, told(self.env, self.source, info), terminated or truncated)
         return shown, reward, terminated, truncated, info
 
-    def observation(self, obs: Any, mask: Any = None, last: bool = False) -> dict[str, Any]:
-        """Return ``obs`` with its mask. ``mask``: what is told beside it. ``last``: the episode is over."""
-        given = obs[MASK] if self.source == "observation" else mask
+    def observation(self, obs: Any, mask: Any = None, last: bool = False, count: int | None = None) -> dict[str, Any]:
+        """Return ``obs`` with its mask. ``mask``: what is told beside it. ``last``: the episode is over.
+
+        ``count``: there are so many observations, as of a vector environment, and masks.
+        """
+        given = obs.get(MASK) if self.source == "observation" else mask
         if given is None and not last:
             raise DataError(f"there is no {MASK}: the environment told it in its {self.source} before. Tell it always")
-        legal = np.ones(self._codec.spec.width, bool) if given is None else self._codec(given)
-        legal = with_choice(legal, self._codec.spec, last)
+        if count is not None:
+            if self.source == "observation" and not isinstance(given, np.ndarray):
+                given = iterate(batch_space(self.env.observation_space[MASK], count), given)  # type: ignore[index]  # a Dict
+            legal = with_choice(self._codec.batch(given), self._codec.spec, last, first=0)
+        else:
+            legal = np.ones(self._codec.spec.width, bool) if given is None else self._codec(given)
+            legal = with_choice(legal, self._codec.spec, last)
         return {**_parts(self.env.observation_space, obs), MASK: legal.astype(np.int8)}
 
 
 def _parts(space: Space, value: Any) -> dict[str, Any]:
     """Return the parts of an observation, or of its space, by the keys that they have without the mask."""
     if isinstance(space, spaces.Dict):
-        return {name: value[name] for name in space.spaces}
+        return {name: value[name] for name in space.spaces if name in value}  # agents may do without some
     if isinstance(space, spaces.Tuple):
         return {str(index): value[index] for index in range(len(space.spaces))}
     return {bare_key(space): value}

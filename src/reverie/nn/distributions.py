@@ -6,6 +6,7 @@ All of them compute in float32. ``log_prob`` and ``entropy`` sum over the action
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Self
 
@@ -22,6 +23,18 @@ from reverie.objectives.transforms import exp, symexp, symlog, symmetric_mean, t
 
 LOG_ROOT = 0.5 * math.log(2 * math.pi)
 LOG_ROOT_E = 0.5 * math.log(2 * math.pi * math.e)
+QUANTILES = 999
+"""Numbers, equally likely, by which the mean and deviation of tanh of a normal and of a truncated one are computed."""
+Summary = tuple[Tensor, Tensor]
+"""What a policy expects of flat actions, ``[..., A]`` each: the mean of numbers and the probability of classes; and the
+standard deviation of numbers, 0 of classes."""
+
+
+def mean_and_std(quantile: Callable[[Tensor], Tensor], like: Tensor) -> Summary:
+    """Return both ``[..., A]`` of numbers, given their quantiles of probabilities ``[QUANTILES, ..., A]``."""
+    share = (torch.arange(QUANTILES, dtype=torch.float64, device=like.device) + 0.5) / QUANTILES
+    values = quantile(share.float().view(-1, *(1 for _ in like.shape)))  # [QUANTILES, ..., A]
+    return values.mean(0), values.std(0, correction=0)
 
 
 # ---------------------------------------------------------------------- classes
@@ -160,6 +173,11 @@ class Categoricals:
         """Return the entropy ``[...]`` in nats, summed over the variables."""
         return -(self.probs * self.log_probs).sum((-2, -1))
 
+    def summary(self) -> Summary:
+        """Return the probabilities."""
+        probs = self._flat(self.probs)
+        return probs, torch.zeros_like(probs)
+
 
 class Choices:
     """Independent categorical variables of model-free actors, as :class:`Categoricals`, drawn by Gumbel's trick."""
@@ -196,6 +214,10 @@ class Choices:
     def mean(self, values: Tensor) -> Tensor:
         """Return the expectation sum_a pi(a) x_a ``[...]`` of ``values`` ``[..., A]``, summed over the variables."""
         return (self.log_probs.exp() * values).sum(-1)
+
+    def summary(self) -> Summary:
+        """Return the probabilities."""
+        return self.log_probs.exp(), torch.zeros_like(self.logits)
 
     def _highest(self, x: Tensor) -> Tensor:
         return torch.cat([one_hot(part.argmax(-1), part) for part in per_choice(x, self.classes)], -1)
@@ -234,6 +256,10 @@ class Normal:
         """Return the entropy ``[...]`` in nats."""
         return (self.std.log() + LOG_ROOT_E).sum(-1)
 
+    def summary(self) -> Summary:
+        """Return the mean and the deviation, of actions before they are clipped."""
+        return self.mean, self.std
+
 
 Distribution = Categoricals | Normal
 """Distributions over flat actions ``[..., A]``."""
@@ -257,8 +283,11 @@ class TruncatedNormal(Normal):
 
     def rsample(self) -> Tensor:
         """Return a sample ``[..., A]`` with gradient, by inverting the distribution function."""
-        share: Tensor = (self.below + torch.rand_like(self.mean) * self.mass).clamp(1e-7, 1 - 1e-7)
-        normal: Tensor = torch.special.ndtri(share)
+        return self.quantile(torch.rand_like(self.mean))
+
+    def quantile(self, share: Tensor) -> Tensor:
+        """Return the values ``[..., A]`` that a sample exceeds with probability 1 - ``share``."""
+        normal: Tensor = torch.special.ndtri((self.below + share * self.mass).clamp(1e-7, 1 - 1e-7))
         return self.clipped(self.mean + self.std * normal)
 
     def clipped(self, value: Tensor) -> Tensor:
@@ -276,6 +305,10 @@ class TruncatedNormal(Normal):
     def entropy(self) -> Tensor:
         edges = (self.low * _normal_density(self.low) - self.high * _normal_density(self.high)) / (2 * self.mass)
         return ((self.std * self.mass).log() + LOG_ROOT_E + edges).sum(-1)
+
+    def summary(self) -> Summary:
+        """Return the mean and the deviation of the truncated distribution."""
+        return mean_and_std(self.quantile, self.mean)
 
 
 def _normal_density(x: Tensor) -> Tensor:
@@ -319,6 +352,10 @@ class TanhedNormal(Normal):
         noise = torch.randn(self.samples, *self.mean.shape, device=self.mean.device)
         return -self.density(self.mean + self.std * noise).mean(0)
 
+    def summary(self) -> Summary:
+        """Return the mean and the deviation of actions, after tanh."""
+        return mean_and_std(lambda share: (self.mean + self.std * torch.special.ndtri(share)).tanh(), self.mean)
+
 
 # ---------------------------------------------------------------------- continuous actions of model-free actors
 
@@ -353,6 +390,10 @@ class DiagonalNormal:
     def mode(self) -> Tensor:
         """Return the mean, ``[..., A]``."""
         return self.mean
+
+    def summary(self) -> Summary:
+        """Return the mean and the deviation, of actions before they are clipped."""
+        return self.mean, exp(self.log_std).expand_as(self.mean)
 
     def _log_density(self, noise: Tensor) -> Tensor:
         return (-0.5 * noise.square() - self.log_std - LOG_ROOT).sum(-1)
@@ -401,6 +442,11 @@ class SquashedNormal(DiagonalNormal):
     def mode(self) -> Tensor:
         """Return tanh(mean), ``[..., A]``."""
         return self.mean.tanh()
+
+    def summary(self) -> Summary:
+        """Return the mean and the deviation of actions, after tanh."""
+        std = exp(self.log_std)
+        return mean_and_std(lambda share: (self.mean + std * torch.special.ndtri(share)).tanh(), self.mean)
 
 
 def log_density(noise: Tensor, u: Tensor, log_std: Tensor) -> Tensor:
@@ -462,6 +508,11 @@ class Mixed:
         """Return the entropy ``[...]`` in nats of both parts together; not of squashed numbers, which have none."""
         entropy: Tensor = self.numbers.entropy()
         return entropy + self.choices.entropy()
+
+    def summary(self) -> Summary:
+        """Return those of both parts."""
+        (mean, std), (probs, none) = self.numbers.summary(), self.choices.summary()
+        return self.layout.together(mean, probs), self.layout.together(std, none)
 
 
 # ---------------------------------------------------------------------- numbers, yes or no

@@ -19,7 +19,7 @@ from reverie.core.bounds import Above, AtLeast, Ramp, Rate, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK
-from reverie.core.types import Mode, Obs, Step
+from reverie.core.types import Mode, Obs, Step, Told, Values
 from reverie.nn.functional import legal_choice, traced
 from reverie.objectives.categorical import joined, per_choice
 
@@ -239,6 +239,10 @@ class NoisyPolicy(Scheduled[NoiseState]):
         noise, state = self.noise(state, step)
         return (action + noise).clamp(-1, 1), state
 
+    def tell(self, step: Step, state: NoiseState) -> Told:
+        obs = step.obs_on(self.device)
+        return Told(obs, self.actor.network(obs))
+
 
 class SampledPolicy(Unaffected[None]):
     """A stochastic actor: actions are samples while exploring and modes in evaluations. It has no state."""
@@ -255,6 +259,10 @@ class SampledPolicy(Unaffected[None]):
     def act(self, step: Step, state: None, mode: Mode) -> tuple[Tensor, None]:
         chosen = self.best if mode == "eval" else self.drawn
         return chosen(step.obs_on(self.device)).cpu(), None
+
+    def tell(self, step: Step, state: None) -> Told:
+        obs = step.obs_on(self.device)
+        return Told(obs, self.best.network(obs))
 
     def memoryless(self, mode: Mode) -> bool:
         return True
@@ -310,6 +318,10 @@ class GreedyPolicy(Scheduled[GreedyState]):
             state = GreedyState(counted(state.steps, step))
         hot = [F.one_hot(choice, count) for choice, count in zip(best, self.classes, strict=True)]
         return joined(hot).float(), state
+
+    def tell(self, step: Step, state: GreedyState) -> Told:
+        obs = step.obs_on(self.device)
+        return Told(obs, Values(self.values(obs), self.classes))
 
 
 def sometimes_random(best: Tensor, classes: int, chance: Tensor | float, legal: Tensor | None) -> Tensor:

@@ -20,6 +20,7 @@ from reverie.nn.distributions import (
     Constant,
     Distribution,
     Normal,
+    Summary,
     Support,
     TanhedNormal,
     TruncatedNormal,
@@ -328,6 +329,11 @@ class JointDistribution:
     def entropy(self) -> Tensor:
         """Return the entropy ``[...]`` in nats, summed over the parts."""
         return torch.stack(list(self.entropies().values())).sum(0)
+
+    def summary(self) -> Summary:
+        """Return those of all parts, ``[..., A]``."""
+        means, stds = zip(*(part.summary() for part in self.parts.values()), strict=True)
+        return torch.cat(means, -1), torch.cat(stds, -1)
 
 
 class PartHead(nn.Module):

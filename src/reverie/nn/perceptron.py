@@ -65,9 +65,9 @@ class Layout:
 
 def concatenated(*parts: Tensor) -> Tensor:
     """Concatenate inputs ``[M, I]``, and others ``[M / n, I]`` of which each row belongs to n rows of the last one."""
-    rows = len(parts[-1])
-    if any(len(part) != rows for part in parts):
-        each = (part.unsqueeze(1).expand(-1, rows // max(1, len(part)), -1) for part in parts)  # [M / n, n, I]
+    rows = parts[-1].shape[0]  # not len, which would hold a traced number of rows to that of the example
+    if any(part.shape[0] != rows for part in parts):
+        each = (part.unsqueeze(1).expand(-1, rows // max(1, part.shape[0]), -1) for part in parts)  # [M / n, n, I]
         parts = tuple(part.reshape(rows, part.shape[-1]) for part in each)
     return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, 1)  # [M, inputs]
 

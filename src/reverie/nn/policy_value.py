@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Mode, Obs, Step
+from reverie.core.types import Mode, Obs, Step, Told
 from reverie.nn.actor_critic import Inputs, NetworkConfig, all_classes, all_numbers, kind_of
 from reverie.nn.cnn import Convolution
 from reverie.nn.distributions import Choices, FreeNormal, Layout, Mixed
@@ -168,12 +168,21 @@ class RecurrentPolicy(Unaffected[Remembered]):
         blank = torch.zeros(num_envs, self.network.width, device=self.device)
         return Remembered(blank, blank)
 
+    def decided(self, step: Step, state: Remembered) -> Decision:
+        """Return what the networks say of rows, ``[N, 1]``."""
+        obs = {key: x.unsqueeze(1) for key, x in step.obs_on(self.device).items()}  # [N, 1, ...]
+        found: Decision = self.network(obs, step.is_first.to(self.device).unsqueeze(1), state.after)
+        return found
+
     @torch.no_grad()
     def act(self, step: Step, state: Remembered, mode: Mode) -> tuple[Tensor, Remembered]:
-        obs = {key: x.unsqueeze(1) for key, x in step.obs_on(self.device).items()}  # [N, 1, ...]
-        found = self.network(obs, step.is_first.to(self.device).unsqueeze(1), state.after)
+        found: Any = self.decided(step, state)
         action = found.policy.mode() if mode == "eval" else found.policy.sample()[0]
         return action.squeeze(1).cpu(), Remembered(state.after, found.state)
+
+    def tell(self, step: Step, state: Remembered) -> Told:
+        found = self.decided(step, state)
+        return Told(found, found.policy)
 
     def extras(self, state: Remembered) -> dict[str, Tensor]:
         return {MEMORY: state.before}

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Annealed, Memoryless, Policy, RunningStatistics
+from reverie.core.protocols import Annealed, Memoryless, Policy, RunningStatistics, Telling
 from reverie.core.specs import ObsPart, ObsSpec, observed
-from reverie.core.types import Batch, Mode, Obs, Step, Window
+from reverie.core.types import Batch, Mode, Obs, Step, Told, Window
 from reverie.nn.normalise import Normalise, Normaliser
 from reverie.nn.rewards import Factor, ReturnRange, ReturnScaler, ReturnStd, RewardScale
 
@@ -185,6 +185,13 @@ class Carried(NamedTuple):
         return self.state.latent
 
 
+def told(policy: Policy[Any], step: Step, state: Any) -> Told:
+    """Return what ``policy`` chooses actions by; ConfigError if it cannot tell."""
+    if not isinstance(policy, Telling):
+        raise ConfigError(f"{type(policy).__name__} cannot tell what it chooses actions by: it has no method tell.")
+    return policy.tell(step, state)
+
+
 class PreprocessedPolicy:
     """A policy that stacks and normalises observations before the inner policy acts on them."""
 
@@ -197,16 +204,24 @@ class PreprocessedPolicy:
         frames = self.preprocess.frames
         return Carried({} if frames is None else frames.initial(num_envs, self.device), self.inner.initial(num_envs))
 
-    @torch.no_grad()
-    def act(self, step: Step, state: Carried, mode: Mode) -> tuple[Tensor, Carried]:
-        normaliser, frames, past = self.preprocess.normaliser, self.preprocess.frames, state.past
+    def prepared(self, step: Step, past: Obs) -> tuple[Step, Obs]:
+        """Return the preprocessed rows, and the past frames for the next ones."""
+        normaliser, frames = self.preprocess.normaliser, self.preprocess.frames
         obs = step.obs_on(self.device)
         if frames is not None:
             obs, past = frames.see(obs, step.is_first.to(self.device, non_blocking=True), past)
         if normaliser is not None:
             obs = normaliser(obs)
-        action, inner = self.inner.act(replace(step, obs=obs), state.state, mode)
+        return replace(step, obs=obs), past
+
+    @torch.no_grad()
+    def act(self, step: Step, state: Carried, mode: Mode) -> tuple[Tensor, Carried]:
+        step, past = self.prepared(step, state.past)
+        action, inner = self.inner.act(step, state.state, mode)
         return action, Carried(past, inner)
+
+    def tell(self, step: Step, state: Carried) -> Told:
+        return told(self.inner, self.prepared(step, state.past)[0], state.state)
 
     def memoryless(self, mode: Mode) -> bool:
         """Return whether no frames are stacked and the inner policy is memoryless."""

@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.protocols import Annealed, Policy
-from reverie.core.types import Batch, Mode, Obs, Step
+from reverie.core.types import Batch, Mode, Obs, Step, Told
 from reverie.nn.actor_critic import Inputs
 from reverie.nn.memory import BEGUN, MEMORY
+from reverie.nn.preprocess import told
 from reverie.nn.target import Target
 
 
@@ -90,11 +91,18 @@ class RememberingPolicy:
         blank = torch.zeros(num_envs, self.memories.width, device=self.device)
         return Remembered(blank, blank, self.inner.initial(num_envs))
 
+    def beside(self, step: Step, state: Remembered) -> Obs:
+        """Return the observations with what networks with memory read."""
+        return self.memories.beside(step.obs_on(self.device), step.is_first.to(self.device), state.after)
+
     @torch.no_grad()
     def act(self, step: Step, state: Remembered, mode: Mode) -> tuple[Tensor, Remembered]:
-        obs = self.memories.beside(step.obs_on(self.device), step.is_first.to(self.device), state.after)
+        obs = self.beside(step, state)
         action, inner = self.inner.act(replace(step, obs=obs), state.inner, mode)
         return action, Remembered(state.after, self.memories.after(obs), inner)
+
+    def tell(self, step: Step, state: Remembered) -> Told:
+        return told(self.inner, replace(step, obs=self.beside(step, state)), state.inner)
 
     def after(self, state: Remembered, env_steps: int) -> Remembered:
         inner = self.inner.after(state.inner, env_steps) if isinstance(self.inner, Annealed) else state.inner
