@@ -103,6 +103,17 @@ class Memoryless(Protocol):
 
 
 @runtime_checkable
+class Stochastic(Protocol):
+    """Optional method of a ``Policy`` that knows the probabilities of its actions."""
+
+    def log_prob(self, step: Step, state: Any, action: Tensor) -> Tensor | None:
+        """Return ln pi(a | s) ``[N]`` of actions ``[N, A]``, as ``act`` would draw them in mode ``explore``.
+
+        None if the policy does not know it after all, as one around another that does not.
+        """
+
+
+@runtime_checkable
 class RunningStatistics(Protocol):
     """Keeps statistics of the collected rows, such as those that normalise observations."""
 

@@ -246,6 +246,7 @@ class SampledPolicy(Unaffected[None]):
     def __init__(self, actor: nn.Module, device: torch.device) -> None:
         self.drawn: Inference = Inference(functools.partial(sampled, actor), actor)
         self.best: Inference = Inference(functools.partial(likeliest, actor), actor)
+        self.actor = actor
         self.device = device
 
     def initial(self, num_envs: int) -> None:
@@ -255,6 +256,11 @@ class SampledPolicy(Unaffected[None]):
     def act(self, step: Step, state: None, mode: Mode) -> tuple[Tensor, None]:
         chosen = self.best if mode == "eval" else self.drawn
         return chosen(step.obs_on(self.device)).cpu(), None
+
+    @torch.no_grad()
+    def log_prob(self, step: Step, state: None, action: Tensor) -> Tensor:
+        found: Tensor = self.actor(step.obs_on(self.device)).log_prob(action.to(self.device))
+        return found.cpu()
 
     def memoryless(self, mode: Mode) -> bool:
         return True

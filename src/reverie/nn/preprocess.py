@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Annealed, Memoryless, Policy, RunningStatistics
+from reverie.core.protocols import Annealed, Memoryless, Policy, RunningStatistics, Stochastic
 from reverie.core.specs import ObsPart, ObsSpec, observed
 from reverie.core.types import Batch, Mode, Obs, Step, Window
 from reverie.nn.normalise import Normalise, Normaliser
@@ -201,14 +201,24 @@ class PreprocessedPolicy:
 
     @torch.no_grad()
     def act(self, step: Step, state: Carried, mode: Mode) -> tuple[Tensor, Carried]:
+        step, past = self._seen(step, state)
+        action, inner = self.inner.act(step, state.state, mode)
+        return action, Carried(past, inner)
+
+    @torch.no_grad()
+    def log_prob(self, step: Step, state: Carried, action: Tensor) -> Tensor | None:
+        inner: object = self.inner
+        if not isinstance(inner, Stochastic):
+            return None
+        return inner.log_prob(self._seen(step, state)[0], state.state, action)
+
+    def _seen(self, step: Step, state: Carried) -> tuple[Step, Obs]:
+        """Return the step as the inner policy sees it, and the latest frames."""
         normaliser, frames, past = self.preprocess.normaliser, self.preprocess.frames, state.past
         obs = step.obs_on(self.device)
         if frames is not None:
             obs, past = frames.see(obs, step.is_first.to(self.device, non_blocking=True), past)
-        if normaliser is not None:
-            obs = normaliser(obs)
-        action, inner = self.inner.act(replace(step, obs=obs), state.state, mode)
-        return action, Carried(past, inner)
+        return replace(step, obs=obs if normaliser is None else normaliser(obs)), past
 
     def memoryless(self, mode: Mode) -> bool:
         """Return whether no frames are stacked and the inner policy is memoryless."""
