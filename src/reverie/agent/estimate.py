@@ -160,9 +160,10 @@ class PolicyEstimate:
         if (far := self.agreement.get("action_distance")) is not None:
             lines.append(f"  the policy's actions differ from the recorded ones by {far:.2f} of half their range (RMS)")
         if self.beyond >= 0.01:
+            goes_on = "the others go on" if self.method != "wis" else "the others go on to the end of the longest one"
             lines.append(
-                "  not comparable as they are: recorded returns end where episodes were truncated, the policy's goes "
-                f"on, and {self.beyond:.0%} of the discount's weight lies beyond"
+                f"  recorded returns end where episodes were truncated, and {self.beyond:.0%} of the discount's weight "
+                f"lies beyond; {goes_on}"
             )
         return "\n".join(lines)
 

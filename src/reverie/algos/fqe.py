@@ -52,7 +52,7 @@ class FQEConfig(RecordedConfig, ValueConfig):
 
     lr: Annotated[float, Above(0)] = 3e-4
     """Learning rate of Adam."""
-    weight_decay: Annotated[float, AtLeast(0)] = 3.0
+    weight_decay: Annotated[float, AtLeast(0)] = 1.0
     """Each update shrinks the critic's weights by the share lr times this, as AdamW does. Without it, the critic learns
     the outcomes of single transitions by heart, and its values of actions that are rare in the data grow and grow. The
     paper bounds the class of functions instead."""
