@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -29,7 +30,7 @@ STATES, CLASSES, GAMMA = 4, 2, 0.9
 OBS = {"state": ObsPart(kind="vector", shape=(STATES,), dtype="float32")}
 ACTION = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(CLASSES,))})
 FAST = FQEConfig(discount=GAMMA, networks=FQEConfig().networks.merge({"units": (32,)}), lr=3e-3, tau=0.05,
-                 batch_size=128, normalise=None)  # fmt: skip
+                 weight_decay=0.1, batch_size=128, normalise=None)  # fmt: skip
 
 
 class Recorded:
@@ -68,6 +69,10 @@ class Table:
 
     def override(self, state: None, action: torch.Tensor) -> None:
         return None
+
+    def log_prob(self, step: Step, state: None, action: torch.Tensor) -> torch.Tensor:
+        chance = self.chance[step.obs["state"].argmax(-1)]
+        return torch.where(action[:, 1] > 0, chance, 1 - chance).log()
 
 
 def learner(policy: Any, **cfg: Any) -> Any:
@@ -128,7 +133,76 @@ def test_the_value_of_a_policy_in_a_table(chance, mode):
     found = estimator(columns, chance).estimate(1200, mode=mode, draws=1 if mode == "eval" else 8)
     assert found.value.value == pytest.approx(exact(columns, chance), abs=0.12)
     assert found.value.low < found.value.value < found.value.high
+    assert found.logging.value == pytest.approx(exact(columns, [0.5] * STATES), abs=0.12)
+    assert not found.diverged
     assert exact(columns, chance) != pytest.approx(exact(columns, [0.5] * STATES), abs=0.3)
+
+
+def test_the_logging_policy_is_not_asked_what_it_did_after_a_truncation():
+    """The action of a last row is none, whatever the column holds."""
+    columns = recorded(50, longest=3)
+    cut = columns["is_last"] & ~columns["is_terminal"]
+    other = columns | {"action": np.where(cut[:, None], [0.0, 1.0], columns["action"]).astype(np.float32)}
+    found = [estimator(each).estimate(5) for each in (columns, other)]
+    assert cut.any()
+    assert found[0].logging == found[1].logging
+
+
+CHANCE = [0.3, 0.8, 0.1, 0.5]
+
+
+def test_importance_sampling_of_a_policy_in_a_table():
+    """One who acts at random takes each action with 0.5. DR is right if either the critic or the ratios are."""
+    columns = recorded(1500, longest=40)
+    truth, others = exact(columns, CHANCE), exact(columns, [0.5] * STATES)
+    assert truth - others > 0.5
+    half, wrong = np.full(len(columns["reward"]), 0.5, np.float32), np.where(columns["action"][:, 1] > 0, 0.35, 0.65)
+
+    def value(method: str, updates: int, propensity: np.ndarray = half, mode: Any = "explore") -> Any:
+        made = estimator(columns, CHANCE, propensity=propensity)
+        return made.estimate(updates, method=method, mode=mode, draws=8)
+
+    wis = value("wis", 1)
+    assert wis.value.value == pytest.approx(truth, abs=0.25)
+    assert wis.logging.value == pytest.approx(others, abs=0.05)
+    assert wis.value.low < wis.value.value < wis.value.high
+    assert (wis.updates, 50 < wis.effective < 1500) == (0, True)
+    assert "loss" not in wis.to_dict()
+    assert abs(value("fqe", 1).value.value - truth) > 0.3  # a critic that knows nothing
+    assert value("dr", 1).value.value == pytest.approx(truth, abs=0.25)
+    assert abs(value("wis", 1, wrong).value.value - truth) > 0.5
+    assert value("dr", 1000, wrong).value.value == pytest.approx(truth, abs=0.25)
+    greedy = value("wis", 1, mode="eval")
+    assert greedy.value.value == pytest.approx(exact(columns, [0.0, 1.0, 0.0, 0.0]), abs=0.4)
+    assert greedy.effective < wis.effective
+    assert "too few" in replace(wis, effective=3.0).words()
+
+
+def test_importance_sampling_needs_propensities_choices_and_a_policy_that_tells():
+    columns = recorded(3)
+    half = np.full(len(columns["reward"]), 0.5, np.float32)
+    with pytest.raises(ConfigError, match="no column for propensity"):
+        estimator(columns).estimate(1, method="wis")
+    silent = estimator(columns, propensity=half)
+    silent.algo.policy = SimpleNamespace(**{n: getattr(Table([0.5] * 4), n) for n in ("initial", "act", "override")})
+    with pytest.raises(ConfigError, match="does not tell the probabilities of its actions"):
+        silent.estimate(1, method="wis", mode="explore")
+    numbers = ActionSpec(parts={"move": ActionPart(kind="continuous", size=2)})
+    made = Estimator(learner(Table([0.5] * 4)), dataset(columns, action=numbers), OBS, numbers, FAST, propensity=half)
+    with pytest.raises(ConfigError, match="for discrete actions"):
+        made.estimate(1, method="dr")
+
+
+def test_a_loss_that_grows_above_the_variance_of_returns_has_diverged():
+    def diverged(*hundreds: float) -> bool:
+        return estimation.has_diverged(torch.tensor(hundreds).repeat_interleave(estimation.RECENT))
+
+    assert diverged(0.5, 0.1, 1.1)
+    assert not diverged(0.5, 0.01, 0.9)
+    assert not diverged(3.0, 0.2, 1.9)
+    assert not estimation.has_diverged(torch.full((50,), 9.0))
+    found = estimator(recorded(3)).estimate(1)
+    assert "FQE diverged" in replace(found, diverged=True).words()
 
 
 def test_episodes_that_were_all_cut_off_are_worth_what_one_without_end_is():
@@ -244,7 +318,7 @@ def test_estimates_of_rewards_that_were_clipped_when_they_were_collected_say_so(
     assert sum(CLIPPED.format("sign") in line for line in said) == 1
     assert result.estimate.clipped == json.loads((run / "estimate.json").read_text())["clipped"] == "sign"
     assert main(["estimate", str(run), "--updates", "3"]) == 0
-    assert "3 updates, of rewards clipped by sign" in capsys.readouterr().out
+    assert re.search(r"3 updates, loss [\d.e+]+, of rewards clipped by sign", capsys.readouterr().out)
     assert reverie.estimate(run, data, updates=3).estimate.clipped == "none"
 
 
@@ -311,10 +385,41 @@ def test_what_lies_beyond_truncations_stands_beside_both_returns():
     assert 0.01 < beyond < 0.99
     found = estimator(columns).estimate(1)
     assert found.beyond == found.to_dict()["beyond"] == pytest.approx(beyond)
-    assert "not comparable as they are: recorded returns end where episodes were truncated" in found.words()
-    assert found.words().endswith(f"{beyond:.0%} of the discount's weight lies beyond")
-    assert "not comparable" not in replace(found, beyond=0.004).words()
+    assert f"were truncated, and {beyond:.0%} of the discount's weight lies beyond; the others go on" in found.words()
+    assert "lies beyond" not in replace(found, beyond=0.004).words()
     assert found.cut_off == np.sum(~columns["is_terminal"][last])
+
+
+def test_importance_sampling_and_settings_of_fqe_from_outside(tmp_path, capsys):
+    """The policy that is cloned has other chances in each of its observations, and tells those that it acts by."""
+    g, path, run = np.random.default_rng(0), tmp_path / "table.parquet", tmp_path / "run"
+    x = g.integers(3, size=600)
+    chance = np.array([0.2, 0.5, 0.9])[x]
+    a = (g.random(600) < chance).astype(np.int64)
+    end = np.arange(600) % 2 == 1
+    names = {"obs": ["x"], "action": "a", "reward": "r", "terminal": "end", "propensity": "p"}
+    table = {"x": x, "a": a, "r": 1.0 * a, "end": end, "p": np.where(a == 1, chance, 1 - chance)}
+    pyarrow.parquet.write_table(pyarrow.table(table), path)
+    more = {"env": "none", "data.estimate_updates": 0, "data.columns": names}
+    reverie.train("bc", data=path, run=run, updates=300, **SMALL | more | {"algo.lr": 0.02})
+    found = reverie.estimate(run, method="wis", actions="sample").estimate
+    assert found.value.value == pytest.approx(found.logging.value, abs=0.1)
+    assert found.effective > 270  # of 300 episodes, as the clone is near
+    agent = reverie.load(run)
+    drawn, _ = agent.act(np.full((4000, 1), 2.0, np.float32), actions="sample")
+    step = Step(
+        obs={"observation": torch.full((1, 1), 2.0)}, **{k: torch.zeros(1) for k in ("reward", *estimation.FLAGS)}
+    )
+    policy = agent.algo.policy
+    told = policy.tell(step, policy.initial(1)).choice.log_prob(torch.tensor([[0.0, 1.0]])).exp().item()
+    assert told == pytest.approx(np.mean(drawn), abs=0.03)
+    assert main(["estimate", str(run), "--method", "dr", "--mode", "sample", "--updates", "5", "--fqe.lr", "0.01"]) == 0
+    assert "estimated by DR" in capsys.readouterr().out
+    assert json.loads((run / "estimate.json").read_text())["method"] == "dr"
+    assert main(["estimate", str(run), "--fqe.lr", "0"]) == 1
+    assert "fqe.lr = 0" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="method = 'is': expected one of fqe, wis, dr"):
+        reverie.estimate(run, method="is")  # type: ignore[arg-type]
 
 
 def test_data_that_do_not_fit(data, tmp_path, capsys):

@@ -97,8 +97,18 @@ def test_the_unit_of_rewards_does_not_change_what_is_learned(unit):
     torch.testing.assert_close(other.worth(data) / unit, one.worth(data))
 
 
+def test_weights_decay_beside_the_step_of_adam():
+    data, found = shown(), []
+    for decay in (0.0, 2.0):
+        agent = learner(lr=0.01, weight_decay=decay)
+        agent.update(data)
+        found.append([weight.detach() for weight in agent.objective.critic.parameters()])
+    for free, decayed in zip(*found, strict=True):
+        torch.testing.assert_close(decayed, free * (1 - 0.01 * 2.0))
+
+
 def test_updates_have_typed_stats_and_lower_the_loss():
-    agent, data = learner(tau=1e-6, lr=0.01), shown()
+    agent, data = learner(tau=1e-6, lr=0.01, weight_decay=0.0), shown()
     losses = [agent.stats.of(agent.update(data).metrics) for _ in range(200)]
     assert isinstance(losses[0], Stats)
     assert losses[-1].loss_critic < 0.1 * losses[0].loss_critic

@@ -129,6 +129,20 @@ def test_columns_of_numbers_are_one_vector(tmp_path, kind):
     assert open_reader(path, ReadOptions(columns=both)).about().action == spaces.MultiDiscrete([5, 6])
 
 
+def test_propensities_stand_beside_the_actions_that_they_belong_to(tmp_path):
+    steps = sum(e.steps for e in LIVED)
+    values = columns() | {"prob": [(i + 1) / steps for i in range(steps)]}
+    mapping = MAPPING | {"next_obs": "after", "propensity": "prob"}
+    reader = open_reader(str(save(tmp_path / "d", values, pieces=3)), ReadOptions(columns=mapping))
+    rows = {name: np.concatenate([part[name] for part in reader.parts()]) for name in ("propensity", "is_last")}
+    np.testing.assert_allclose(rows["propensity"][~rows["is_last"]], values["prob"])
+    assert (rows["propensity"][rows["is_last"]] == 1).all()
+    for wrong in (0.0, 1.5, float("nan")):
+        path = str(save(tmp_path / f"e{wrong}", values | {"prob": [0.5, wrong, *values["prob"][2:]]}))
+        with pytest.raises(DataError, match=f"the propensity of step 1 is {wrong}: expected a probability above 0"):
+            open_reader(path, ReadOptions(columns=mapping)).rows()
+
+
 def test_what_must_be_said(tmp_path):
     path = str(save(tmp_path / "d", columns()))
     values = {"left" if name == "action" else name: column for name, column in frame().items()}

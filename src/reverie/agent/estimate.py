@@ -1,4 +1,7 @@
-"""Estimate the discounted return of a policy from recorded rows alone, by fitted Q evaluation (``algos/fqe.py``)."""
+"""Estimate the discounted return of a policy from recorded rows alone.
+
+By fitted Q evaluation (``algos/fqe.py``), importance sampling, or both (``objectives/importance.py``).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,20 +23,22 @@ from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.fqe import CHOSEN, FQE, FQEConfig, Units
 from reverie.core import statistics
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import EnvError, RunError, plural
+from reverie.core.errors import ConfigError, EnvError, RunError, plural
 from reverie.core.files import writing
 from reverie.core.importing import trusting
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device
-from reverie.core.protocols import Memoryless, Policy
+from reverie.core.protocols import Memoryless, Policy, Telling
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import FLAGS, Batch, Mode, State, Step, Window
 from reverie.datasets.dataset import DatasetConfig, dataset_config, open_recorded, shown
+from reverie.datasets.reader import PROPENSITY
 from reverie.experiment.build import check_fit, looked_at
 from reverie.experiment.config import NO_ENV
 from reverie.log.console import span
+from reverie.objectives.importance import cumulative_ratios, doubly_robust, effective_size, weighted_sum
 from reverie.objectives.returns import returns_to_go
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset
@@ -42,6 +48,13 @@ from reverie.run.collect import initial_state
 from reverie.run.folder import RunFolder, check_origin, read_saved, read_spec, write_found
 from reverie.run.manifest import step_of
 
+Method = Literal["fqe", "wis", "dr"]
+METHODS: dict[str, str] = {
+    "fqe": "fitted Q evaluation (FQE)",
+    "wis": "per-decision weighted importance sampling (WIS)",
+    "dr": "the weighted doubly robust estimator (DR), importance sampling beside fitted Q evaluation (FQE)",
+}
+"""The methods of estimating and what they are."""
 Watch = Callable[[int, int], bool]
 """Told after each update of an estimate how many were made and how many there will be; False ends the estimate."""
 
@@ -55,6 +68,12 @@ ROUNDING = 1e-6
 """Standard deviation, relative to the largest number, below which numbers are taken to be equal."""
 MAX_EPISODES = 10_000
 """Most episodes in a mean, evenly spread: the bootstrap over more would take longer than everything else."""
+RECENT = 100
+"""Updates whose mean loss is told, and compared with that of as many before."""
+GROWN = 10.0
+"""FQE has diverged if its loss is so many times its smallest, and above the variance of returns."""
+FEW = 10.0
+"""Effective number of episodes below which importance sampling is not to be relied on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +81,11 @@ class PolicyEstimate:
     """Estimated return of a policy from the first states of a dataset's episodes, and the returns recorded there."""
 
     value: IntervalEstimate
-    """Mean discounted return that FQE expects of the policy, with a 95 % bootstrap interval over first states; the
+    """Mean discounted return that the method expects of the policy, with a 95 % bootstrap interval over episodes; the
     error of FQE itself is not in it."""
+    logging: IntervalEstimate
+    """The same of the logging policy, which took the recorded actions: what to compare ``value`` with. By FQE, with the
+    recorded actions as next ones; if the method is "wis", by importance sampling whose ratios are 1."""
     recorded: IntervalEstimate
     """Mean discounted return of the recorded episodes. Rewards that would have followed a truncation are not in it,
     but in ``value`` they are."""
@@ -76,7 +98,7 @@ class PolicyEstimate:
     updates: int
     """Gradient updates of FQE so far, those of earlier estimates included."""
     loss: float
-    """FQE's loss, the mean squared temporal-difference error, over the last 100 of these."""
+    """FQE's loss, the mean squared temporal-difference error, over the last 100 of these; NaN without FQE."""
     mode: Mode
     """How the policy chose actions: "eval" most likely, "explore" drawn."""
     clipped: str = "none"
@@ -84,6 +106,12 @@ class PolicyEstimate:
     beyond: float = 0.0
     """Share of the discount's weight, (1 - gamma) sum_t gamma^t, that lies beyond the recorded steps, in [0, 1]: the
     mean over episodes of gamma^n after n steps that a truncation ended, and of 0 for terminal episodes."""
+    method: Method = "fqe"
+    """How the policy's return was estimated."""
+    diverged: bool = False
+    """Whether FQE's loss grew far above its smallest: the estimate is worth nothing then."""
+    effective: float | None = None
+    """Effective number of episodes behind importance sampling; None without it."""
     agreement: dict[str, float] = field(default_factory=dict)
     """How near the policy's actions are to the recorded ones: see :func:`agreement_of`. The estimate of a policy whose
     actions are far from them may be wrong by any amount."""
@@ -91,37 +119,51 @@ class PolicyEstimate:
     def metrics(self) -> dict[str, float]:
         """Return the numbers under their names in the logs, without the ends of an interval that is unknown."""
         found = {"updates": float(self.updates), "loss": self.loss, "discount": self.discount, **self.agreement}
-        for name, part in {"return": self.value, "recorded_return": self.recorded}.items():
+        for name, part in self._returns().items():
             found |= {name: part.value} | ({f"{name}_low": part.low, f"{name}_high": part.high} if part.sure else {})
         return {f"estimate/{name}": value for name, value in found.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for estimate.json."""
         parts = {name: {k: v for k, v in x._asdict().items() if np.isfinite(v)}
-                 for name, x in {"return": self.value, "recorded_return": self.recorded}.items()}  # fmt: skip
-        names = ("discount", "episodes", "cut_off", "beyond", "updates", "loss", "clipped")
-        what = "discounted return, estimated by fitted Q evaluation (FQE) from recorded data (docs/offline.md)"
+                 for name, x in self._returns().items()}  # fmt: skip
+        names = ("method", "discount", "episodes", "cut_off", "beyond", "updates", "diverged", "clipped")
+        what = f"discounted return, estimated by {METHODS[self.method]} from recorded data (docs/offline.md)"
         about = {"what": what, "actions": "mode" if self.mode == "eval" else "sample"}
-        return {**about, **parts, **{name: getattr(self, name) for name in names}, **self.agreement}
+        some = {name: x for name, x in {"loss": self.loss, "effective": self.effective}.items() if x == x is not None}
+        return {**about, **parts, **{name: getattr(self, name) for name in names}, **some, **self.agreement}
+
+    def _returns(self) -> dict[str, IntervalEstimate]:
+        return {"return": self.value, "logging_return": self.logging, "recorded_return": self.recorded}
 
     def words(self) -> str:
-        """Format the estimate for the terminal, in three to five lines."""
+        """Format the estimate for the terminal, in four to seven lines."""
         cut = f", {self.cut_off:,} of them truncated" if self.cut_off else ""
         clipped = "" if self.clipped == "none" else f", of rewards clipped by {self.clipped}"
+        fitted = "" if self.method == "wis" else f", {plural(self.updates, 'update')}, loss {self.loss:.3g}"
+        besides = "" if self.method == "wis" else " and do not include the error of FQE itself"
         lines = [
-            f"estimated by FQE, no episodes played: discounted return of the policy {_between(self.value)}",
+            f"estimated by {self.method.upper()}, no episodes played: discounted return of the policy "
+            f"{_between(self.value)}",
+            f"  the logging policy, which took the recorded actions, by the same method: {_between(self.logging)}",
             f"  recorded: {_between(self.recorded)} in {plural(self.episodes, 'episode')}{cut}; "
-            f"discount {self.discount:g}, {plural(self.updates, 'update')}{clipped}",
-            "  intervals are for the mean over first states and do not include the error of FQE itself",
+            f"discount {self.discount:g}{fitted}{clipped}",
+            f"  intervals are for the mean over episodes{besides}",
         ]
+        if self.diverged:
+            lines.append("  FQE diverged, its loss grew and grew: these estimates are worth nothing")
+        if self.effective is not None:
+            few = ": too few to rely on" if self.effective < FEW else ""
+            lines.append(f"  effective number of episodes: {self.effective:.1f} of {self.episodes:,}{few}")
         if (same := self.agreement.get("same_action")) is not None:
             lines.append(f"  the policy takes the recorded action in {same:.0%} of the steps")
         if (far := self.agreement.get("action_distance")) is not None:
             lines.append(f"  the policy's actions differ from the recorded ones by {far:.2f} of half their range (RMS)")
         if self.beyond >= 0.01:
+            goes_on = "the others go on" if self.method != "wis" else "the others go on to the end of the longest one"
             lines.append(
-                "  not comparable as they are: recorded returns end where episodes were truncated, the policy's goes "
-                f"on, and {self.beyond:.0%} of the discount's weight lies beyond"
+                f"  recorded returns end where episodes were truncated, and {self.beyond:.0%} of the discount's weight "
+                f"lies beyond; {goes_on}"
             )
         return "\n".join(lines)
 
@@ -131,22 +173,25 @@ def _between(found: IntervalEstimate) -> str:
 
 
 class Estimator:
-    """FQE of one learner's policy on one dataset. Each estimate continues training where the one before stopped."""
+    """Estimates of one learner's policy on one dataset. Each continues training FQE where the one before stopped."""
 
     def __init__(
         self, algo: Algorithm, dataset: Dataset, obs_spec: ObsSpec, action_spec: ActionSpec,
         config: FQEConfig | None = None, *, seed: int = 0, rewards: np.ndarray | None = None, clipped: str = "none",
+        propensity: np.ndarray | None = None,
     ) -> None:  # fmt: skip
         """Prepare FQE. ``config`` None: :func:`config_for`, with the learner's discount and frame stacks.
 
         ``rewards``: the true ones of all rows ``[n]``, if the dataset holds clipped ones. ``clipped``: how rewards had
-        been clipped when they were collected.
+        been clipped when they were collected. ``propensity``: the logging policy's probabilities of the recorded
+        actions of all rows ``[n]``, which importance sampling needs.
         """
         self.algo: Algorithm = algo
         self.dataset: Dataset = dataset
         self.action_spec: ActionSpec = action_spec
         self.seed: int = seed
         self.clipped: str = clipped
+        self.propensity: np.ndarray | None = propensity
         self.rewards: np.ndarray = dataset.column("reward") if rewards is None else rewards
         config = config or config_for(algo)
         self.discount: float = config.discount
@@ -157,13 +202,19 @@ class Estimator:
         age = np.arange(len(first)) - np.repeat(starts, lengths)  # of row t: steps since its episode began
         earned = np.where(age > 0, self.rewards * self.discount ** np.maximum(age - 1, 0.0), 0.0)
         self.begins: np.ndarray = starts[stepped]  # [E] rows that a step follows
+        self.steps: np.ndarray = lengths[stepped] - 1  # [E]
         self.returns: np.ndarray = np.add.reduceat(earned, starts)[stepped]  # [E], discounted
         self.cut_off: int = int((stepped & ~ended).sum())
         self.beyond: float = float(np.where(ended, 0.0, self.discount ** (lengths - 1.0))[stepped].mean())
         self.fqe: FQE = config.build(obs_spec, action_spec, str(algo.device), seed, self._units())
-        if (normaliser := self.fqe.preprocess.normaliser) is not None:
-            rows = dataset.storage.read(0, dataset.count, [f"obs/{key}" for key in normaliser.keys], copy=False)
-            normaliser.fit({key: torch.from_numpy(rows[f"obs/{key}"][0]) for key in normaliser.keys})
+        self.logging: FQE = config.build(obs_spec, action_spec, str(algo.device), seed + 1, self._units())
+        for normaliser in (self.fqe.preprocess.normaliser, self.logging.preprocess.normaliser):
+            if normaliser is not None:
+                rows = dataset.storage.read(0, dataset.count, [f"obs/{key}" for key in normaliser.keys], copy=False)
+                normaliser.fit({key: torch.from_numpy(rows[f"obs/{key}"][0]) for key in normaliser.keys})
+        truncated = dataset.column("is_last") & ~dataset.column("is_terminal")
+        self.unfollowed: np.ndarray = dataset.column("is_last") | np.append(truncated[1:], False)
+        """Whether the row's action leads to none that is recorded, ``[n]``: the logging policy's FQE leaves it out."""
         self.rows: Replay = Replay(dataset.storage, self.fqe.window, seed=seed, config=BatchSamplerConfig(online=False))
         self.rows.batch_sampler.add(first[None], dataset.column("is_last")[None], collected=False)
         self.updates: int = 0
@@ -189,14 +240,16 @@ class Estimator:
         )
 
     def estimate(
-        self, updates: int, *, mode: Mode = "eval", draws: int = 1, env_steps: int = 0, watch: Watch | None = None
-    ) -> PolicyEstimate:
+        self, updates: int, *, method: Method = "fqe", mode: Mode = "eval", draws: int = 1, env_steps: int = 0,
+        watch: Watch | None = None,
+    ) -> PolicyEstimate:  # fmt: skip
         """Make ``updates`` updates of FQE and return the estimate; RunError if it is not finite.
 
         No random generator outside is changed.
 
         Args:
-            updates: gradient updates of FQE, at least 1.
+            updates: gradient updates of FQE, at least 1; with "wis" there are none.
+            method: one of :data:`METHODS`. All but "fqe" need propensities and discrete actions, else ConfigError.
             mode: "eval" takes the policy's most likely action, "explore" draws.
             draws: actions per row, at least 1, whose values are averaged.
             env_steps: where schedules of exploration begin; they matter only if actions are drawn.
@@ -209,55 +262,112 @@ class Estimator:
             names = [name for name in self.dataset.storage.specs if not name.startswith(EXTRAS)]
             columns, width = {name: self.dataset.column(name) for name in names}, self.action_spec.width
             chosen = actions_of(self.algo.policy, columns, width, mode=mode, draws=draws, env_steps=env_steps)
-            found, watch = list[Tensor](), watch or logged()
-            while len(found) < updates:
-                found.append(self._update(chosen))
-                if not watch(len(found), updates):
-                    break
-            begins = thinned(self.begins)
-            parts = np.split(begins, range(BLOCK, len(begins), BLOCK))
-            value = np.concatenate([self._worth(rows, chosen) for rows in parts])
-        self.updates += len(found)
-        if not np.isfinite(value).all():
+            ratio = None if method == "fqe" else self._log_ratio(columns, chosen, mode, env_steps)
+            losses = torch.zeros(0) if method == "wis" else self._fit(chosen, updates, watch or logged())
+            value, logging, effective = self._values(method, chosen, ratio)
+        if not np.isfinite([value.value, logging.value]).all():
             raise RunError("the estimate by FQE is not a finite number. Use a lower discount or fewer updates.")
         stepped = ~np.append(self.dataset.column("is_first")[1:], True)  # [n] rows that a step follows
         return PolicyEstimate(
-            value=statistics.estimate(statistics.mean, value),
+            value=value,
+            logging=logging,
             recorded=statistics.estimate(statistics.mean, thinned(self.returns)),
             discount=self.discount,
             episodes=len(self.begins),
             cut_off=self.cut_off,
             updates=self.updates,
-            loss=float(torch.stack(found)[-100:].mean()) * self.fqe.scale**2,
+            loss=float(losses[-RECENT:].mean()) * self.fqe.scale**2,
             mode=mode,
             clipped=self.clipped,
             beyond=self.beyond,
+            method=method,
+            diverged=has_diverged(losses),
+            effective=effective,
             agreement=agreement_of(chosen[stepped], self.dataset.column("action")[stepped], self.action_spec),
         )
+
+    def _fit(self, chosen: np.ndarray, updates: int, watch: Watch) -> Tensor:
+        """Make the updates, fewer if ``watch`` says so, and return their losses ``[updates]``."""
+        found = list[Tensor]()
+        while len(found) < updates:
+            found.append(self._update(chosen))
+            if not watch(len(found), updates):
+                break
+        self.updates += len(found)
+        return torch.stack(found)
 
     def _update(self, chosen: np.ndarray) -> Tensor:
         batch = self.rows.sample()
         rows = (batch.index.numpy()[:, None] + np.arange(batch.shape[1])).clip(min=0)  # [B, T]
+        batch = replace(batch, reward=torch.from_numpy(self.rewards[rows]))
+        unfollowed = torch.from_numpy(self.unfollowed[rows])
+        self.logging.update(replace(batch, is_last=unfollowed, extras={CHOSEN: batch.action.unsqueeze(-2)}))
         picked = torch.from_numpy(chosen[rows])  # [B, T, n, A]
-        reward = torch.from_numpy(self.rewards[rows])
-        return self.fqe.update(replace(batch, reward=reward, extras={CHOSEN: picked})).metrics["loss/critic"]
+        return self.fqe.update(replace(batch, extras={CHOSEN: picked})).metrics["loss/critic"]
 
-    def _worth(self, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """Return the values of first states, ``[E]``. Context rows repeat the first state; they have no effect."""
-        found = self.dataset.storage.gather(torch.from_numpy(rows), 1)
-        times = self.fqe.window.context + 1
-        column = {name: x.expand(-1, times, *x.shape[2:]) for name, x in found.items()}
-        picked = torch.from_numpy(chosen[rows])[:, None].expand(-1, times, -1, -1)  # [E, T, n, A]
-        batch = Batch.of_columns(column, torch.from_numpy(rows), extras={CHOSEN: picked})
-        return np.asarray(self.fqe.worth(batch)[:, -1].cpu().numpy(), np.float64)
+    def _values(
+        self, method: Method, chosen: np.ndarray, log_ratio: np.ndarray | None
+    ) -> tuple[IntervalEstimate, IntervalEstimate, float | None]:
+        """Return the values of the policy and of the logging policy, and the effective number of episodes."""
+        begins, taken = thinned(self.begins), self.dataset.column("action")[:, None]
+        if method != "wis":
+            logging = mean_of(self._worth(self.logging, begins, taken))
+        if log_ratio is None:
+            return mean_of(self._worth(self.fqe, begins, chosen)), logging, None
+        terminal, every = self.dataset.column("is_terminal"), np.arange(self.dataset.count)
+        steps = Steps(begins, thinned(self.steps), terminal)
+        ratio, size = steps.ratios(log_ratio), effective_size(steps.cut(log_ratio), steps.count)
+        earned = np.append(self.rewards[1:], 0.0)  # [n], what the action of each row led to
+        if method == "wis":
+            reward, discount = steps.cut(earned), self.discount
+            value = steps.resampled(partial(weighted_sum, ratio, reward, discount))
+            alike = steps.ratios(np.zeros_like(earned))
+            return value, steps.resampled(partial(weighted_sum, alike, reward, discount)), size
+        worth = self._worth(self.fqe, every, chosen)  # [n]
+        later = np.append(np.where(terminal, 0.0, worth)[1:], 0.0)  # [n]
+        error = steps.cut(earned + self.discount * later - self._worth(self.fqe, every, taken))
+        start = torch.from_numpy(worth[begins])
+        return steps.resampled(partial(doubly_robust, ratio, error, start, self.discount)), logging, size
+
+    def _log_ratio(
+        self, columns: Mapping[str, np.ndarray], chosen: np.ndarray, mode: Mode, env_steps: int
+    ) -> np.ndarray:
+        """Return ln pi(a | s) - ln mu(a | s) of the recorded actions, ``[n]``."""
+        if self.propensity is None:
+            raise ConfigError(
+                "importance sampling needs the probabilities with which the recorded actions were taken, and the data "
+                "name no column for propensity. Name it, --data.columns '{..., propensity: COLUMN}', or use method fqe."
+            )
+        if any(part.kind != "categorical" for part in self.action_spec.parts.values()):
+            raise ConfigError("importance sampling is for discrete actions, and some of these are not. Use method fqe.")
+        if mode == "explore":
+            policy = log_probs_of(self.algo.policy, columns, self.algo.device, env_steps)
+        else:
+            same = (np.abs(chosen[:, 0] - columns["action"]) < 0.5).all(-1)
+            policy = np.where(same, 0.0, -np.inf)
+        return np.asarray(policy - np.log(self.propensity.astype(np.float64)))
+
+    def _worth(self, fqe: FQE, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        """Return the values of ``rows`` ``[E]``, with actions from ``chosen`` ``[n, k, A]``, ``[E]``."""
+        parts = np.split(rows, range(BLOCK, len(rows), BLOCK))
+        return np.concatenate([self._worth_of(fqe, part, chosen) for part in parts])
+
+    def _worth_of(self, fqe: FQE, rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+        times = fqe.window.context + 1
+        index = torch.from_numpy(rows - fqe.window.context)
+        picked = torch.from_numpy(chosen[rows])[:, None].expand(-1, times, -1, -1)  # [E, T, k, A], the last one counts
+        batch = Batch.of_columns(self.dataset.storage.gather(index, times), index, extras={CHOSEN: picked})
+        return np.asarray(fqe.worth(batch)[:, -1].cpu().numpy(), np.float64)
 
     def state_dict(self) -> State:
-        """Return the critic, its optimiser, and the state of its sampler."""
-        return {"fqe": self.fqe.state_dict(), "rows": dict(self.rows.state_dict()), "updates": self.updates}
+        """Return the critics, their optimisers, and the state of their sampler."""
+        critics = {"fqe": self.fqe.state_dict(), "logging": self.logging.state_dict()}
+        return {**critics, "rows": dict(self.rows.state_dict()), "updates": self.updates}
 
     def load_state_dict(self, state: State) -> None:
         """Restore that state."""
         self.fqe.load_state_dict(state["fqe"])
+        self.logging.load_state_dict(state["logging"])
         self.rows.load_state_dict(state["rows"])
         self.updates = int(state["updates"])
 
@@ -275,6 +385,48 @@ def logged() -> Watch:
         return True
 
     return watch
+
+
+def has_diverged(losses: Tensor) -> bool:
+    """Return whether FQE's losses ``[updates]``, in units of the variance of returns, grew far above the smallest."""
+    means = losses[len(losses) % RECENT :].view(-1, RECENT).mean(1).tolist()
+    return bool(means) and means[-1] > max(1.0, GROWN * min(means))
+
+
+class Steps:
+    """The steps of E recorded episodes, of which the longest has H."""
+
+    def __init__(self, begins: np.ndarray, count: np.ndarray, terminal: np.ndarray) -> None:
+        """``begins``, ``count``: first row and steps of each episode ``[E]``. ``terminal``: of all rows ``[n]``."""
+        self.count: Tensor = torch.from_numpy(count)
+        self.terminal: Tensor = torch.from_numpy(terminal[begins + count])
+        time = np.arange(count.max())
+        self.inside: np.ndarray = time < count[:, None]  # [E, H]
+        self.rows: np.ndarray = np.where(self.inside, begins[:, None] + time, 0)  # [E, H]
+
+    def cut(self, column: np.ndarray) -> Tensor:
+        """Return a column of all rows ``[n]`` by episode, ``[E, H]`` float64, 0 after its end."""
+        return torch.from_numpy(np.where(self.inside, column[self.rows], 0.0))
+
+    def ratios(self, log_ratio: np.ndarray) -> Tensor:
+        """See ``objectives/importance.py: cumulative_ratios``; ``log_ratio`` is of all rows ``[n]``."""
+        return cumulative_ratios(self.cut(log_ratio), self.count, self.terminal)
+
+    def resampled(self, measure: Callable[[Tensor], Tensor]) -> IntervalEstimate:
+        """Return ``measure``, of how often each episode counts ``[R, E]``, with its interval over resamples."""
+        episodes = len(self.count)
+
+        def measured(picks: Any) -> np.ndarray:
+            drawn = statistics.table(picks)[..., 0].astype(np.int64)  # [..., E], numbers of episodes
+            times = [np.bincount(each, minlength=episodes) for each in drawn.reshape(-1, episodes)]
+            return np.asarray(measure(torch.from_numpy(np.stack(times)).double()).numpy().reshape(drawn.shape[:-1]))
+
+        return statistics.estimate(measured, np.arange(episodes))
+
+
+def mean_of(values: np.ndarray) -> IntervalEstimate:
+    """Return the mean of ``values`` ``[E]`` with its interval."""
+    return statistics.estimate(statistics.mean, values)
 
 
 def config_for(algo: Algorithm) -> FQEConfig:
@@ -301,22 +453,61 @@ def actions_of(
     A policy with state sees whole episodes in order, and is told the recorded actions (``override``). ``columns`` are
     all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward`` and the flags.
     """
+    found = np.zeros((len(columns["action"]), draws, width), np.float32)
+
+    def act(step: Step, state: Any, taken: Tensor, rows: np.ndarray) -> Any:
+        for n in range(draws):
+            action, after = policy.act(step, state, mode)
+            found[rows[rows >= 0], n] = action.numpy()[rows >= 0]
+        return after
+
+    see_all(policy, columns, act, mode=mode, env_steps=env_steps)
+    return found
+
+
+@torch.no_grad()
+def log_probs_of(
+    policy: Policy[Any], columns: Mapping[str, np.ndarray], device: torch.device, env_steps: int = 0
+) -> np.ndarray:
+    """Return ln pi(a | s) of the recorded action of each row, ``[rows]``; ConfigError if the policy does not know it.
+
+    Arguments are those of :func:`actions_of`, and the policy's ``device``.
+    """
+    found = np.zeros(len(columns["action"]))
+
+    def ask(step: Step, state: Any, taken: Tensor, rows: np.ndarray) -> Any:
+        choice: Any = policy.tell(step, state).choice if isinstance(policy, Telling) else None
+        if not hasattr(choice, "log_prob"):
+            raise ConfigError(
+                "this policy does not tell the probabilities of its actions, which importance sampling needs where "
+                "they are drawn. Use method fqe, or let it take its most likely actions (mode)."
+            )
+        found[rows[rows >= 0]] = choice.log_prob(taken.to(device)).cpu().numpy()[rows >= 0]
+        return policy.act(step, state, "explore")[1]
+
+    see_all(policy, columns, ask, mode="explore", env_steps=env_steps)
+    return found
+
+
+def see_all(
+    policy: Policy[Any], columns: Mapping[str, np.ndarray],
+    visit: Callable[[Step, Any, Tensor, np.ndarray], Any], *, mode: Mode, env_steps: int,
+) -> None:  # fmt: skip
+    """Show all rows to a policy, some at a time: ``visit(step, state, recorded actions, rows [N])`` returns its state.
+
+    Of the numbers of rows, -1 is padding.
+    """
     seen = {name.removeprefix("obs/"): column for name, column in columns.items() if name.startswith("obs/")}
     fixed = {name: columns[name] for name in ("reward", *FLAGS)}
-    done = columns["action"]
-    found = np.zeros((len(done), draws, width), np.float32)
     memoryless = isinstance(policy, Memoryless) and policy.memoryless(mode)
     for order in orders(fixed["is_first"], carried=not memoryless):
         state = initial_state(policy, order.shape[1], env_steps)
         for rows in order:
-            real, at = rows >= 0, rows.clip(min=0)
+            at = rows.clip(min=0)
             obs = {key: torch.from_numpy(column[at]) for key, column in seen.items()}
             step = Step(obs=obs, **{name: torch.from_numpy(column[at]) for name, column in fixed.items()})
-            for n in range(draws):
-                action, after = policy.act(step, state, mode)
-                found[rows[real], n] = action.numpy()[real]
-            state = policy.override(after, torch.from_numpy(done[at]))
-    return found
+            taken = torch.from_numpy(columns["action"][at])
+            state = policy.override(visit(step, state, taken, rows), taken)
 
 
 def orders(first: np.ndarray, carried: bool) -> Iterator[np.ndarray]:
@@ -363,11 +554,12 @@ class EstimateReport:
 
 def estimate(
     run: Path | str, data: DatasetConfig | Path | str | None = None, *,
-    updates: int = 20_000, actions: Actions = "mode", draws: int = 10, discount: float | None = None,
-    checkpoint: Path | str | None = None, algo: AlgorithmConfig | None = None, device: str = "auto",
-    seed: int | None = None, trust: bool = False, watch: Watch | None = None,
+    method: Method = "fqe", updates: int = 20_000, actions: Actions = "mode", draws: int = 10,
+    discount: float | None = None, fqe: Mapping[str, Any] | None = None, checkpoint: Path | str | None = None,
+    algo: AlgorithmConfig | None = None, device: str = "auto", seed: int | None = None, trust: bool = False,
+    watch: Watch | None = None,
 ) -> EstimateReport:  # fmt: skip
-    """Estimate the return of a run's agent by fitted Q evaluation (FQE), and write ``<run>/estimate.json``.
+    """Estimate the return of a run's agent from recorded data, and write ``<run>/estimate.json``.
 
     Nothing is played and no environment is needed. World models see the recorded episodes in order.
 
@@ -375,10 +567,14 @@ def estimate(
         run: the run folder.
         data: recorded data to estimate from: a path, minari:NAME, or settings with further options of reading. None:
             the data that the run was trained on.
+        method: "fqe", fitted Q evaluation; "wis", per-decision weighted importance sampling; or "dr", the weighted
+            doubly robust estimator, which is both. The last two need discrete actions and a column for the propensity,
+            the logging policy's probability of each recorded action.
         updates: gradient updates of FQE, at least 1.
         actions: the policy evaluated takes its most likely action ("mode"), or draws one ("sample").
         draws: actions drawn for each row, at least 1, with "sample"; their values are averaged.
         discount: gamma. None: the learner's, or 0.99 if it has none.
+        fqe: further settings of :class:`~reverie.algos.fqe.FQEConfig`, such as ``{"lr": 1e-4}``.
         checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest that is whole.
         algo: the config the run was trained with, if it held objects of your own.
         device: where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
@@ -390,9 +586,12 @@ def estimate(
         RunError: there is no such run or checkpoint, it is damaged, or no data are known.
         DataError: the data cannot be read, or do not fit the agent.
         UntrustedError: the run names a module that is not installed, and it is neither imported nor trusted.
-        ConfigError: a number or ``actions`` is out of range, or the device does not exist here.
+        ConfigError: a number, ``actions``, ``method`` or one of ``fqe`` is out of range, or the device does not exist
+            here; the method needs propensities or other actions.
     """
     AtLeast(0).check("seed", seed)
+    if method not in METHODS:
+        raise ConfigError(f"method = {method!r}: expected one of {', '.join(METHODS)}.")
     mode = mode_of(actions)
     folder = RunFolder.at(run)
     saved, given = read_saved(folder.path), {"algo": algo, "data": data}
@@ -417,15 +616,20 @@ def estimate(
         learner = config.algo.build(*specs, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
         step = step_of(path)  # a run that goes on deletes its old checkpoints
-        settings = config_for(learner).merge({} if discount is None else {"discount": discount})
+        settings = config_for(learner).merge(fqe or {}, "fqe")
+        settings = settings.merge({} if discount is None else {"discount": discount})
         window = Window(batch=1, length=2, context=settings.frames - 1, context_crosses=settings.frames > 1)
         with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
-            dataset = config.data.build(recorded, window=window, seed=seed, parts=counted(recorded.parts()))
+            beside: dict[str, list[np.ndarray]] = {PROPENSITY: []}
+            dataset = config.data.build(recorded, window=window, seed=seed, parts=counted(recorded.parts(beside)))
         for remark in recorded.remarks():
             logger.warning(f"{config.data.path}: {remark}")
-    estimator = Estimator(learner, dataset, *specs, settings, seed=seed, clipped=recorded.clipped)
+    known = np.concatenate(beside[PROPENSITY]) if beside[PROPENSITY] else None
+    estimator = Estimator(learner, dataset, *specs, settings, seed=seed, clipped=recorded.clipped, propensity=known)
     draws = 1 if mode == "eval" else draws
-    found = estimator.estimate(updates, mode=mode, draws=draws, env_steps=trained.explored(step), watch=watch)
+    found = estimator.estimate(
+        updates, method=method, mode=mode, draws=draws, env_steps=trained.explored(step), watch=watch
+    )
     content, files = {"step": step, **found.to_dict(), "checkpoint": path.name, "data": config.data.path}, {}
     try:
         with writing(folder.path):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import ModelFree, RecordedConfig, ValueConfig, building
-from reverie.core.bounds import Above, AtLeast, Rate, Within
+from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
@@ -50,8 +50,12 @@ NO_UNITS = Units()
 class FQEConfig(RecordedConfig, ValueConfig):
     """Settings of FQE. They are ours, as the paper runs each regression to convergence and this does not."""
 
-    lr: Annotated[Rate, Above(0)] = 1e-3
+    lr: Annotated[float, Above(0)] = 3e-4
     """Learning rate of Adam."""
+    weight_decay: Annotated[float, AtLeast(0)] = 1.0
+    """Each update shrinks the critic's weights by the share lr times this, as AdamW does. Without it, the critic learns
+    the outcomes of single transitions by heart, and its values of actions that are rare in the data grow and grow. The
+    paper bounds the class of functions instead."""
     tau: Annotated[float, Within("(0, 1]")] = 0.1
     """Step of the target critic towards the critic at each target update; 1 copies it. The remaining error shrinks by a
     factor of about 1 - tau (1 - discount) per update, so a small tau takes long."""
@@ -139,6 +143,9 @@ class FQE(ModelFree):
 
     def train_step(self, batch: Batch) -> Update:
         losses = self.minimise(self.objective, batch, batch.extras[CHOSEN])
+        with torch.no_grad():
+            for weight in self.optims["critic"].params:
+                weight.mul_(1 - self.cfg.lr * self.cfg.weight_decay)
         self.objective.target_critic.update()
         return losses.update()
 

@@ -180,19 +180,35 @@ class ExportCommand(OfRun, Elsewhere):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FQESettings:
+    """Settings of fitted Q evaluation; None: its default (``algos/fqe.py``)."""
+
+    lr: float | None = None
+    """Learning rate of Adam."""
+    weight_decay: float | None = None
+    """Decay of the critic's weights; more holds it back from values that no data support."""
+    tau: float | None = None
+    """Step of the target critic towards the critic at each update."""
+    batch_size: int | None = None
+    """Transitions in a batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EstimateCommand(OfRun):
-    """Estimate the discounted return of a trained agent from recorded data.
+    """Estimate the discounted return of a trained agent from recorded data; nothing is played.
 
-    The method is fitted Q evaluation (FQE); nothing is played.
-
-    Ctrl-C ends its updates; the estimate is then that after those made.
+    Ctrl-C ends the updates of FQE; the estimate is then that after those made.
     """
 
     data: str = ""
     """Recorded data: a file, folder or glob of any format that can be read, or minari:NAME. Empty: the data that the
     run was trained on."""
+    method: Literal["fqe", "wis", "dr"] = "fqe"
+    """Fitted Q evaluation; per-decision weighted importance sampling; or both, the weighted doubly robust estimator.
+    The last two need discrete actions and the column propensity, the probability of each recorded action."""
     updates: int = 20_000
     """Gradient updates of FQE."""
+    fqe: FQESettings = field(default_factory=lambda: FQESettings())
     mode: Literal["mode", "sample"] = "mode"
     """Evaluate the policy's most likely actions, or sampled ones."""
     draws: int = 10
@@ -209,9 +225,10 @@ class EstimateCommand(OfRun):
         from reverie.core.machine import choose_device  # imports torch
 
         print_trouble(choose_device(self.device).partition(":")[0])
-        names = ("updates", "draws", "discount", "checkpoint", "device", "seed")
+        names = ("method", "updates", "draws", "discount", "checkpoint", "device", "seed")
         with Watched() as watch:
             options = {name: getattr(self, name) for name in names}
+            options["fqe"] = {name: value for name, value in vars(self.fqe).items() if value is not None}
             report = estimate(self.run, data, actions=self.mode, watch=watch, **options)
         print(f"{self.run}, actions: {self.mode}")
         print(report.estimate.words())

@@ -160,10 +160,11 @@ class Recorded:
         """Number of rows of all episodes."""
         return self.reader.rows()
 
-    def parts(self, unclipped: list[np.ndarray] | None = None) -> Iterator[Rows]:
+    def parts(self, beside: Mapping[str, list[np.ndarray]] | None = None) -> Iterator[Rows]:
         """Yield all rows, ``[n, ...]`` by column as in ``replay/storage.py: columns_of``.
 
-        ``unclipped``: list to which the recorded rewards of each part, ``[n]``, are appended as they are read.
+        ``beside``: lists by name, to which the columns of that name, such as ``reward``, are appended as they are read,
+        float32 ``[n]`` of each part and not clipped; of a column that the data lack, nothing.
         """
         about = self.about
         spaces_ = () if about.specs else ((about.observation, "obs"), (about.action, "action"))
@@ -171,8 +172,8 @@ class Recorded:
 
         def noted() -> Iterator[Rows]:
             for part in check_rows(self.reader.parts(), needed, self.where):
-                if unclipped is not None:
-                    unclipped.append(part["reward"].astype(np.float32))
+                for name, found in (beside or {}).items():
+                    found += [part[name].astype(np.float32)] if name in part else []
                 yield part
 
         return self.converted(noted())

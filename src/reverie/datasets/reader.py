@@ -38,6 +38,9 @@ BOTH = "truncated"
 SEED = "seed"
 """Column that ``as_recorded`` may add: the seed of the environment in the first row of an episode, else None. Of dtype
 object, as a seed may have 64 bits or more."""
+PROPENSITY = "propensity"
+"""Column that a reader may add: the probability with which the logging policy took the recorded action, in (0, 1]; 1 in
+the last row of an episode, where none is taken."""
 PART_BYTES = 1_500_000
 """Approximate size of a part in bytes; small enough for a processor's cache."""
 
@@ -51,7 +54,8 @@ class ReadOptions(Config):
     detected."""
     columns: dict[str, Named] = field(default_factory=dict)
     """Tables: the column of each quantity, '{obs: state, action: action, reward: reward, terminal: done}'; several
-    number columns that form one vector are a list, '{obs: [x, y], ...}'."""
+    number columns that form one vector are a list, '{obs: [x, y], ...}'. propensity is the probability with which the
+    recorded action was taken: see `reverie estimate`."""
     time_limit: Annotated[int | None, AtLeast(1)] = None
     """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
     partial: bool = False

@@ -19,13 +19,13 @@ import numpy as np
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.space_json import space_of
 from reverie.datasets.arrow import Piece, TableColumn, open_table, pyarrow_of, vectors
-from reverie.datasets.reader import About, Named, ReadOptions, as_flags, by_number, format_of
+from reverie.datasets.reader import PROPENSITY, About, Named, ReadOptions, as_flags, by_number, format_of
 from reverie.datasets.transitions import STEPLESS, Column, Transitions, TransitionsReader, limited, reordered
 
 FORMATS = ("Arrow", "Parquet")
 END_ROLES = ("terminal", "truncated", "end")
 """Roles of columns that say where episodes end."""
-ROLES = ("obs", "next_obs", "action", "reward", *END_ROLES, "episode")
+ROLES = ("obs", "next_obs", "action", "reward", *END_ROLES, "episode", PROPENSITY)
 NEEDED, NESTED = ("obs", "action", "reward"), ("obs", "next_obs", "action")
 USUAL: dict[str, tuple[str, ...]] = {
     "obs": ("observation", "observations", "obs", "observation.state", "state"),
@@ -128,7 +128,7 @@ class TableReader(TransitionsReader):
         told, action = not self.uses("time_limit") or limit is not None, self.group("action")
         return Transitions(
             obs=obs, next_obs=next_obs, action=action, reward=reward, end=end, terminal=terminal, reader=self,
-            ends_told=told,
+            ends_told=told, propensity=self.column(PROPENSITY) if PROPENSITY in self.roles else None,
         )  # fmt: skip
 
     def _flag(self, role: str) -> np.ndarray:

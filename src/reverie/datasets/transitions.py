@@ -30,7 +30,7 @@ import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.datasets.reader import PART_BYTES, About, Reader, action_space, nested_space, observed_space
+from reverie.datasets.reader import PART_BYTES, PROPENSITY, About, Reader, action_space, nested_space, observed_space
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is left out"
@@ -80,6 +80,8 @@ class Transitions:
     terminal: np.ndarray  # [n] bool, it is terminated: the value of the next observation is 0
     reader: Reader
     """Takes notes, and is named in messages."""
+    propensity: Column | None = None
+    """See ``reader.PROPENSITY``."""
     ends_told: bool = True
     """True if ``end`` includes truncations. Else these are found only where ``next_obs`` differs from what follows."""
 
@@ -87,6 +89,12 @@ class Transitions:
         where = self.reader.path
         if math.prod(self.reward.shape[1:]) != 1:
             raise DataError(f"{where}: rewards have shape {list(self.reward.shape)}: expected one for each step.")
+        if self.propensity is not None:
+            chance = self.propensity.read(0, self.propensity.shape[0])
+            if (wrong := ~((chance > 0) & (chance <= 1))).any():
+                step = int(wrong.argmax())
+                expected = "a probability above 0, at most 1: the recorded action was taken with it"
+                raise DataError(f"{where}: the propensity of step {step:,} is {chance[step]}: expected {expected}.")
         shapes, later = ({name: c.shape[1:] for name, c in columns.items()} for columns in (self.obs, self.next_obs))
         if later and later != shapes:
             expected = f"expected {shapes}, as those of observations"
@@ -148,6 +156,9 @@ class Transitions:
         for name, column in self.action.items():
             rows[name] = column.read(start, stop).take(source - start, axis=0)
             rows[name][newest[ends]] = 0
+        if self.propensity is not None:
+            rows[PROPENSITY] = self.propensity.read(start, stop).reshape(stop - start).take(source - start)
+            rows[PROPENSITY][newest[ends]] = 1
         first, last, terminal = (np.zeros(len(source), bool) for _ in range(3))
         last[newest[ends]] = True
         terminal[newest[ends]] = self.terminal[start:stop][ends]

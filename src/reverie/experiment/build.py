@@ -419,15 +419,16 @@ def read(
     config: ExperimentConfig, recorded: Recorded, algo: Algorithm, window: Window, seed: int, scratch: Path | None
 ) -> tuple[Dataset, np.ndarray | None]:
     """Read all recorded rows; on a terminal with a progress bar. The array has their true rewards, if clipped here."""
-    unclipped: list[np.ndarray] | None = [] if config.env.id == NO_ENV and recorded.clip != "none" else None
+    unclipped = config.env.id == NO_ENV and recorded.clip != "none"
+    beside: dict[str, list[np.ndarray]] = {"reward": []} if unclipped else {}
     with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
         dataset = config.data.build(
             recorded, window=window, seed=seed, batch_sampler=config.replay, extra_spec=algo.extra_spec,
-            scratch=scratch, parts=counted(recorded.parts(unclipped)),
+            scratch=scratch, parts=counted(recorded.parts(beside)),
         )  # fmt: skip
     if RETURN in algo.extra_spec:
         write_returns(dataset, algo.cfg.discount)  # type: ignore[arg-type, union-attr]  # such learners have it
-    return dataset, None if unclipped is None else np.concatenate(unclipped)
+    return dataset, np.concatenate(beside["reward"]) if unclipped else None
 
 
 def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> None:

@@ -250,6 +250,7 @@ class SampledPolicy(Unaffected[None]):
     def __init__(self, actor: nn.Module, device: torch.device) -> None:
         self.drawn: Inference = Inference(functools.partial(sampled, actor), actor)
         self.best: Inference = Inference(functools.partial(likeliest, actor), actor)
+        self.actor = actor
         self.device = device
 
     def initial(self, num_envs: int) -> None:

@@ -1,0 +1,75 @@
+"""Importance sampling: what a policy pi would earn, from episodes of another, mu, that took actions with known chances.
+
+Steps t = 0 ... H-1 of E episodes are tensors ``[E, H]``, float64, as products of many ratios leave float32. An episode
+of n steps fills the first n; it ended there for good (terminal), or was truncated and what followed is unknown.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def cumulative_ratios(log_ratio: Tensor, steps: Tensor, terminal: Tensor) -> Tensor:
+    """Return rho_{0:t} = prod_{k=0..t} pi(a_k | s_k) / mu(a_k | s_k) up to a factor of each step t, ``[E, H]``.
+
+    The factor, by which the largest of a step becomes 1, cancels in weighted estimates. After a terminal end the ratio
+    stays as it is, as the rewards there are known to be 0; after a truncation it is 0, as they are unknown.
+
+    Args:
+        log_ratio: ``[E, H]``, ln pi(a_t | s_t) - ln mu(a_t | s_t); not read from step n on.
+        steps: ``[E]``, n of each episode.
+        terminal: ``[E]`` bool.
+    """
+    over = torch.arange(log_ratio.shape[1]) >= steps[:, None]  # [E, H]
+    total = log_ratio.masked_fill(over, 0).cumsum(1).masked_fill(over & ~terminal[:, None], -math.inf)  # [E, H]
+    return (total - total.amax(0).clamp(min=torch.finfo(total.dtype).min)).exp()
+
+
+def effective_size(log_ratio: Tensor, steps: Tensor) -> float:
+    """Return (sum_i rho_i)^2 / sum_i rho_i^2 of the ratios of whole episodes: Kong (1992); 0 if pi takes none of them.
+
+    So many episodes of pi itself would tell as much. Arguments are those of :func:`cumulative_ratios`.
+    """
+    last = cumulative_ratios(log_ratio, steps, torch.ones_like(steps, dtype=torch.bool))[:, -1]  # [E]
+    return float(last.sum().square() / last.square().sum()) if last.any() else 0.0
+
+
+def weighted_sum(ratio: Tensor, value: Tensor, discount: float, times: Tensor | None = None) -> Tensor:
+    """Return sum_t gamma^t sum_i w_it x_it, w_it = rho_it / sum_j rho_jt: per-decision weighted importance sampling.
+
+    Of rewards this is WIS: Precup, Sutton & Singh (2000), with the weights of Thomas & Brunskill (2016). A step that pi
+    reaches in none of the episodes adds nothing.
+
+    Args:
+        ratio: ``[E, H]`` rho of :func:`cumulative_ratios`.
+        value: ``[E, H]`` x of each step, 0 after the end.
+        discount: gamma.
+        times: ``[R, E]``, how often each episode counts, in R resamples; None: once.
+
+    Returns:
+        ``[R]``.
+    """
+    times = torch.ones(1, len(ratio), dtype=ratio.dtype) if times is None else times
+    among = times @ ratio  # [R, H]
+    mean = torch.where(among > 0, times @ (ratio * value) / among, 0.0)
+    return mean @ (discount ** torch.arange(ratio.shape[1], dtype=ratio.dtype))
+
+
+def doubly_robust(ratio: Tensor, error: Tensor, start: Tensor, discount: float, times: Tensor | None = None) -> Tensor:
+    """Return mean_i V(s_i0) + sum_t gamma^t sum_i w_it delta_it, ``[R]``: Thomas & Brunskill (2016).
+
+    With delta_t = r_t + gamma V(s_{t+1}) - Q(s_t, a_t) this is their WDR, the weighted form of Jiang & Li (2016):
+    exact if either the critic or the ratios are, as far as there are episodes.
+
+    Args:
+        ratio: ``[E, H]``, as ``discount`` and ``times`` in :func:`weighted_sum`.
+        error: ``[E, H]``, the critic's temporal-difference error delta; 0 after the end.
+        start: ``[E]``, the critic's value V(s_0) of each episode's first state.
+        discount: gamma.
+        times: ``[R, E]``.
+    """
+    times = torch.ones(1, len(ratio), dtype=ratio.dtype) if times is None else times
+    return times @ start / times.sum(1) + weighted_sum(ratio, error, discount, times)
