@@ -114,7 +114,9 @@ def test_seeds_go_along(tmp_path):
     copied(source, tmp_path / "all")
     copied(source, tmp_path / "some", choose=lambda episodes: (e for i, e in enumerate(episodes) if i in (1, 4)))
     assert [seeds_of(tmp_path / name) for name in ("all", "some")] == [[71, 72, 73, 74, 75], [72, 75]]
-    copied(source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(steps=9, by="step", seed=1)))
+    copied(
+        source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(steps=9, by="step", seed=1))[0]
+    )
     rows = joined(open_reader(str(tmp_path / "steps")).parts())
     begins = rows["obs"][rows["is_first"]]
     assert seeds_of(tmp_path / "steps") == [70 + int(n) if t == 0 else None for n, t in begins]
@@ -126,7 +128,7 @@ def test_ends_that_are_both_go_along(tmp_path):
     buffers = [replace(buffer(e), truncations=end.tolist()) for e, end in zip(LIVED, ended, strict=True)]
     source = write_minari(tmp_path / "d", buffers)
     copied(source, tmp_path / "all")
-    copied(source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(fraction=1.0, by="step")))
+    copied(source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(fraction=1.0, by="step"))[0])
     for name in ("all", "steps"):
         copy = list(minari.MinariDataset(tmp_path / name / "data"))
         for one, lived, end in zip(copy, LIVED, ended, strict=True):
@@ -157,7 +159,7 @@ def test_a_store_whose_conversion_fails_is_not_written_on(tmp_path, monkeypatch)
 
 def kept(path, **share):
     reader = open_reader(str(path))
-    choose = subsample(reader, Subset(**share))
+    choose = subsample(reader, Subset(**share))[0]
     found, again = (list(choose(episodes_of(reader.parts()))) for _ in range(2))
     for one, two in zip(found, again, strict=True):
         assert_same(one, two)

@@ -18,7 +18,7 @@ from reverie.datasets.reader import ReadOptions
     ("name", "content", "said"),
     [
         ("a.hdf5", b"<html>404 not found</html>", r"a\.hdf5 \(26 bytes\) cannot be read: its format is not known"),
-        ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is not known.*Expected a Minari .* becomes a Parquet file by"),
+        ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is not known.*Expected a Minari .* CSV tables"),
         ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz is damaged or incomplete"),
     ],
 )

@@ -29,7 +29,8 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import FLAGS, Batch, Mode, State, Step, Window
-from reverie.datasets.dataset import DatasetConfig, dataset_config, open_recorded, shown
+from reverie.datasets.dataset import dataset_config, open_recorded, shown
+from reverie.datasets.memory import DataLike
 from reverie.experiment.build import check_fit, looked_at
 from reverie.experiment.config import NO_ENV
 from reverie.log.console import span
@@ -362,7 +363,7 @@ class EstimateReport:
 
 
 def estimate(
-    run: Path | str, data: DatasetConfig | Path | str | None = None, *,
+    run: Path | str, data: DataLike | None = None, *,
     updates: int = 20_000, actions: Actions = "mode", draws: int = 10, discount: float | None = None,
     checkpoint: Path | str | None = None, algo: AlgorithmConfig | None = None, device: str = "auto",
     seed: int | None = None, trust: bool = False, watch: Watch | None = None,
@@ -373,7 +374,7 @@ def estimate(
 
     Args:
         run: the run folder.
-        data: recorded data to estimate from: a path, minari:NAME, or settings with further options of reading. None:
+        data: recorded data to estimate from: a path, minari:NAME, data in memory, or a DatasetConfig. None:
             the data that the run was trained on.
         updates: gradient updates of FQE, at least 1.
         actions: the policy evaluated takes its most likely action ("mode"), or draws one ("sample").
@@ -422,11 +423,11 @@ def estimate(
         with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
             dataset = config.data.build(recorded, window=window, seed=seed, parts=counted(recorded.parts()))
         for remark in recorded.remarks():
-            logger.warning(f"{config.data.path}: {remark}")
+            logger.warning(f"{config.data.where}: {remark}")
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed, clipped=recorded.clipped)
     draws = 1 if mode == "eval" else draws
     found = estimator.estimate(updates, mode=mode, draws=draws, env_steps=trained.explored(step), watch=watch)
-    content, files = {"step": step, **found.to_dict(), "checkpoint": path.name, "data": config.data.path}, {}
+    content, files = {"step": step, **found.to_dict(), "checkpoint": path.name, "data": config.data.where}, {}
     try:
         with writing(folder.path):
             write_found(folder.estimate, content)
