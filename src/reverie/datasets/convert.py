@@ -237,9 +237,7 @@ def _best(returns: np.ndarray, subset: Subset) -> np.ndarray:
         return np.isin(np.arange(len(returns)), order[: max(1, round(subset.best * len(returns)))])
     found: np.ndarray = returns >= subset.min_return
     if not found.any():
-        raise ConfigError(
-            f"min_return = {subset.min_return}: the highest return is {returns.max(initial=-np.inf):.6g}."
-        )
+        raise ConfigError(f"min_return = {subset.min_return}: the highest return is {returns.max():.6g}.")
     return found
 
 
@@ -284,12 +282,8 @@ def relabelled(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str) -> 
         seen, later = (of(about.observation, "obs", rows, part) for part in (before, after))
         found = np.asarray(compute(seen, of(about.action, "action", rows, before), later), np.float64)
         if found.shape != (steps,) or not np.isfinite(found).all():
-            wrong = (
-                f"an array of shape {list(found.shape)}" if found.shape != (steps,) else "numbers that are not finite"
-            )
-            raise DataError(
-                f"{what} returned {wrong} for episode {episode}: expected the rewards of its {steps} steps."
-            )
+            shape = f"shape {list(found.shape)}{', not all finite' * (found.shape == (steps,))}"
+            raise DataError(f"{what} returned {shape} for episode {episode}: expected [{steps}], a reward per step.")
         return np.append(0.0, clipped(found, clip)).astype(np.float32)
 
     def chosen(episodes: Iterator[Rows]) -> Iterator[Rows]:
