@@ -47,7 +47,7 @@ OFFLINE = {
     "bcq": config("bcq", {"samples": 3, "vae.units": (8, 8), "vae.encoder.depth": 2}),
     "cql_lagrange": config("cql", samples=2, conservatism="lagrange", backup="best(2)"),
     "cql_floor": config("cql", samples=2, floor="monte_carlo", temperature_lr=0.0),
-    "iql": config("iql", reward_scale="affine(0.5, -1.0)"),
+    "iql": config("iql"),
     "crr": config("crr", target_every=2),
     "crr_binary": config("crr", filter="binary", baseline="max", critics=2),
     "bc_choice": config("bc"),

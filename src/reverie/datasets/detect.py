@@ -13,7 +13,7 @@ from reverie.core.importing import imported
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.hdf5 import NEEDED as OF_D4RL
 from reverie.datasets.hdf5 import D4RLReader, open_hdf5
-from reverie.datasets.memory import MEMORY, ArraysReader, DataLike, is_arrays, open_held, path_of, paths_in
+from reverie.datasets.memory import OBJECT, ArraysReader, DataLike, is_arrays, open_held, path_of, paths_in
 from reverie.datasets.minari import local_names, metadata_of, minari_path, minari_reader
 from reverie.datasets.own_store import StoreReader, is_store
 from reverie.datasets.pydreamer import PyDreamerReader
@@ -45,7 +45,7 @@ def open_reader(data: DataLike, options: ReadOptions | None = None) -> Reader:
 
 
 def _opened(path: str, options: ReadOptions) -> Reader:
-    if path.startswith(MEMORY):
+    if path.startswith(OBJECT):
         return open_held(path, options)
     if options.reader:
         return own_reader(path, options)

@@ -1,6 +1,6 @@
 """Data that are objects in memory, or NumPy files of such: arrays under D4RL's names, tables, datasets of Minari's.
 
-Settings name data by their path. That of an object is ``memory:TYPE``, a text that carries the object along. A file of
+Settings name data by their path. That of an object is ``object:TYPE``, a text that carries the object along. A file of
 settings holds the text alone, so a run that is resumed needs the object again.
 """
 
@@ -20,7 +20,8 @@ from reverie.datasets.reader import Reader, ReadOptions
 from reverie.datasets.table import TableReader
 from reverie.datasets.transitions import Column
 
-MEMORY = "memory:"
+OBJECT = "object:"
+"""Begins the path of an object in memory; `memory://` is a place of stores."""
 DataLike = Any
 """What functions take for data: a path, ``minari:NAME``, ``DatasetConfig``, a dictionary of arrays under D4RL's names,
 a table (of pandas, Polars, pyarrow, or whatever exports Arrow's), a dataset of Minari's library, or a list of these."""
@@ -33,7 +34,7 @@ class Held(str):
 
     def __new__(cls, content: Any, kind: str) -> Held:
         """``kind``: name of the type of which the object was."""
-        made = super().__new__(cls, MEMORY + kind)
+        made = super().__new__(cls, OBJECT + kind)
         made.content = content
         return made
 
@@ -59,7 +60,7 @@ def path_of(data: DataLike) -> str | tuple[str, ...]:
             )
         return str(Path(storage.data_path).parent)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "columns"):
-        with damage(Path(MEMORY + kind)):  # Polars' own way gives types that every version of pyarrow knows
+        with damage(Path(OBJECT + kind)):  # Polars' own way gives types that every version of pyarrow knows
             return Held(data.to_arrow() if hasattr(data, "to_arrow") else pyarrow_of().table(data), kind)
     has = f" with {', '.join(map(str, data))}" if isinstance(data, Mapping) else ""
     raise ConfigError(
@@ -78,7 +79,7 @@ def open_held(path: str, options: ReadOptions) -> Reader:
     """Return the reader of the object that ``path`` holds; DataError if it only says that there was one."""
     if not isinstance(path, Held):
         raise DataError(
-            f"the data were given in memory ({path.removeprefix(MEMORY)}), which no file holds. Pass them again in "
+            f"the data were given in memory ({path.removeprefix(OBJECT)}), which no file holds. Pass them again in "
             "Python, data=..., or write them to a file and pass its path."
         )
     if isinstance(path.content, dict):

@@ -22,7 +22,7 @@ from reverie.core.logger import logger
 from reverie.core.types import Window
 from reverie.datasets.dataset import DatasetConfig, open_recorded
 from reverie.datasets.detect import open_reader
-from reverie.datasets.memory import MEMORY, path_of, paths_in
+from reverie.datasets.memory import OBJECT, path_of, paths_in
 from reverie.datasets.recorded_env import env_as_recorded, env_of
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name, named, put_away
@@ -332,7 +332,7 @@ def with_beginning(config: ExperimentConfig, before: Mapping[str, Any], path: Pa
 
 
 def _absolute(path: str) -> str:
-    fixed = "://" in path or path.startswith(("minari:", MEMORY))
+    fixed = "://" in path or path.startswith(("minari:", OBJECT))
     return path if fixed else os.path.abspath(os.path.expanduser(path))
 
 

@@ -26,7 +26,7 @@ from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device, cores
 from reverie.core.signals import PARENT, SIGNALS
-from reverie.datasets.memory import MEMORY, paths_in
+from reverie.datasets.memory import OBJECT, paths_in
 from reverie.experiment.config import ExperimentConfig, resolved, saved_settings, with_beginning
 from reverie.log.aggregate import Aggregate, Measured, OfSeed, aggregate, of_seed, write_aggregate
 from reverie.log.console import Board, Lane, LaneState
@@ -221,7 +221,7 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
     custom = saved_settings(config, None).custom
     if not found_elsewhere(type(config.algo)):
         custom["algorithm"] = config.name
-    if any(path.startswith(MEMORY) for path in paths_in(config.data.path)):
+    if any(path.startswith(OBJECT) for path in paths_in(config.data.path)):
         custom["data"] = config.data.where
     if custom:
         listed = ", ".join(f"{place} = {what}" for place, what in custom.items())
