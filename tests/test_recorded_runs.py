@@ -378,6 +378,21 @@ def test_a_run_on_data_in_memory(pendulum: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_rewards_that_are_shifted_teach_what_shifted_data_do(pendulum: Path, tmp_path: Path) -> None:
+    """Also where windows hold several episodes, whose first rows have no reward, and in the bounds of values."""
+    with h5py.File(pendulum) as file:
+        arrays = {name: np.array(values) for name, values in file.items()}
+    shifted = arrays | {"rewards": arrays["rewards"].astype(np.float32) * np.float32(0.5) - np.float32(1)}
+    more: dict[str, Any] = {"algorithm": "td3_bc", "env": "none", "updates": 4, "algo.value_estimator": "n_step(3)"}
+    more |= {"algo.batch_length": 30, "algo.batch_size": 16}
+    train(arrays, tmp_path / "by setting", **more, **{"algo.reward_scale": "affine(0.5, -1)"})
+    train(shifted, tmp_path / "by data", **more)
+    assert_same_weights(tmp_path / "by setting", tmp_path / "by data")
+    both = {"algo.floor": "monte_carlo", "algo.reward_scale": "affine(1, -1)"}
+    with pytest.raises(ConfigError, match=r"affine.*floor = monte_carlo: the returns .* are not shifted"):
+        train(arrays, tmp_path / "cql", algorithm="cql", **both)
+
+
 def test_a_run_on_several_datasets(pendulum: Path, tmp_path: Path, said: list[str]) -> None:
     train([pendulum, pendulum], tmp_path / "run", updates=2, env="none")
     assert any("320 recorded steps in 8 episodes" in line for line in said)
