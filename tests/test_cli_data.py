@@ -126,3 +126,24 @@ def test_subsample(dataset, tmp_path, capsys):
         data_command(["subsample", str(dataset), b])
     assert data_command(["subsample", str(dataset), b, "--steps", "7", "--by", "step"]) == 0
     assert "with 7 steps" in capsys.readouterr().out
+    best = ["--best", "0.2", "--rest", str(tmp_path / "rest"), "--to", "d4rl"]
+    (tmp_path / "rest").mkdir()
+    with pytest.raises(RunError, match="rest exists"):
+        data_command(["subsample", str(dataset), str(tmp_path / "c"), *best])
+    assert not (tmp_path / "c").exists()
+    (tmp_path / "rest").rmdir()
+    assert data_command(["subsample", str(dataset), str(tmp_path / "c"), *best]) == 0
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "2 episodes with 40 steps", "8 episodes with 160 steps",
+    ]  # fmt: skip
+
+
+def test_new_rewards(dataset, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "goals_of_ours.py").write_text("def reward(obs, action, following):\n    return following[:, 0]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert data_command(["convert", str(dataset), "out.hdf5", "--to", "d4rl", "--reward", "goals_of_ours:reward"]) == 0
+    with h5py.File("out.hdf5") as file:
+        assert np.array_equal(file["rewards"][:], file["next_observations"][:, 0])
+    with pytest.raises(ConfigError, match=r"reward = goals_of_ours:rewards: .* no class or function with that name"):
+        data_command(["convert", str(dataset), "other.hdf5", "--to", "d4rl", "--reward", "goals_of_ours:rewards"])

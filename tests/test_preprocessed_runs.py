@@ -145,7 +145,7 @@ def test_priorities_are_written_and_weights_are_learned_from() -> None:
 
 @pytest.mark.parametrize(("more", "said"), [
     ({"algo.normalise": "fixed(31)"}, "random_steps = 30, learning_starts = 20"),
-    ({"algo.frames": 2}, r"no observation matches; .* The observations are: 'observation' \(vector\)"),
+    ({"algo.frames": 2}, r"'\.\*' stacks everything. The observations are: 'observation' \(vector\)"),
     ({"algo.frames": 2, "algo.frame_keys": "observatio"}, "frame_keys = 'observatio': no observation matches"),
     ({"algo.frames": 2, "algo.frame_keys": ".*", "env.frame_stack": 2}, "frames would be stacked twice"),
     ({"algo.frames": 2, "algo.frame_keys": ".*", "replay.sequence": True}, "replay.sequence = True"),

@@ -353,14 +353,51 @@ def test_what_does_not_fit(pendulum: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_data_in_memory_are_told_to_be_written(tmp_path: Path) -> None:
-    episode = {"observations": np.zeros((200, 3)), "actions": np.zeros((200, 1)), "rewards": np.zeros(200)}
-    said = r"^data = .*: expected a path, minari:NAME.* Write data in memory to a file first.*Parquet.*datasets\.md"
-    for data in (episode, [episode] * 100):
-        with pytest.raises(ConfigError, match=said) as told:
-            train(data, tmp_path / "run")
-        assert len(str(told.value)) < 500
-    assert not list(tmp_path.iterdir())
+def test_a_run_on_data_in_memory(pendulum: Path, tmp_path: Path) -> None:
+    """It is that on the file, bit for bit, also if it goes on; the data must then be passed again."""
+    with h5py.File(pendulum) as file:
+        arrays = {
+            name: np.array(file[name]) for name in ("observations", "actions", "rewards", "terminals", "timeouts")
+        }
+        np.savez(tmp_path / "same.npz", **arrays)
+    train(tmp_path / "same.npz", tmp_path / "whole", updates=6, env="Pendulum-v1")
+    train(arrays, tmp_path / "run", updates=3, env="Pendulum-v1")
+    with pytest.raises(DataError, match=r"given in memory \(dict\).*Pass them again in Python, data="):
+        reverie.train("td3", run=tmp_path / "run", updates=6)
+    with pytest.raises(RunError, match="'object:dict': these are not the data that the run was trained on"):
+        train({**arrays, "rewards": arrays["rewards"] + 1}, tmp_path / "run", updates=6)
+    train({"path": arrays}, tmp_path / "run", updates=6)
+    assert_same_weights(tmp_path / "whole", tmp_path / "run")
+    one, two = (reverie.load(tmp_path / "run").episode(1, data) for data in (arrays, tmp_path / "same.npz"))
+    assert torch.equal(one.obs["observation"], two.obs["observation"])
+    with pytest.raises(ConfigError, match="data = object:dict: each seed runs in its own process"):
+        reverie.train_seeds("td3", data=arrays, run=tmp_path / "seeds")
+    with pytest.raises(ConfigError, match=r"'observations'.*expected a path") as told:
+        train([{"observations": np.zeros((200, 3))}] * 100, tmp_path / "none")
+    assert len(str(told.value)) < 500
+    assert not (tmp_path / "none").exists()
+
+
+def test_rewards_that_are_shifted_teach_what_shifted_data_do(pendulum: Path, tmp_path: Path) -> None:
+    """Also where windows hold several episodes, whose first rows have no reward, and in the bounds of values."""
+    with h5py.File(pendulum) as file:
+        arrays = {name: np.array(values) for name, values in file.items()}
+    shifted = arrays | {"rewards": arrays["rewards"].astype(np.float32) * np.float32(0.5) - np.float32(1)}
+    more: dict[str, Any] = {"algorithm": "td3_bc", "env": "none", "updates": 4, "algo.value_estimator": "n_step(3)"}
+    more |= {"algo.batch_length": 30, "algo.batch_size": 16}
+    train(arrays, tmp_path / "by setting", **more, **{"algo.reward_scale": "affine(0.5, -1)"})
+    train(shifted, tmp_path / "by data", **more)
+    assert_same_weights(tmp_path / "by setting", tmp_path / "by data")
+    both = {"algo.floor": "monte_carlo", "algo.reward_scale": "affine(1, -1)"}
+    with pytest.raises(ConfigError, match=r"affine.*floor = monte_carlo: the returns .* are not shifted"):
+        train(arrays, tmp_path / "cql", algorithm="cql", **both)
+
+
+def test_a_run_on_several_datasets(pendulum: Path, tmp_path: Path, said: list[str]) -> None:
+    train([pendulum, pendulum], tmp_path / "run", updates=2, env="none")
+    assert any("320 recorded steps in 8 episodes" in line for line in said)
+    words = ["train", "td3", "--data", str(pendulum), str(pendulum), "--updates", "3"]
+    assert main([*words, "--run", str(tmp_path / "run")]) == 0
 
 
 @pytest.mark.parametrize(("form", "looks"), [("minari", 3), ("d4rl", 1)])

@@ -21,7 +21,8 @@ from reverie.core.logger import logger, silent, speak_as
 from reverie.core.machine import choose_device
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found, threads_kept
-from reverie.datasets.dataset import DatasetConfig, dataset_config
+from reverie.datasets.dataset import DatasetConfig, settings_in
+from reverie.datasets.memory import DataLike, path_of
 from reverie.envs.check import EnvReport, examine
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, MakeEnv, env_name
@@ -62,7 +63,7 @@ def train(
     config: Path | str | Sequence[Path | str] | None = None,
     run: Path | str | None = None,
     replay_ratio: float | None = None,
-    data: str | Path | DatasetConfig | Mapping[str, Any] | None = None,
+    data: DataLike | None = None,
     experience: str | Experience | None = None,
     eval_episodes: int | None = None,
     eval_env: EnvLike | Mapping[str, Any] | None = None,
@@ -94,7 +95,9 @@ def train(
         run: run folder; a run found there is continued. None: a new folder under ``runs/``. ``"runs:/ID"``: a run at
             MLflow, which is continued here.
         replay_ratio: gradient updates per env step.
-        data: recorded data to learn from: a path, or settings. Short for ``data.path``.
+        data: recorded data to learn from: a path, ``minari:NAME``, arrays or a table in memory, a dataset of Minari's
+            library, or a list of several with the same spaces; or settings of them. Short for ``data.path``. A run on
+            data in memory is continued with the same data passed again.
         experience: rows to learn from: ``"collected"``, ``"recorded"``, or ``"mixed(0.5)"`` with that part of each
             batch recorded. None: recorded if there are ``data``, or mixed if the algorithm needs both; else collected.
         eval_episodes: episodes of each evaluation, during training and at the end; 0: none.
@@ -419,13 +422,9 @@ def settings_of(
 def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``overrides`` with the paths of settings in place of short names."""
     values = {{"envs": "env.num", "env_options": "env"}.get(name, name): value for name, value in overrides.items()}
-    data, known = values.get("data", {}), {option.name for option in dataclasses.fields(DatasetConfig)}
-    if isinstance(data, str | Path):
-        values = {"data.path": str(data), **values}
-        del values["data"]
-    elif not (isinstance(data, Mapping) and (not data or known & {str(key).partition(".")[0] for key in data})):
-        dataset_config(data)  # refuses the data themselves
-    return values
+    if "data" in values and not isinstance(data := values["data"], DatasetConfig):
+        values["data"] = settings_in(data)
+    return values | ({"data.path": path_of(values["data.path"])} if "data.path" in values else {})
 
 
 def base_of(

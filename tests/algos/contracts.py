@@ -42,6 +42,7 @@ MODEL_FREE = {
 OFFLINE = {
     "bc": config("bc"),
     "bc_stochastic": config("bc", clone="stochastic"),
+    "bc_gru": config("bc", {"batch_length": 4, "networks.memory": "gru(4)"}),
     "td3_bc": config("td3_bc"),
     "bcq": config("bcq", {"samples": 3, "vae.units": (8, 8), "vae.encoder.depth": 2}),
     "cql_lagrange": config("cql", samples=2, conservatism="lagrange", backup="best(2)"),

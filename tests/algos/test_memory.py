@@ -6,6 +6,7 @@ import pytest
 import torch
 from contracts import build, padded
 
+from reverie.algos.bc import BCConfig
 from reverie.algos.cql import CQLConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.sac import SACConfig
@@ -101,6 +102,7 @@ def test_what_a_transformer_does_not_see_is_nothing_to_it():
     ("config", "given", "said"),
     [
         (DQNConfig(), {"networks.memory": "lstm(4)"}, "from single rows no memory is learned"),
+        (BCConfig(), {"networks.memory": "gru(4)"}, "from single rows no memory is learned"),
         (SACConfig(), {"networks.burn_in": 4}, "there is no memory to bring up to date"),
         (TD3Config(), {"networks.memory": "gru(4)"}, "memory"),
         (CQLConfig(), {"networks.memory": "gru(4)"}, "memory"),

@@ -25,7 +25,7 @@ from reverie.core.importing import trusting
 from reverie.core.rows import episodes_of
 from reverie.datasets import minari as minari_reader
 from reverie.datasets import writers
-from reverie.datasets.convert import Subset, subsample
+from reverie.datasets.convert import Subset, relabelled, subsample, write
 from reverie.datasets.dataset import Recorded
 from reverie.datasets.detect import open_reader
 from reverie.datasets.recorded_env import env_of
@@ -114,7 +114,9 @@ def test_seeds_go_along(tmp_path):
     copied(source, tmp_path / "all")
     copied(source, tmp_path / "some", choose=lambda episodes: (e for i, e in enumerate(episodes) if i in (1, 4)))
     assert [seeds_of(tmp_path / name) for name in ("all", "some")] == [[71, 72, 73, 74, 75], [72, 75]]
-    copied(source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(steps=9, by="step", seed=1)))
+    copied(
+        source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(steps=9, by="step", seed=1))[0]
+    )
     rows = joined(open_reader(str(tmp_path / "steps")).parts())
     begins = rows["obs"][rows["is_first"]]
     assert seeds_of(tmp_path / "steps") == [70 + int(n) if t == 0 else None for n, t in begins]
@@ -126,7 +128,7 @@ def test_ends_that_are_both_go_along(tmp_path):
     buffers = [replace(buffer(e), truncations=end.tolist()) for e, end in zip(LIVED, ended, strict=True)]
     source = write_minari(tmp_path / "d", buffers)
     copied(source, tmp_path / "all")
-    copied(source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(fraction=1.0, by="step")))
+    copied(source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(fraction=1.0, by="step"))[0])
     for name in ("all", "steps"):
         copy = list(minari.MinariDataset(tmp_path / name / "data"))
         for one, lived, end in zip(copy, LIVED, ended, strict=True):
@@ -157,7 +159,7 @@ def test_a_store_whose_conversion_fails_is_not_written_on(tmp_path, monkeypatch)
 
 def kept(path, **share):
     reader = open_reader(str(path))
-    choose = subsample(reader, Subset(**share))
+    choose = subsample(reader, Subset(**share))[0]
     found, again = (list(choose(episodes_of(reader.parts()))) for _ in range(2))
     for one, two in zip(found, again, strict=True):
         assert_same(one, two)
@@ -191,6 +193,72 @@ def test_single_steps(d4rl):
         })  # fmt: skip
     assert len(steps) == len(set(steps)) == 7
     assert steps == sorted(steps)
+
+
+@pytest.mark.parametrize(
+    ("share", "numbers"), [({"best": 0.4}, [3, 5]), ({"min_return": 162.5}, [3, 5]), ({"best": 0.01}, [5])]
+)
+def test_the_best_episodes_and_the_rest(d4rl, share, numbers):
+    """Returns are 34.5, 20.5, 162.5, 40.5 and 208."""
+    reader = open_reader(d4rl)
+    for choose, wanted in zip(subsample(reader, Subset(**share)), (numbers, {1, 2, 3, 4, 5} - {*numbers}), strict=True):
+        assert [int(rows["obs"][0, 0]) for rows in choose(episodes_of(reader.parts()))] == sorted(wanted)
+
+
+def test_all_steps_are_drawn_or_rest(d4rl):
+    reader = open_reader(d4rl)
+    both = [list(choose(episodes_of(reader.parts()))) for choose in subsample(reader, Subset(steps=5, by="step"))]
+    assert [sum(len(rows["reward"]) - 1 for rows in some) for some in both] == [5, 9]
+    earned = [reward for some in both for rows in some for reward in rows["reward"][1:].tolist()]
+    assert sorted(earned) == sorted(reward for episode in LIVED for reward in episode.rewards.tolist())
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        ({"best": 0.1, "steps": 3}, "steps = 3, best = 0.1, min_return = None: pass exactly one"),
+        ({"best": 0.1, "by": "step"}, "only episodes have returns"),
+        ({"min_return": 1000}, "min_return = 1000: the highest return is 208"),
+    ],
+)
+def test_parts_that_cannot_be(d4rl, share, said):
+    with pytest.raises(ConfigError, match=said):
+        subsample(open_reader(d4rl), Subset(**share))
+
+
+# ---------------------------------------------------------------- new rewards
+
+
+@pytest.mark.parametrize("clip", ["none", "tanh"])
+def test_new_rewards_of_collected_rows(tmp_path, clip):
+    """Computed of what the environment showed and took; all else stays, in the keys and kinds of the run."""
+    quick = {"steps": 30, "eval_episodes": 0, "tensorboard": False, "console": False, "algo.networks.units": (4,)}
+    env = {"env.time_limit": 9, "env.clip_reward": clip}
+    reverie.train("sac", "Pendulum-v1", run=tmp_path / "run", learning_starts=29, **quick, **env)
+    seen = []
+
+    def reward(observations, actions, following):
+        seen.append(actions)
+        return 10 * following[:, 0] + observations[:, 1]
+
+    with open_reader(tmp_path / "run") as reader:
+        write(reader, str(tmp_path / "out"), "store", relabelled(reader, reward))
+    old, new = (joined(open_reader(tmp_path / name).parts()) for name in ("run", "out"))
+    obs, begins = old["obs/observation"], old["is_first"]
+    wanted = 10 * obs[1:, 0] + obs[:-1, 1]
+    wanted = np.where(begins, 0, np.append(0, np.tanh(wanted) if clip == "tanh" else wanted))
+    np.testing.assert_allclose(new.pop("reward"), wanted, rtol=1e-5)
+    assert_same(new, {name: values for name, values in old.items() if name != "reward"})
+    done = np.concatenate(seen)
+    np.testing.assert_allclose(done, 2 * old["action"][~old["is_last"]], rtol=1e-5)  # Pendulum's go from -2 to 2
+
+
+@pytest.mark.parametrize("wrong", [lambda o, a, n: 1.0, lambda o, a, n: np.full(len(a), np.nan), lambda o, a, n: n])
+def test_new_rewards_that_are_none(d4rl, tmp_path, wrong):
+    reader = open_reader(d4rl)
+    with pytest.raises(DataError, match=r"lambda.* for episode 0: expected \[3\], a reward per step"):
+        write(reader, str(tmp_path / "out"), "d4rl", relabelled(reader, wrong))
+    assert not (tmp_path / "out").exists()
 
 
 # ---------------------------------------------------------------- what formats can hold

@@ -1,4 +1,4 @@
-"""Finding the format; several files as one."""
+"""Finding the format; several datasets as one; objects in memory."""
 
 import h5py
 import numpy as np
@@ -7,7 +7,9 @@ from gymnasium import spaces
 
 from d4rl_files import columns, write
 from formats import tianshou, transitions_of
-from recordings import LIVED
+from minari_files import buffer
+from minari_files import write as write_minari
+from recordings import LIVED, check, copied, expected
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.space_json import text_of
 from reverie.datasets.detect import open_reader
@@ -18,7 +20,7 @@ from reverie.datasets.reader import ReadOptions
     ("name", "content", "said"),
     [
         ("a.hdf5", b"<html>404 not found</html>", r"a\.hdf5 \(26 bytes\) cannot be read: its format is not known"),
-        ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is not known.*Expected a Minari .* becomes a Parquet file by"),
+        ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is not known.*Expected a Minari .* CSV tables"),
         ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz is damaged or incomplete"),
     ],
 )
@@ -71,3 +73,77 @@ def test_actions_that_files_declare_must_be_the_same(tmp_path, one, two):
         open_reader(str(tmp_path)).about()
     write(tmp_path / "c.hdf5", values)  # declares none
     assert open_reader(str(tmp_path)).about().measured
+
+
+# ---------------------------------------------------------------- objects in memory
+
+
+FRAME = {"obs": ["number", "time"], "action": "action", "reward": "reward", "terminal": "terminal", "episode": "number"}
+
+
+def frame(lived=LIVED):
+    """Steps as columns of numbers and text, as data scientists have them."""
+    values = columns(lived)
+    number, time = values["observations"].T
+    return {"number": number, "time": time, "action": values["actions"][:, 0], "reward": values["rewards"],
+            "terminal": values["terminals"]}  # fmt: skip
+
+
+def test_arrays_in_memory_and_in_a_file_are_what_a_d4rl_file_is(tmp_path):
+    np.savez(tmp_path / "a.npz", **columns())
+    lists = {name: values.tolist() for name, values in columns().items()}
+    for data in (columns(), lists, tmp_path / "a.npz"):
+        with open_reader(data) as reader:
+            check(reader, expected(LIVED))
+            assert not reader.remarks()
+    with open_reader({"timeout" if name == "timeouts" else name: v for name, v in columns().items()}) as reader:
+        assert any("'timeout' is left out" in line for line in reader.remarks())
+    with pytest.raises(DataError, match=r"object:dict: 'actions' contains <U1: expected an array of numbers"):
+        open_reader(columns() | {"actions": ["a"] * 14})
+    np.savez(tmp_path / "b.npz", **columns())
+    assert open_reader(str(tmp_path / "*.npz")).rows() == 2 * len(expected(LIVED)["reward"])
+
+
+@pytest.mark.parametrize("form", ["pandas", "pyarrow", "csv"])
+def test_tables_in_memory_and_as_text(tmp_path, form):
+    table, rows = pytest.importorskip("pyarrow").table(frame()), expected(LIVED, last_seen=False)
+    data = table if form == "pyarrow" else pytest.importorskip("pandas").DataFrame(frame())
+    if form == "csv":
+        data.to_csv(tmp_path / "a.csv", index=False)
+        data = tmp_path
+    with open_reader(data, ReadOptions(columns=FRAME)) as reader:
+        done = [round(float(a), 3) if form == "csv" else float(a) for (a,) in rows["action"]]  # text has no float32
+        check(reader, rows | {"action": done})
+
+
+def test_a_text_table_beside_other_data_is_none_of_them(tmp_path):
+    write(tmp_path / "a.hdf5", columns())
+    (tmp_path / "progress.csv").write_text("step,return\n1,2\n")
+    assert open_reader(tmp_path).format == "D4RL HDF5"
+
+
+def test_a_dataset_of_minaris_library(tmp_path):
+    minari = pytest.importorskip("minari")
+    data = minari.MinariDataset(write_minari(tmp_path / "d", [buffer(e) for e in LIVED]) / "data")
+    check(open_reader(data), expected(LIVED))
+    with pytest.raises(ConfigError, match=r"with 1 of the 5 episodes of .* only whole datasets are read"):
+        open_reader(data.filter_episodes(lambda episode: episode.id == 2))
+
+
+def test_several_datasets_of_any_format(tmp_path):
+    one, two = columns(LIVED[:2]), write(tmp_path / "b.hdf5", columns(LIVED[2:]))
+    with open_reader([one, str(two)]) as reader:
+        check(reader, expected(LIVED))
+        assert reader.format == "1 x arrays of D4RL's names, 1 x D4RL HDF5"
+    with pytest.raises(DataError, match=r"object:dict has observations .*\(5,\).*others have .*\(2,\)"):
+        open_reader([two, one | {name: np.zeros((4, 5)) for name in ("observations", "next_observations")}]).about()
+    minari = write_minari(tmp_path / "minari", [buffer(e) for e in LIVED])
+    copied(minari, tmp_path / "store", "store")
+    with pytest.raises(DataError, match=r"store \(reverie store\) cannot be joined with others"):
+        open_reader([minari, tmp_path / "store"]).about()
+
+
+@pytest.mark.parametrize("data", [3, None, {"observations": [1]}, np.zeros(3), [columns(), 3]])
+def test_what_is_no_data_is_refused(data):
+    with pytest.raises(ConfigError, match=r"^data = .*: expected a path, .* the arrays observations, actions, rewards"):
+        open_reader(data)

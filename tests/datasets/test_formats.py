@@ -77,7 +77,7 @@ ROLES = {"obs": "observation.state", "next_obs": "after", "action": "action", "r
 EPISODES = {"obs": "observation.state", "action": "choice", "reward": "next.reward", "terminal": "next.done",
             "episode": "episode_index"}  # fmt: skip
 LISTS = {"obs": "o", "action": "a", "reward": "r", "terminal": "t"}
-D4RL, TABLE = "D4RL HDF5", "table (Arrow or Parquet)"
+D4RL, TABLE = "D4RL HDF5", "table"
 KINDS = {
     "d4rl": Format(hdf5, D4RL),
     "d4rl, compressed": Format(partial(hdf5, compression="gzip", chunks=True), D4RL),

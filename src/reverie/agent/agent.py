@@ -42,7 +42,8 @@ from reverie.core.rows import episode_rows
 from reverie.core.spaces import ActionCodec, column, follow, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsSpec, signature
 from reverie.core.types import Batch, Mode, Step, Told
-from reverie.datasets.dataset import DatasetConfig, Recorded, dataset_config, open_recorded
+from reverie.datasets.dataset import Recorded, dataset_config, open_recorded
+from reverie.datasets.memory import DataLike
 from reverie.envs.flat import CLIPS, FlatEnv
 from reverie.envs.make import MakeEnv, make_gym
 from reverie.envs.wrappers import FlatObs, FrameStack
@@ -123,7 +124,7 @@ class Agent:
 
     def __repr__(self) -> str:
         config = self.config
-        where = f"on {config.data.path}" if config.env.id == NO_ENV else f"in {config.env.id}"
+        where = f"on {config.data.where}" if config.env.id == NO_ENV else f"in {config.env.id}"
         return f"Agent({config.algo.algorithm} {where}, from {self.checkpoint})"
 
     def act(
@@ -281,12 +282,12 @@ class Agent:
         """Make an environment as in training; EnvError if it cannot be made. ``render``: as RGB arrays, if it can."""
         return make_gym(self.config.env, self.factory, render)
 
-    def episode(self, number: int, data: DatasetConfig | Path | str | None = None) -> Batch:
+    def episode(self, number: int, data: DataLike | None = None) -> Batch:
         """Return a recorded episode as the learner sees it, to look inside: ``agent.algo.dream(batch, context)``.
 
         Args:
             number: 0 for the first episode; -1 for the last one. Those of a single row count here.
-            data: recorded data that fit the agent: a path, minari:NAME, or settings with further options of reading.
+            data: recorded data that fit the agent: a path, minari:NAME, data in memory, or a DatasetConfig.
                 None: the rows that the run has collected, or the data that it learned from alone.
 
         Returns:
@@ -450,7 +451,7 @@ class Agent:
         return export(self, out, **options)
 
     @contextlib.contextmanager
-    def recorded(self, data: DatasetConfig | Path | str | None = None) -> Iterator[Recorded]:
+    def recorded(self, data: DataLike | None = None) -> Iterator[Recorded]:
         """Open recorded data, to read rows as the learner sees them; ``data`` and errors as in :meth:`episode`."""
         given = dataset_config(self.run if data is None else data)
         if data is None and self.config.offline:

@@ -26,12 +26,13 @@ from reverie.core.randomness import reproducible
 from reverie.core.spaces import Leaf, ObsCodec, nested
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
-from reverie.datasets.dataset import DatasetConfig, Recorded
+from reverie.datasets.dataset import Recorded
+from reverie.datasets.memory import DataLike
 from reverie.datasets.own_store import guessed_obs
 from reverie.envs.together import batch_of, first_of
 from reverie.nn.rssm import Latent
 
-Start = ModelState | Batch | DatasetConfig | Path | str
+Start = ModelState | Batch | DataLike
 """Where dreams begin: see :func:`dream_env`."""
 WINDOWS, ROWS, BURN_IN = 64, 64, 8
 """Most windows of recorded rows whose states are kept to begin from, the rows of each, and how many rows of an episode
@@ -298,8 +299,9 @@ def states_of(agent: Agent, start: Start) -> Latent | None:
         if not getattr(world, "begins", True):
             raise ConfigError("start = 'prior': this world model does not imagine how episodes begin. Use 'replay'.")
         return None
+    own = isinstance(start, str) and start == "replay"
     try:
-        with agent.recorded(None if start == "replay" else start) as recorded, reproducible(seeded(agent, None)):
+        with agent.recorded(None if own else start) as recorded, reproducible(seeded(agent, None)):
             return recorded_states(agent, recorded)
     except DataError as error:
         raise DataError(f"start = {brief(start)}: {error} Or let dreams begin from start = 'prior'.") from error

@@ -25,7 +25,7 @@ from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import FLAGS, Batch, Mode, Step
-from reverie.datasets.dataset import DatasetConfig
+from reverie.datasets.memory import DataLike
 from reverie.experiment.build import make_eval_env
 from reverie.run.collect import executed
 from reverie.run.folder import RunFolder
@@ -60,7 +60,7 @@ class DreamReport:
 
 def dream(
     agent: Agent, *, context: int | None = None, horizon: int = 48, sequences: int = 6, actions: Actions = "mode",
-    seed: int | None = None, data: DatasetConfig | Path | str | None = None,
+    seed: int | None = None, data: DataLike | None = None,
 ) -> DreamReport:  # fmt: skip
     """Show the model ``context`` rows of episodes, let it imagine the rest, and compare the two.
 
@@ -76,7 +76,7 @@ def dream(
         sequences: episodes to predict, at least 1. All are held in memory, and predicted as one batch.
         actions: the episodes are played with the policy's most likely actions ("mode"), or with drawn ones ("sample").
         seed: of environments and predictions. None: follows from the run's seed.
-        data: recorded episodes to predict: a path, minari:NAME, or settings with further options of reading.
+        data: recorded episodes to predict: a path, minari:NAME, data in memory, or a DatasetConfig.
             The first ones with ``context + horizon`` rows count, or, if they are fewer than ``sequences``,
             also the longest others. None: the agent plays.
 
@@ -253,7 +253,7 @@ def _episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> It
 
 
 @contextlib.contextmanager
-def recorded(agent: Agent, data: DatasetConfig | Path | str, longest: int) -> Iterator[Episodes]:
+def recorded(agent: Agent, data: DataLike, longest: int) -> Iterator[Episodes]:
     """Open recorded data, to read their episodes, each cut off after ``longest`` rows; then say their remarks."""
     with agent.recorded(data) as found:
         yield found.beginnings(longest), {"data": str(found.reader.path)}

@@ -33,7 +33,8 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import FLAGS, Batch, Mode, State, Step, Window
-from reverie.datasets.dataset import DatasetConfig, dataset_config, open_recorded, shown
+from reverie.datasets.dataset import dataset_config, open_recorded, shown
+from reverie.datasets.memory import DataLike
 from reverie.datasets.reader import PROPENSITY
 from reverie.experiment.build import check_fit, looked_at
 from reverie.experiment.config import NO_ENV
@@ -553,7 +554,7 @@ class EstimateReport:
 
 
 def estimate(
-    run: Path | str, data: DatasetConfig | Path | str | None = None, *,
+    run: Path | str, data: DataLike | None = None, *,
     method: Method = "fqe", updates: int = 20_000, actions: Actions = "mode", draws: int = 10,
     discount: float | None = None, fqe: Mapping[str, Any] | None = None, checkpoint: Path | str | None = None,
     algo: AlgorithmConfig | None = None, device: str = "auto", seed: int | None = None, trust: bool = False,
@@ -565,7 +566,7 @@ def estimate(
 
     Args:
         run: the run folder.
-        data: recorded data to estimate from: a path, minari:NAME, or settings with further options of reading. None:
+        data: recorded data to estimate from: a path, minari:NAME, data in memory, or a DatasetConfig. None:
             the data that the run was trained on.
         method: "fqe", fitted Q evaluation; "wis", per-decision weighted importance sampling; or "dr", the weighted
             doubly robust estimator, which is both. The last two need discrete actions and a column for the propensity,
@@ -623,14 +624,14 @@ def estimate(
             beside: dict[str, list[np.ndarray]] = {PROPENSITY: []}
             dataset = config.data.build(recorded, window=window, seed=seed, parts=counted(recorded.parts(beside)))
         for remark in recorded.remarks():
-            logger.warning(f"{config.data.path}: {remark}")
+            logger.warning(f"{config.data.where}: {remark}")
     known = np.concatenate(beside[PROPENSITY]) if beside[PROPENSITY] else None
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed, clipped=recorded.clipped, propensity=known)
     draws = 1 if mode == "eval" else draws
     found = estimator.estimate(
         updates, method=method, mode=mode, draws=draws, env_steps=trained.explored(step), watch=watch
     )
-    content, files = {"step": step, **found.to_dict(), "checkpoint": path.name, "data": config.data.path}, {}
+    content, files = {"step": step, **found.to_dict(), "checkpoint": path.name, "data": config.data.where}, {}
     try:
         with writing(folder.path):
             write_found(folder.estimate, content)

@@ -23,7 +23,8 @@ from reverie.core.logger import logger
 from reverie.core.randomness import reproducible
 from reverie.core.rows import Rows, joined
 from reverie.core.types import FLAGS, Obs
-from reverie.datasets.dataset import DatasetConfig, Recorded, shown
+from reverie.datasets.dataset import Recorded, shown
+from reverie.datasets.memory import DataLike
 from reverie.datasets.writers import delete, staged_file
 from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent
@@ -60,7 +61,7 @@ class Extracted:
 
 
 def extract(
-    agent: Agent | Path | str, *, out: Path | str, data: DatasetConfig | Path | str | None = None,
+    agent: Agent | Path | str, *, out: Path | str, data: DataLike | None = None,
     checkpoint: Path | str | None = None, device: str = "auto", seed: int | None = None, overwrite: bool = False,
 ) -> Extracted:  # fmt: skip
     """Filter recorded episodes through a world model, and write for each row what the model makes of it.
@@ -75,7 +76,7 @@ def extract(
         agent: an agent, or the run folder of one.
         out: what is written: a Zarr group if it ends with ``.zarr``, which takes little memory whatever the number of
             rows; or ``.npz``, of which all arrays are held in memory.
-        data: recorded data that fit the agent: a path, minari:NAME, or settings with further options of reading.
+        data: recorded data that fit the agent: a path, minari:NAME, data in memory, or a DatasetConfig.
             None: the rows that the run has collected, or the data that it learned from alone.
         checkpoint: of a run folder, as in :func:`reverie.load`.
         device: of a run folder, likewise.

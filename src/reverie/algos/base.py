@@ -199,8 +199,8 @@ class ValueConfig(ModelFreeConfig):
     discount: Annotated[float, Within("[0, 1]")] = 0.99
     """Discount factor gamma per agent step."""
     reward_scale: RewardScale | None = None
-    """Multiply rewards in the losses: by a constant with factor(0.1), or with return_std by one over the standard
-    deviation of discounted returns. Stored rows and scores keep the true rewards."""
+    """Scale rewards in the losses: factor(0.1) multiplies them, affine(1, -1) multiplies and then adds, return_std
+    divides by the standard deviation of discounted returns. Stored rows and scores keep the true rewards."""
 
 
 @dataclass(frozen=True, kw_only=True)

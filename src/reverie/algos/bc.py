@@ -5,21 +5,23 @@ Supervised learning of the actions in a dataset. Rewards are not used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import ModelFree, ModelFreeConfig, RecordedConfig
+from reverie.algos.base import ModelFree, ModelFreeConfig, RecordedConfig, check_sequences
 from reverie.core.bounds import Above, Rate
 from reverie.core.errors import ConfigError
+from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Stats, Update, Window
 from reverie.nn.actor_critic import (
     ChoicesActor,
     DeterministicActor,
     GaussianActor,
+    MemoryNetworkConfig,
     MixedActor,
     NetworkConfig,
     all_classes,
@@ -56,8 +58,14 @@ class BCConfig(RecordedConfig, ModelFreeConfig):
     """Kind of policy, which determines the loss. Continuous actions: deterministic, by the squared error, or
     stochastic, a normal distribution by its log-likelihood. Discrete actions: categorical, by cross entropy. Both:
     mixed, by log-likelihood. None: deterministic, categorical or mixed, by the action space."""
+    networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
+    """Layers of the network, with a memory if wanted."""
     lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of Adam."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sequences(self.networks.memory, self.batch_length, alone=2)
 
     def check_data(self, *, recorded: bool, collected: bool) -> None:
         if not recorded:
@@ -120,10 +128,10 @@ class BC(ModelFree):
         self.objective: BCObjective = BCObjective(actor)
         self.to(device)
         self.optims: dict[str, Adam] = {"actor": Adam(actor.parameters(), cfg.lr)}
+        policy: Policy[Any] = SampledPolicy(actor, device)
         if clone == "deterministic":
-            self._policy = NoisyPolicy(actor, Gaussian(sigma=0.0), action_spec.width, device)
-        else:
-            self._policy = SampledPolicy(actor, device)
+            policy = NoisyPolicy(actor, Gaussian(sigma=0.0), action_spec.width, device)
+        self._policy = self.remembering(policy)
 
     def train_step(self, batch: Batch) -> Update:
         return self.minimise(self.objective.forward, batch).update()

@@ -27,7 +27,7 @@ from reverie.core.types import FLAGS, Batch, Obs, Stats, Step, Update
 from reverie.nn.actor_critic import NetworkConfig, draws, values_of
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam
-from reverie.nn.rewards import ReturnStd
+from reverie.nn.rewards import Factor, ReturnStd
 from reverie.objectives.returns import returns_to_go, transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, squared_error
 
@@ -130,6 +130,12 @@ class CQLConfig(RecordedConfig, SACConfig):
             raise ConfigError(
                 f"reward_scale = {self.reward_scale.text()}, floor = {self.floor}: values of clipped rewards "
                 "cannot reach a floor of unclipped returns. Use reward_scale = return_std(None) or factor(...)."
+            )
+        if self.floor is not None and isinstance(self.reward_scale, Factor) and self.reward_scale.shift:
+            raise ConfigError(
+                f"reward_scale = {self.reward_scale.text()}, floor = {self.floor}: the returns that are the floor are "
+                "of rewards that are not shifted. Use factor(...), or write shifted rewards: reverie data convert "
+                "--reward."
             )
 
 

@@ -461,7 +461,10 @@ class LatentWorld:
     def transform(self) -> RewardTransform:
         """The scale of rewards in losses, if there is one."""
         scale = self.learner.preprocess.rewards
-        return IDENTITY if scale is None else RewardTransform(lambda x: x * scale.factor, lambda x: x / scale.factor)
+        if scale is None:
+            return IDENTITY
+        shift = getattr(scale, "shift", 0.0)
+        return RewardTransform(lambda x: x * scale.factor + shift, lambda x: (x - shift) / scale.factor)
 
     def cell(self, dtype: torch.dtype) -> None:
         """Nothing is to be prepared."""

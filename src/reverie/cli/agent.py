@@ -77,7 +77,7 @@ class DreamCommand(OfRun, Elsewhere):
     """Play the episodes with the policy's most likely actions, or with sampled ones."""
     seed: int | None = None
     """Seed of environments and dreams. None: derived from that of the run."""
-    data: str = ""
+    data: str | tuple[str, ...] = ""
     """Predict recorded episodes, the first ones that are long enough, in place of playing: a file, folder or glob of
     any format that can be read, or minari:NAME."""
     reading: Annotated[Reading, arg(name="")] = field(default_factory=Reading)
@@ -94,7 +94,7 @@ class DreamCommand(OfRun, Elsewhere):
         fewer = f" of {self.sequences} (the others were shorter, or there were no more)"
         dreams = plural(report.sequences, "dream") + fewer * (report.sequences < self.sequences)
         steps = plural(len(next(iter(report.errors.values()))), "step")
-        where = f"{self.data or agent.config.env.label()}, {agent.checkpoint.name}"
+        where = f"{data.where if data else agent.config.env.label()}, {agent.checkpoint.name}"
         print(f"{where}: {dreams}, {steps} each, after {plural(report.context, 'row')} that the model saw")
         print("error per imagined step; in brackets, the error of repeating the last observed row")
         trained = getattr(agent.config.algo, "horizon", None)
@@ -124,7 +124,7 @@ class ExtractCommand(OfRun):
 
     out: Path
     """What is written: a Zarr group, NAME.zarr, for any amount of data; or NAME.npz, which is held in memory."""
-    data: str = ""
+    data: str | tuple[str, ...] = ""
     """Recorded data: a file, folder or glob of any format that can be read, or minari:NAME. Empty: the rows that the
     run collected, or the data that it was trained on."""
     seed: int | None = None
@@ -200,7 +200,7 @@ class EstimateCommand(OfRun):
     Ctrl-C ends the updates of FQE; the estimate is then that after those made.
     """
 
-    data: str = ""
+    data: str | tuple[str, ...] = ""
     """Recorded data: a file, folder or glob of any format that can be read, or minari:NAME. Empty: the data that the
     run was trained on."""
     method: Literal["fqe", "wis", "dr"] = "fqe"

@@ -114,29 +114,49 @@ class ValidateCommand(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertCommand(Source):
-    """Write a dataset in another format."""
+class Writing(Source):
+    """Where and how a dataset is written."""
 
     target: Target
     """A folder that does not exist yet (a file for d4rl), or minari:NAME."""
     to: Format = "minari"
     """Format to write."""
 
-    def __call__(self) -> None:
-        from reverie.datasets.convert import write
 
+@dataclass(frozen=True, kw_only=True)
+class ConvertCommand(Writing):
+    """Write a dataset in another format."""
+
+    reward: str = ""
+    """Function that computes new rewards, module:function. For each episode it is given the observations in which n
+    actions were taken, these actions, and the observations that they led to, as arrays with n rows or, where the space
+    is a Dict, dictionaries of them, all as the environment showed and took them; it returns n rewards. When episodes
+    end stays as it was. Empty: the rewards stay."""
+
+    def __call__(self) -> None:
+        from reverie.datasets.convert import relabelled, write
+        from reverie.datasets.writers import check_target
+
+        check_target(self.target, self.to)
         with self.open() as reader:
-            tell(write(reader, self.target, self.to), reader.remarks())
+            choose = relabelled(reader, self.reward) if self.reward else iter
+            tell(write(reader, self.target, self.to, choose), reader.remarks())
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubsampleCommand(ConvertCommand):
-    """Write a random part of a dataset. The same seed gives the same part."""
+class SubsampleCommand(Writing):
+    """Write a part of a dataset: a random one, the same for the same seed, or the best episodes."""
 
+    rest: str | None = None
+    """Write all else too, in the same format: a folder that does not exist yet, or minari:NAME."""
     fraction: float | None = None
     """Fraction of the steps, such as 0.1."""
     steps: int | None = None
     """Number of steps, in place of a fraction."""
+    best: float | None = None
+    """In place of a random part, this fraction of the episodes, those of the highest returns."""
+    min_return: float | None = None
+    """In place of a random part, the episodes with at least this return."""
     by: Literal["episode", "step"] = "episode"
     """Draw whole episodes until their steps suffice, or single steps."""
     seed: int = 0
@@ -146,10 +166,14 @@ class SubsampleCommand(ConvertCommand):
         from reverie.datasets.convert import Subset, subsample, write
         from reverie.datasets.writers import check_target
 
-        subset = Subset(fraction=self.fraction, steps=self.steps, by=self.by, seed=self.seed)
-        check_target(self.target, self.to)
+        names = ("fraction", "steps", "best", "min_return", "by", "seed")
+        subset = Subset(**{name: getattr(self, name) for name in names})
+        targets = [target for target in (self.target, self.rest) if target is not None]
+        for target in targets:
+            check_target(target, self.to)
         with self.open() as reader:
-            tell(write(reader, self.target, self.to, subsample(reader, subset)), reader.remarks())
+            for target, choose in zip(targets, subsample(reader, subset), strict=False):
+                tell(write(reader, target, self.to, choose), reader.remarks() if target == targets[-1] else [])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,13 +247,13 @@ OVERVIEW = """usage: reverie data {info,validate,convert,subsample,record,downlo
   info       describe a dataset, a run or a replay store
   validate   report damage and impossible values; keep the good episodes
   convert    write a dataset as Minari, D4RL, Parquet, PyDreamer or a store
-  subsample  write a random part of a dataset
+  subsample  write a part of a dataset, random or the best, and the rest
   record     run a trained agent and write its episodes
   download   download a Minari dataset or shards of RL Unplugged
 
 A dataset is a file, folder or glob in the format of Minari, D4RL, Tianshou,
-RL Unplugged, PyDreamer, Arrow or Parquet, a run, or a replay store (a folder
-or a URL). `reverie data COMMAND --help` lists the options of a command."""
+RL Unplugged, PyDreamer, Arrow, Parquet or CSV, a run, or a replay store (a
+folder or a URL). `reverie data COMMAND --help` lists the options of a command."""
 
 
 def data_command(args: list[str]) -> int:

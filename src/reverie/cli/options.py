@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli.parse import Trusting, flags_in
+from reverie.cli.parse import Trusting, flags_in, one_or_several
 from reverie.core.discover import algorithm_config, algorithms
 
 DEFAULT_ALGORITHM = "dreamer_v3"
@@ -25,9 +25,9 @@ class Common(Trusting):
     it is for evaluations, by default the one that the data name; none: the return is estimated from the data."""
     envs: int = 1
     """Number of environments stepped together."""
-    data: str = ""
-    """Recorded data to learn from: a file, folder or glob of any format that can be read, or minari:NAME. Nothing is
-    collected, unless --experience mixed(0.5) says so; --env is for evaluations then."""
+    data: str | tuple[str, ...] = ""
+    """Recorded data to learn from: a file, folder or glob of any format that can be read, or minari:NAME; or several.
+    Nothing is collected, unless --experience mixed(0.5) says so; --env is for evaluations then."""
     size: str | None = None
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
     config: tuple[Path, ...] = ()
@@ -64,7 +64,7 @@ def peek(args: list[str]) -> Common:
     return Common(
         algorithm=args[0] if args and not args[0].startswith("-") else DEFAULT_ALGORITHM,
         env=first.get("env.id", first.get("env", "")),
-        data=first.get("data.path", first.get("data", "")),
+        data=one_or_several(flags.get("data.path", flags.get("data", []))),
         size=first.get("size"),
         config=tuple(map(Path, flags.get("config", ()))),
         configs=tuple(flags.get("configs", ())),

@@ -9,7 +9,7 @@ import itertools
 import re
 import sys
 import typing
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -52,7 +52,7 @@ class Reading:
     partial: bool = False
     """RL Unplugged: use the readable part of shards that are cut off."""
 
-    def of(self, path: str, without: str) -> DatasetConfig | None:
+    def of(self, path: str | tuple[str, ...], without: str) -> DatasetConfig | None:
         """Return the settings of the data at ``path``; None if it is "". ``without`` says what is read then."""
         from reverie.datasets.dataset import DatasetConfig
 
@@ -179,6 +179,11 @@ def flags_in(args: list[str]) -> Iterator[tuple[str, list[str]]]:
             flag, equals, value = word.partition("=")
             rest = itertools.takewhile(lambda other: not other.startswith("--"), args[i + 1 :])
             yield flag.removeprefix("--").replace("_", "-"), [value] if equals else [*rest]
+
+
+def one_or_several(words: Sequence[str]) -> str | tuple[str, ...]:
+    """Return one word, or several words as a tuple; "" if there is none."""
+    return tuple(words) if len(words) > 1 else "".join(words)
 
 
 def without(args: list[str], flags: Container[str]) -> list[str]:

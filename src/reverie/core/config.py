@@ -354,7 +354,7 @@ def _to_plain(value: Any) -> Any:
         return {k: _to_plain(v) for k, v in value.items()}
     if isinstance(value, PurePath):
         return str(value)
-    value = _unboxed(value)
+    value = str(value) if isinstance(value, str) else _unboxed(value)  # a text may carry an object
     if value is not None and not isinstance(value, str | int | float):
         what = f"a setting is a {type(value).__name__}, {brief(value)}"
         raise ConfigError(f"{what}: expected numbers, text, lists or dictionaries, which can be saved with the run.")

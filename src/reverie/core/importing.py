@@ -181,7 +181,8 @@ def imported(name: str, *, what: str, base: type) -> Any:
         there = _subclasses(home, base)
         near = did_you_mean(path, there)
         others = f" It has: {', '.join(there)}." if there else ""
-        raise ConfigError(f"{what}: module '{module}' has no subclass of {base.__name__} with that name.{near}{others}")
+        kind = "class or function" if base is object else f"subclass of {base.__name__}"
+        raise ConfigError(f"{what}: module '{module}' has no {kind} with that name.{near}{others}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Reads the columns of Arrow and Parquet tables as numeric arrays, one piece at a time."""
+"""Reads the columns of Arrow, Parquet and CSV tables as numeric arrays, one piece at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError
-from reverie.datasets.reader import package
+from reverie.datasets.reader import format_of, package
 from reverie.datasets.transitions import Column
 
 MOST_OPEN = 8
@@ -48,18 +48,23 @@ def _parquet(file: Path, changed: int) -> Any:
 
 
 def open_table(file: Path) -> tuple[Any, list[Piece]]:
-    """Return the schema of an Arrow or Parquet file, and its pieces; raise DataError if it is damaged."""
+    """Return the schema of an Arrow, Parquet or CSV file, and its pieces; raise DataError if it is damaged."""
     with damage(file):
+        if format_of(file) == "CSV":
+            return pieces_of(package("pyarrow.csv", "arrow").read_csv(file))
         if is_parquet(file):
             again = partial(_parquet, file, file.stat().st_mtime_ns)  # a process may have about a thousand files open
             schema, groups = again().schema_arrow, range(again().num_row_groups)
             rows = [again().metadata.row_group(group).num_rows for group in groups]
             pieces = [Piece(rows[group], partial(_of_group, again, group)) for group in groups]
-        else:
-            table = _arrow_table(file)
-            table.validate()  # Arrow ends the process where a column is shorter than its table
-            schema, pieces = table.schema, [Piece(batch.num_rows, batch.column) for batch in table.to_batches()]
-    return schema, [piece for piece in pieces if piece.rows]
+            return schema, [piece for piece in pieces if piece.rows]
+        return pieces_of(_arrow_table(file))
+
+
+def pieces_of(table: Any) -> tuple[Any, list[Piece]]:
+    """Return the schema of an Arrow table, and its pieces."""
+    table.validate()  # Arrow ends the process where a column is shorter than its table
+    return table.schema, [Piece(batch.num_rows, batch.column) for batch in table.to_batches() if batch.num_rows]
 
 
 def table_of(file: Path) -> Any:

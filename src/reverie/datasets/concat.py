@@ -1,9 +1,10 @@
-"""Several datasets of one format as one."""
+"""Several datasets as one."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,8 @@ class ConcatReader(Reader):
     def __init__(self, path: Path, readers: Sequence[Reader], options: ReadOptions) -> None:
         super().__init__(path, options)
         self.readers = readers
-        if len(kinds := {reader.format: reader.path.name for reader in readers}) > 1:
-            found = "; ".join(f"{kind} (such as {name})" for kind, name in kinds.items())
-            raise DataError(f"{path} contains several formats: {found}. Pass a path or glob of one format.")
-        self.format: str = f"{len(readers)} x {readers[0].format}"  # type: ignore[misc]  # set on the instance
+        counts = Counter(reader.format for reader in readers)
+        self.format: str = ", ".join(f"{n} x {kind}" for kind, n in counts.items())  # type: ignore[misc]  # of the instance
 
     def uses(self, option: str) -> bool:
         return any(reader.uses(option) for reader in self.readers)
@@ -70,6 +69,11 @@ class ConcatReader(Reader):
         first = max(every, key=lambda each: (bool(each.env), bool(each.env_settings)))  # the first of the best
         declared = next((each.action for each in every if not each.measured), None)
         for reader, other in zip(self.readers, every, strict=True):
+            if (other.specs is None) != (first.specs is None):
+                raise DataError(
+                    f"{self.path}: {reader.path} ({reader.format}) cannot be joined with others, as only some of them "
+                    "hold rows as learners see them, which stores do. Convert the stores: reverie data convert."
+                )
             _check(reader, "observations", _seen(other), _seen(first))
             if other.specs is not None and first.specs is not None:
                 _check(reader, "actions", signature({}, other.specs[1]), signature({}, first.specs[1]))

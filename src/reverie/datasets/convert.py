@@ -17,8 +17,9 @@ from gymnasium import spaces
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.columns import columns_of
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, plural
+from reverie.core.errors import ConfigError, DataError, plural
 from reverie.core.files import writing
+from reverie.core.importing import imported
 from reverie.core.rows import Rows, check_rows, episodes_of
 from reverie.core.space_json import text_of
 from reverie.core.spaces import cast, columns_in, nested, with_leaves
@@ -30,7 +31,7 @@ from reverie.datasets.dataset import Recorded, shown
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS, MEASURED_KEY
 from reverie.datasets.own_store import ABOUT, StoreReader
 from reverie.datasets.reader import BOTH, SEED, About, Reader, Space
-from reverie.datasets.recorded_env import env_of, made_with
+from reverie.datasets.recorded_env import clipped, env_of, made_with
 from reverie.datasets.validate import DataReport, environment_of
 from reverie.envs.make import put_away, registered, written
 
@@ -60,14 +61,7 @@ def write(reader: Reader, target: str, to: str = "minari", choose: Selection = i
             columns = columns_of(recorded.obs_spec, recorded.action_spec, {})
             beside = {"spec.json": signature(recorded.obs_spec, recorded.action_spec), ABOUT: _beside_store(reader)}
             return writers.write_store(found, path, columns, beside)
-        for store in _stores_in(reader):
-            if not store.knows_actions:
-                env, why = environment_of(store.about())
-                seen, done = (env.observation_space, env.action_space) if env is not None else (None, None)
-                store.learn_spaces(seen, done, why)
-                if env is not None:
-                    put_away(env)
-        about = reader.about()
+        about = _about_env(reader)
         _note_settings(reader, about, to)
         found = _chosen(reader, counted(reader.as_recorded()), choose)
         if to == "minari":
@@ -85,8 +79,21 @@ def _chosen(reader: Reader, parts: Iterable[Rows], choose: Selection) -> Iterato
 
 
 def _stores_in(reader: Reader) -> list[StoreReader]:
-    parts = reader.readers if isinstance(reader, ConcatReader) else [reader]
-    return [one for one in parts if isinstance(one, StoreReader)]
+    if isinstance(reader, ConcatReader):
+        return [store for one in reader.readers for store in _stores_in(one)]
+    return [reader] if isinstance(reader, StoreReader) else []
+
+
+def _about_env(reader: Reader) -> About:
+    """Return the description of the data, in which stores have the spaces of their environment, if it can be made."""
+    for store in _stores_in(reader):
+        if not store.knows_actions:
+            env, why = environment_of(store.about())
+            seen, done = (env.observation_space, env.action_space) if env is not None else (None, None)
+            store.learn_spaces(seen, done, why)
+            if env is not None:
+                put_away(env)
+    return reader.about()
 
 
 def _note_settings(reader: Reader, about: About, to: str) -> None:
@@ -167,12 +174,16 @@ def _beside_store(reader: Reader) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Subset(Config):
-    """Size of a part of a dataset, and the unit in which it is drawn."""
+    """A part of a dataset: of which size, and in which unit it is drawn; or the episodes of the highest returns."""
 
     fraction: Annotated[float | None, Within("(0, 1]")] = None
     """Fraction of the steps, above 0 and up to 1."""
     steps: Annotated[int | None, AtLeast(1)] = None
     """Number of steps, in place of a fraction."""
+    best: Annotated[float | None, Within("(0, 1]")] = None
+    """Fraction of the episodes, those of the highest returns, in place of a drawn part."""
+    min_return: float | None = None
+    """Smallest return of the episodes, in place of a drawn part."""
     by: Literal["episode", "step"] = "episode"
     """Unit that is drawn."""
     seed: Annotated[int, AtLeast(0)] = 0
@@ -180,19 +191,27 @@ class Subset(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.fraction is None) == (self.steps is None):
-            raise ConfigError(f"fraction = {self.fraction}, steps = {self.steps}: pass exactly one of them.")
+        sizes = {name: getattr(self, name) for name in ("fraction", "steps", "best", "min_return")}
+        if sum(value is not None for value in sizes.values()) != 1:
+            given = ", ".join(f"{name} = {value}" for name, value in sizes.items())
+            raise ConfigError(f"{given}: pass exactly one of them.")
+        if self.by == "step" and self.fraction is None and self.steps is None:
+            raise ConfigError("by = 'step': only episodes have returns. Leave it out.")
 
 
-def subsample(reader: Reader, subset: Subset) -> Selection:
-    """Return a function that selects a random part, the same for the same seed. Reads all rows once.
+def subsample(reader: Reader, subset: Subset) -> tuple[Selection, Selection]:
+    """Return a function that selects a part, and one that selects the rest. Reads all rows once.
 
     By "episode", whole episodes are drawn until their steps suffice, so the part may be a little larger; the order is
-    kept. By "step", exactly as many steps are drawn, and adjacent ones stay together.
+    kept. By "step", exactly as many steps are drawn, and adjacent ones stay together; a rest of them likewise. What is
+    drawn is the same for the same seed.
     """
     with shown(f"reading {reader.path.name}", reader.rows()) as counted:
         flags = ({name: rows[name] for name in ("reward", *FLAGS)} for rows in counted(reader.parts()))
-        lengths = np.array([len(rows["reward"]) - 1 for rows in episodes_of(flags)], np.int64)
+        found = [(len(rows["reward"]) - 1, rows["reward"].sum(dtype=np.float64)) for rows in episodes_of(flags)]
+    lengths, returns = np.array([n for n, _ in found], np.int64), np.array([score for _, score in found])
+    if subset.fraction is None and subset.steps is None:
+        return _parts_of(_best(returns, subset))
     total = int(lengths.sum())
     wanted = subset.steps or max(1, round((subset.fraction or 0) * total))
     if wanted > total:
@@ -201,11 +220,34 @@ def subsample(reader: Reader, subset: Subset) -> Selection:
     if subset.by == "episode":
         order = rng.permutation(len(lengths))
         before = np.cumsum(lengths[order]) - lengths[order]
-        picked = np.isin(np.arange(len(lengths)), order[before < wanted])
-        return lambda episodes: (rows for rows, keep in zip(episodes, picked, strict=True) if keep)
+        return _parts_of(np.isin(np.arange(len(lengths)), order[before < wanted]))
     drawn = np.isin(np.arange(total), rng.permutation(total)[:wanted])
-    kept = np.split(drawn, np.cumsum(lengths)[:-1])
-    return lambda episodes: (p for rows, mask in zip(episodes, kept, strict=True) for p in pieces_of(rows, mask))
+
+    def steps(drawn: np.ndarray) -> Selection:
+        kept = np.split(drawn, np.cumsum(lengths)[:-1])
+        return lambda episodes: (p for rows, mask in zip(episodes, kept, strict=True) for p in pieces_of(rows, mask))
+
+    return steps(drawn), steps(~drawn)
+
+
+def _best(returns: np.ndarray, subset: Subset) -> np.ndarray:
+    """Return which episodes have the highest ``returns`` ``[n]``, or high enough ones; of equal ones the first."""
+    if subset.best is not None:
+        order = np.argsort(-returns, kind="stable")
+        return np.isin(np.arange(len(returns)), order[: max(1, round(subset.best * len(returns)))])
+    found: np.ndarray = returns >= subset.min_return
+    if not found.any():
+        raise ConfigError(f"min_return = {subset.min_return}: the highest return is {returns.max():.6g}.")
+    return found
+
+
+def _parts_of(picked: np.ndarray) -> tuple[Selection, Selection]:
+    """Return functions that select the ``picked`` episodes, bool ``[n]``, and the others."""
+
+    def of(wanted: np.ndarray) -> Selection:
+        return lambda episodes: (rows for rows, keep in zip(episodes, wanted, strict=True) if keep)
+
+    return of(picked), of(~picked)
 
 
 def pieces_of(episode: Rows, kept: np.ndarray) -> Iterator[Rows]:
@@ -218,6 +260,38 @@ def pieces_of(episode: Rows, kept: np.ndarray) -> Iterator[Rows]:
             if name.partition("/")[0] == "action":
                 values[-1] = 0
         yield piece
+
+
+def relabelled(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str) -> Selection:
+    """Return a function that keeps all episodes, with the rewards that ``reward``, or ``module:function``, computes.
+
+    For each episode of n steps, ``reward`` is given its observations, actions and next observations, as arrays ``[n,
+    ...]`` or, as in their space, dictionaries of arrays, all as the environment showed and took them; it returns the
+    rewards ``[n]``. They are clipped as the recorded ones were. DataError if they are not ``[n]`` or not finite.
+    """
+    what = f"reward = {reward if isinstance(reward, str) else getattr(reward, '__qualname__', reward)}"
+    compute = imported(reward, what=what, base=object) if isinstance(reward, str) else reward
+    about = _about_env(reader)
+    clip = str(about.env_settings.get("clip_reward", "none"))
+
+    def of(space: Space, root: str, rows: Rows, part: slice) -> Any:
+        return nested(space, {name: rows[name][part] for name, _ in columns_in(space, root)}, root)
+
+    def rewards(rows: Rows, episode: int) -> np.ndarray:
+        before, after, steps = slice(None, -1), slice(1, None), len(rows["reward"]) - 1
+        seen, later = (of(about.observation, "obs", rows, part) for part in (before, after))
+        found = np.asarray(compute(seen, of(about.action, "action", rows, before), later), np.float64)
+        if found.shape != (steps,) or not np.isfinite(found).all():
+            shape = f"shape {list(found.shape)}{', not all finite' * (found.shape == (steps,))}"
+            raise DataError(f"{what} returned {shape} for episode {episode}: expected [{steps}], a reward per step.")
+        return np.append(0.0, clipped(found, clip)).astype(np.float32)
+
+    def chosen(episodes: Iterator[Rows]) -> Iterator[Rows]:
+        as_recorded = episodes_of(reader.as_recorded())
+        for number, (rows, seen) in enumerate(zip(episodes, as_recorded, strict=True)):
+            yield rows | {"reward": rewards(seen, number)}
+
+    return chosen
 
 
 def good(report: DataReport) -> Selection:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,7 +21,7 @@ from gymnasium import spaces
 
 from reverie.core.bounds import AtLeast
 from reverie.core.columns import columns_of
-from reverie.core.errors import ConfigError, DataError, brief, plural
+from reverie.core.errors import ConfigError, DataError, plural
 from reverie.core.images import ImageOptions
 from reverie.core.masks import check_recorded, check_taken, with_choice
 from reverie.core.rows import Rows, check_rows, episodes_of
@@ -29,8 +29,9 @@ from reverie.core.spaces import ActionCodec, ObsCodec, columns_in
 from reverie.core.specs import MASK, ActionSpec, Column, ObsSpec
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.datasets.detect import open_reader
+from reverie.datasets.memory import DataLike, path_of, paths_in
 from reverie.datasets.reader import About, Reader, ReadOptions
-from reverie.datasets.recorded_env import check_shown, to_apply
+from reverie.datasets.recorded_env import check_shown, clipped, to_apply
 from reverie.envs.config import EnvConfig
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset
@@ -48,13 +49,23 @@ CLIPPED = "rewards were clipped when they were collected (env.clip_reward = {}):
 class DatasetConfig(ReadOptions):
     """Recorded data to learn from."""
 
-    path: str = ""
-    """File, folder or glob in any supported format, or minari:NAME. Empty: no recorded data."""
+    path: str | tuple[str, ...] = ""
+    """File, folder or glob in any supported format, or minari:NAME; or several, with the same spaces. In Python also
+    data in memory. Empty: no recorded data."""
     estimate_updates: Annotated[int, AtLeast(0)] = 5000
     """Updates of each fitted Q evaluation, which estimates the policy's return if there is no environment to evaluate
     in; 0: no estimates."""
     storage: Literal["ram", "mmap"] = "ram"
     """Storage of the rows: ram, or mmap (memory-mapped files) for more rows than fit into memory."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "path", path_of(self.path))
+
+    @property
+    def where(self) -> str:
+        """Its path, or its paths, for messages."""
+        return ", ".join(paths_in(self.path))
 
     def build(
         self, rows: Recorded, *, window: Window, seed: int, batch_sampler: BatchSamplerConfig | None = None,
@@ -79,16 +90,18 @@ class DatasetConfig(ReadOptions):
         return dataset
 
 
-def dataset_config(data: object, storage: Literal["ram", "mmap"] = "ram") -> DatasetConfig:
-    """Return the settings of ``data``: a path, or settings already, which keep their own ``storage``."""
-    if isinstance(data, DatasetConfig):
-        return data
-    if not isinstance(data, str | Path):
-        raise ConfigError(
-            f"data = {brief(data)} ({type(data).__name__}): expected a path, minari:NAME, or a DatasetConfig. "
-            "Write data in memory to a file first, such as Parquet; see the example in docs/datasets.md."
-        )
-    return DatasetConfig(path=str(data), storage=storage)
+def dataset_config(data: DataLike, storage: Literal["ram", "mmap"] = "ram") -> DatasetConfig:
+    """Return the settings of ``data``, as a ``DatasetConfig``, which keeps its own ``storage``, if it is no other."""
+    return data if isinstance(data, DatasetConfig) else DatasetConfig(storage=storage).merge(settings_in(data))
+
+
+def settings_in(data: DataLike) -> dict[str, Any]:
+    """Return the settings that ``data`` are, such as ``{"path": PATH, "columns": {...}}``, or else their path."""
+    if isinstance(data, Mapping):
+        known = {field.name for field in fields(DatasetConfig)}
+        if not data or known & {str(key).partition(".")[0] for key in data}:
+            return {**data, **({"path": path_of(data["path"])} if "path" in data else {})}
+    return {"path": path_of(data)}
 
 
 class Recorded:
@@ -207,8 +220,7 @@ class Recorded:
             row = int(np.argmin(np.isfinite(reward)))
             raise DataError(f"the reward of row {first + row} is {reward[row]}")
         if self.clip != "none":
-            clip = {"sign": np.sign, "tanh": np.tanh}[self.clip]
-            reward = clip(reward.astype(np.float64)).astype(np.float32)  # in float64, as environments do
+            reward = clipped(reward.astype(np.float64), self.clip).astype(np.float32)  # in float64, as environments do
         return rows | {"reward": reward} | {name: part[name] for name in FLAGS}
 
     def episode(self, number: int) -> Batch:

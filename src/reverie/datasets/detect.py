@@ -1,9 +1,9 @@
-"""Detects the format of a file or folder by its contents."""
+"""Opens data: detects the format of a file or folder by its contents, and joins several datasets."""
 
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from reverie.core.config import call_in
@@ -13,6 +13,7 @@ from reverie.core.importing import imported
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.hdf5 import NEEDED as OF_D4RL
 from reverie.datasets.hdf5 import D4RLReader, open_hdf5
+from reverie.datasets.memory import OBJECT, ArraysReader, DataLike, is_arrays, open_held, path_of, paths_in
 from reverie.datasets.minari import local_names, metadata_of, minari_path, minari_reader
 from reverie.datasets.own_store import StoreReader, is_store
 from reverie.datasets.pydreamer import PyDreamerReader
@@ -25,25 +26,32 @@ from reverie.datasets.tianshou import TianshouReader
 GROUP = "reverie.readers"
 """Group of the entry points by which packages give their readers short names."""
 KNOWN = (
-    "a Minari dataset (a folder, or minari:NAME), an HDF5 file of D4RL or of a Tianshou buffer, RL Unplugged's Atari "
-    "shards, PyDreamer's npz files, a run folder or replay store, Arrow or Parquet tables, or a folder or glob of these"
+    "a Minari dataset (a folder, or minari:NAME), an HDF5 or npz file with D4RL's arrays, an HDF5 file of a Tianshou "
+    "buffer, RL Unplugged's Atari shards, PyDreamer's npz files, a run folder or replay store, Arrow, Parquet or CSV "
+    "tables, or a folder or glob of these"
 )
 
 
-def open_reader(path: str, options: ReadOptions | None = None) -> Reader:
-    """Return the reader of the dataset at ``path``: a file, a folder, a glob, or ``minari:NAME``."""
-    options = options or ReadOptions()
+def open_reader(data: DataLike, options: ReadOptions | None = None) -> Reader:
+    """Return the reader of ``data``: a file, a folder, a glob, ``minari:NAME``, an object in memory, or several."""
+    options, where = options or ReadOptions(), path_of(data)
+    readers = [_opened(path, options) for path in paths_in(where)]
+    reader = ConcatReader(Path(", ".join(where)), readers, options) if isinstance(where, tuple) else readers[0]
+    for name in () if options.reader else ("columns", "time_limit", "partial"):
+        if (value := getattr(options, name)) and not reader.uses(name):
+            reader.close()
+            raise ConfigError(f"data.{name} = {value} has no effect on {reader.path} ({reader.format}): leave it out.")
+    return reader
+
+
+def _opened(path: str, options: ReadOptions) -> Reader:
+    if path.startswith(OBJECT):
+        return open_held(path, options)
     if options.reader:
         return own_reader(path, options)
     if path.startswith("minari:"):
-        reader: Reader = minari_reader(minari_path(path.removeprefix("minari:")), options)
-    else:
-        reader = StoreReader(path, options) if "://" in path else _several(Path(path), _places(path), options)
-    for name in ("columns", "time_limit", "partial"):
-        if (value := getattr(options, name)) and not reader.uses(name):
-            reader.close()
-            raise ConfigError(f"data.{name} = {value} has no effect on {path} ({reader.format}): leave it out.")
-    return reader
+        return minari_reader(minari_path(path.removeprefix("minari:")), options)
+    return StoreReader(path, options) if "://" in path else _several(Path(path), _places(path), options)
 
 
 def own_reader(path: str, options: ReadOptions) -> Reader:
@@ -77,11 +85,23 @@ def _several(path: Path, found: list[Path], options: ReadOptions) -> Reader:
     if len(found) == 1:
         return _folder(found[0], options) if found[0].is_dir() else _file(found[0], options)
     kinds = {format_of(p) if p.is_file() else "" for p in found}
-    if kinds == {"npz"}:  # an episode may go on in the next file
-        return PyDreamerReader(path, options, found)
+    if kinds == {"npz"}:
+        return _npz(path, options, found)
     if kinds <= set(OF_TABLES):
         return TableReader(path, options, found)
-    return ConcatReader(path, [_several(p, [p], options) for p in found], options)
+    readers = [_several(p, [p], options) for p in found]
+    if len(named := {reader.format: reader.path.name for reader in readers}) > 1:
+        what = "; ".join(f"{kind} (such as {name})" for kind, name in named.items())
+        raise DataError(f"{path} contains several formats: {what}. Pass a path or glob of one format, or a list.")
+    return ConcatReader(path, readers, options)
+
+
+def _npz(path: Path, options: ReadOptions, found: Sequence[Path] = ()) -> Reader:
+    files = found or (files_of(path, "npz") if path.is_dir() else [path])
+    if not is_arrays(files[0]):  # an episode may go on in the next file
+        return PyDreamerReader(path, options, found)
+    readers = [ArraysReader(file, options) for file in files]
+    return readers[0] if len(readers) == 1 else ConcatReader(path, readers, options)
 
 
 def _folder(path: Path, options: ReadOptions) -> Reader:
@@ -96,7 +116,8 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
         "HDF5": files_of(path, "HDF5"),
         "folders of datasets": [p for p in inside if p.is_dir() and (metadata_of(p) is not None or is_store(p))],
     }
-    found["tables"] = [] if found["folders of datasets"] else tables_in(path)
+    others = any(found.values())  # beside which CSV files are logs or notes
+    found["tables"] = [] if found["folders of datasets"] else tables_in(path, with_text=not others)
     kinds = [kind for kind, those in found.items() if those]
     if len(kinds) > 1:  # all but one would not be read
         raise DataError(f"{path} contains datasets of several formats ({', '.join(kinds)}). Pass one, or a glob.")
@@ -106,7 +127,7 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
         names = ", ".join(p.name for p in inside[:10]) or "nothing"
         raise DataError(f"{path} contains no dataset, only {names}.{hint} Expected {KNOWN}.")
     whole: dict[str, Callable[[Path, ReadOptions], Reader]] = {
-        "npz": PyDreamerReader, "TFRecord": RLUnpluggedReader, "tables": TableReader,
+        "npz": _npz, "TFRecord": RLUnpluggedReader, "tables": TableReader,
     }  # fmt: skip
     return whole[kinds[0]](path, options) if kinds[0] in whole else _several(path, found[kinds[0]], options)
 
@@ -114,11 +135,11 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
 def _file(path: Path, options: ReadOptions) -> Reader:
     kind = content(path)
     openers: dict[str, Callable[[Path, ReadOptions], Reader]] = {
-        "HDF5": _hdf5, "npz": PyDreamerReader, "TFRecord": RLUnpluggedReader, **dict.fromkeys(OF_TABLES, TableReader),
+        "HDF5": _hdf5, "npz": _npz, "TFRecord": RLUnpluggedReader, **dict.fromkeys(OF_TABLES, TableReader),
     }  # fmt: skip
     if kind not in openers:
         what = f"{path} ({path.stat().st_size:,} bytes) cannot be read: its format is not known"
-        raise DataError(f"{what}. Expected {KNOWN}. A table in text becomes a Parquet file by pandas.")
+        raise DataError(f"{what}. Expected {KNOWN}.")
     return openers[kind](path, options)
 
 
@@ -129,7 +150,8 @@ def content(path: Path) -> str:
     begins = {
         b"\x89HDF": "HDF5", b"PK\x03\x04": "npz", b"PAR1": "Parquet", b"ARRO": "Arrow", b"\xff\xff\xff\xff": "Arrow",
     }  # fmt: skip
-    return begins.get(head) or ("TFRecord" if looks_like_records(path) else "")
+    text = "CSV" if format_of(path) == "CSV" else ""
+    return begins.get(head) or ("TFRecord" if looks_like_records(path) else text)
 
 
 def _hdf5(path: Path, options: ReadOptions) -> Reader:

@@ -6,6 +6,7 @@ Columns are memory-mapped if contiguous in the file, else read in pieces. Nothin
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -86,33 +87,31 @@ class Hdf5File:
 # ---------------------------------------------------------------- D4RL
 
 NEEDED = ("observations", "actions", "rewards", "terminals")
+OPTIONAL = ("timeouts", "next_observations")
 UNSEEN = (
-    "the file has neither timeouts nor next_observations: only terminal ends of episodes are known. If episodes have a "
+    "there are neither timeouts nor next_observations: only terminal ends of episodes are known. If episodes have a "
     "time limit, pass --data.time-limit"
 )
 
 
-class D4RLReader(TransitionsReader):
-    """One dataset per field of a transition, all episodes one after the other.
+class ColumnsReader(TransitionsReader):
+    """One column per field of a transition, under D4RL's names, all episodes one after the other.
 
     ``timeouts`` marks truncations. Without it, a truncation is found only where ``next_observations`` differs from the
-    observation of the next transition, or by ``time_limit``. Tianshou's ``load_buffer`` reads the same layout without
-    ``timeouts``. Files written by ``datasets/writers.py`` declare the environment and the action space in attributes.
+    observation of the next transition, or by ``time_limit``.
     """
-
-    format = "D4RL HDF5"
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader
-        with self.file:
-            names = set(self.file.opened)
-            self.declared: dict[Any, Any] = dict(self.file.opened.attrs)
-            found = [name for name in (*NEEDED, "timeouts", "next_observations") if name in names]
-            self.columns: dict[str, Column] = {name: self.file.column(name) for name in found}
+        self.declared: dict[Any, Any] = {}
+        self.columns: dict[str, Column] = self.found()
         lengths = {name: column.shape[0] for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"{path}: the columns have different lengths: {lengths}.")
+
+    @abstractmethod
+    def found(self) -> dict[str, Column]:
+        """Return the columns, all of ``NEEDED`` and those of ``OPTIONAL`` that there are."""
 
     def uses(self, option: str) -> bool:
         return option == "time_limit" and "timeouts" not in self.columns
@@ -154,3 +153,19 @@ class D4RLReader(TransitionsReader):
 
     def _flag(self, name: str) -> np.ndarray:
         return as_flags(self.columns[name].read(0, self.columns[name].shape[0]), f"{self.path}: '{name}'")
+
+
+class D4RLReader(ColumnsReader):
+    """Columns that are datasets of an HDF5 file. Tianshou's ``load_buffer`` reads the same layout without ``timeouts``.
+
+    Files written by ``datasets/writers.py`` declare the environment and the action space in attributes.
+    """
+
+    format = "D4RL HDF5"
+
+    def found(self) -> dict[str, Column]:
+        self.file: Hdf5File = Hdf5File(self.path)  # type: ignore[misc]  # one for each reader
+        with self.file:
+            self.declared = dict(self.file.opened.attrs)
+            names = set(self.file.opened)
+            return {name: self.file.column(name) for name in (*NEEDED, *OPTIONAL) if name in names}

@@ -31,7 +31,7 @@ Named = str | tuple[str, ...]
 """The name of a table's column, or of several that together are one vector."""
 SUFFIXES = {
     ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
-    ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
+    ".csv": "CSV", ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
 }  # fmt: skip
 BOTH = "truncated"
 """Column that ``as_recorded`` may add: True where an episode is terminated and truncated at the same step."""

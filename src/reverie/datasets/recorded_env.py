@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
@@ -70,6 +71,11 @@ def to_apply(about: About, env: EnvConfig) -> EnvConfig:
         why = CANNOT.get(name, "this cannot be undone")
         raise ConfigError(f"env.{name} = {asked}: the rows were recorded with {told}; {why}. Leave it out.")
     return USUAL.merge(todo)
+
+
+def clipped(reward: np.ndarray, how: str) -> np.ndarray:
+    """Return rewards clipped as ``env.clip_reward`` says."""
+    return reward if how == "none" else {"sign": np.sign, "tanh": np.tanh}[how](reward)
 
 
 def check_mixed(about: About, env: EnvConfig) -> None:

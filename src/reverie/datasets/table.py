@@ -1,4 +1,4 @@
-"""Reads Arrow and Parquet tables with arbitrary column names, such as Hugging Face datasets.
+"""Reads Arrow, Parquet and CSV tables, and those in memory, with arbitrary column names, such as Hugging Face datasets.
 
 The option ``columns`` gives each role its column: ``{obs: observation.state, action: action, reward: next.reward,
 terminal: next.done, episode: episode_index}``. Several numeric columns can form one vector: ``obs: [cos, sin]``. A row
@@ -18,11 +18,11 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.space_json import space_of
-from reverie.datasets.arrow import Piece, TableColumn, open_table, pyarrow_of, vectors
+from reverie.datasets.arrow import Piece, TableColumn, open_table, pieces_of, pyarrow_of, vectors
 from reverie.datasets.reader import PROPENSITY, About, Named, ReadOptions, as_flags, by_number, format_of
 from reverie.datasets.transitions import STEPLESS, Column, Transitions, TransitionsReader, limited, reordered
 
-FORMATS = ("Arrow", "Parquet")
+FORMATS = ("Arrow", "Parquet", "CSV")
 END_ROLES = ("terminal", "truncated", "end")
 """Roles of columns that say where episodes end."""
 ROLES = ("obs", "next_obs", "action", "reward", *END_ROLES, "episode", PROPENSITY)
@@ -54,12 +54,13 @@ UNSEEN = (
 class TableReader(TransitionsReader):
     """See the top of this file."""
 
-    format = "table (Arrow or Parquet)"
+    format = "table"
 
-    def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> None:
+    def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = (), table: Any = None) -> None:
+        """``paths``: its files, if ``path`` names several. ``table``: the Arrow table itself, if it is in memory."""
         super().__init__(path, options)
         self.paths: list[Path] = list(paths) or (tables_in(path) if path.is_dir() else [path])
-        found = {file: open_table(file) for file in self.paths}
+        found = {file: open_table(file) if table is None else pieces_of(table) for file in self.paths}
         self.pieces: list[Piece] = [piece for _, pieces in found.values() for piece in pieces]
         self.ends: np.ndarray = np.cumsum([sum(piece.rows for piece in pieces) for _, pieces in found.values()])
         """Number of rows up to the end of each file."""
@@ -218,9 +219,14 @@ def interrupted(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
     return (int(last[one[at]]), int(first[two[at]])) if at >= 0 else (-1, -1)
 
 
-def tables_in(path: Path) -> list[Path]:
-    """Return the tables below a folder, by number, except those below names that begin with ".", "_" or "cache-"."""
-    below = {p: p.relative_to(path).parts for p in path.rglob("*") if format_of(p) in FORMATS}
+def tables_in(path: Path, *, with_text: bool = True) -> list[Path]:
+    """Return the tables below a folder, by number, except those below names that begin with ".", "_" or "cache-".
+
+    CSV files only ``with_text``, and if there are no others.
+    """
+    every = {p: format_of(p) for p in path.rglob("*") if format_of(p) in FORMATS}
+    text = {"CSV"} == set(every.values()) and with_text
+    below = {p: p.relative_to(path).parts for p, kind in every.items() if text or kind != "CSV"}
     shown = {p: parts for p, parts in below.items() if not any(n.startswith(("cache-", ".", "_")) for n in parts)}
     splits = {parts[0] for parts in shown.values() if len(parts) > 1}
     if {"train"} < splits and splits <= {"train", "test", "validation"}:

@@ -143,7 +143,7 @@ class Experiment(Trainable):
         if self.collector is not None and self.store is not None:
             parts |= {"replay": self.store, "collector": self.collector}
         if self.dataset is not None:
-            parts["data"] = DatasetPart(self.dataset, self.config.data.path, self.estimator)
+            parts["data"] = DatasetPart(self.dataset, self.config.data.where, self.estimator)
         return parts | {"random": RngState()}  # last, because loading the other parts may draw from it
 
     def begin(self) -> None:
@@ -480,7 +480,7 @@ def check_fit(recorded: Recorded, own: Mapping[str, Any], env: str) -> None:
 def described(experiment: Experiment) -> list[str]:
     """Describe what is about to be trained: its data, the time by the learner's speed, and the memory that it takes."""
     config, window, algo = experiment.config, experiment.algo.window, experiment.algo
-    lines = [f"{config.data.path}: {remark}" for remark in experiment.remarks]
+    lines = [f"{config.data.where}: {remark}" for remark in experiment.remarks]
     if config.eval_env is not None:
         lines.append(f"evaluations take place in {config.evaluation_env.label()}: eval_env = {config.eval_env}")
     if algo.device.type == "cpu" and trouble():
@@ -491,7 +491,7 @@ def described(experiment: Experiment) -> list[str]:
         part = f", {own} of the {window.batch} windows of a batch" if own else ""
         low, mean, high = found.scores
         lines.append(
-            f"{plural(found.steps, 'recorded step')} in {plural(found.episodes, 'episode')} of {config.data.path}"
+            f"{plural(found.steps, 'recorded step')} in {plural(found.episodes, 'episode')} of {config.data.where}"
             f"{part}: returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
         )
     elif config.algo.needs_data:

@@ -22,6 +22,7 @@ from reverie.core.logger import logger
 from reverie.core.types import Window
 from reverie.datasets.dataset import DatasetConfig, open_recorded
 from reverie.datasets.detect import open_reader
+from reverie.datasets.memory import OBJECT, path_of, paths_in
 from reverie.datasets.recorded_env import env_as_recorded, env_of
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name, named, put_away
@@ -190,7 +191,8 @@ class ExperimentConfig(Config):
     @property
     def subject(self) -> str:
         """What a run is named after: its environment, or the data that it learns from."""
-        return Path(self.data.path).stem or self.data.path if self.offline else self.env.id
+        names = [Path(path).stem or path for path in paths_in(self.data.path)]
+        return "+".join(names) if self.offline else self.env.id
 
     @property
     def name(self) -> str:
@@ -236,9 +238,9 @@ class ExperimentConfig(Config):
 
     def checked(self) -> ExperimentConfig:
         """Check that the algorithm gets the rows that it learns from; return it with experience and absolute paths."""
-        recorded, path = bool(self.data.path), self.data.path
+        recorded = bool(self.data.path)
         if recorded != (self.share > 0):
-            given = f"data.path = '{path}'" if recorded else "no data: pass --data PATH, in Python data=..."
+            given = f"data.path = '{self.data.where}'" if recorded else "no data: pass --data PATH, in Python data=..."
             assert self.experience is not None
             raise ConfigError(f"experience = {self.experience.text()}, but there is {given}.")
         self.algo.check_data(recorded=recorded, collected=not self.offline)
@@ -253,8 +255,7 @@ class ExperimentConfig(Config):
         if not self.offline and self.env.id in (NO_ENV, OWN_ENV):
             raise ConfigError(f"{self.name} is to collect rows: in which environment? Pass --env ID, in Python env=...")
         experience = self.experience or of_share(self.share)
-        fixed = not path or "://" in path or path.startswith("minari:")
-        found = self if fixed else self.merge({"data.path": os.path.abspath(os.path.expanduser(path))})
+        found = self.merge({"data.path": path_of([_absolute(path) for path in paths_in(self.data.path)])})
         return found.merge({"replay.store": place_of(self.replay.store), "experience": experience})
 
     def _check_on_policy(self) -> None:
@@ -374,6 +375,11 @@ def with_beginning(config: ExperimentConfig, before: Mapping[str, Any], path: Pa
             f"actors continues with actors, one without them without. Or begin a new run with its agent: --init {path}."
         )
     return config.merge({**had, "threads": config.threads or before.get("threads", 0)})
+
+
+def _absolute(path: str) -> str:
+    fixed = "://" in path or path.startswith(("minari:", OBJECT))
+    return path if fixed else os.path.abspath(os.path.expanduser(path))
 
 
 def places(given: Any) -> list[str]:

@@ -18,7 +18,7 @@ from reverie.core.protocols import Annealed, Memoryless, Policy, RunningStatisti
 from reverie.core.specs import ObsPart, ObsSpec, observed
 from reverie.core.types import Batch, Mode, Obs, Step, Told, Window
 from reverie.nn.normalise import Normalise, Normaliser
-from reverie.nn.rewards import Factor, ReturnRange, ReturnScaler, ReturnStd, RewardScale
+from reverie.nn.rewards import Affine, Factor, ReturnRange, ReturnScaler, ReturnStd, RewardScale
 
 
 class Frames(nn.Module):
@@ -39,8 +39,9 @@ class Frames(nn.Module):
         self.parts: dict[str, ObsPart] = {key: seen[key] for key in chosen}
         if not self.parts:
             raise ConfigError(
-                f"frames = {count}, frame_keys = {keys!r}: no observation matches; empty keys stack images. The "
-                f"observations are: {', '.join(f'{key!r} ({seen[key].kind})' for key in sorted(seen))}."
+                f"frames = {count}, frame_keys = {keys!r}: no observation matches. Empty keys stack images alone; "
+                "frame_keys = '.*' stacks everything. The observations are: "
+                f"{', '.join(f'{key!r} ({seen[key].kind})' for key in sorted(seen))}."
             )
         self.spec: ObsSpec = {key: self._stacked(part) if key in self.parts else part for key, part in spec.items()}
 
@@ -134,11 +135,14 @@ class Preprocessor(nn.Module):
         obs = batch.obs if self.normaliser is None else self.normaliser(batch.obs)
         if self.frames is not None:
             obs, batch = self.frames(obs, batch.is_first), batch.rows(self.frames.context)
-        reward = self._scaled(batch.reward)
+        reward = self._scaled(batch.reward, batch.is_first)
         return batch if obs is batch.obs and reward is batch.reward else replace(batch, obs=obs, reward=reward)
 
-    def _scaled(self, reward: Tensor) -> Tensor:
-        return reward if self.rewards is None else self.rewards(reward)
+    def _scaled(self, reward: Tensor, first: Tensor) -> Tensor:
+        if self.rewards is None:
+            return reward
+        scaled = self.rewards(reward)
+        return scaled.masked_fill(first, 0.0) if isinstance(self.rewards, Affine) else scaled  # no step led there
 
     @property
     def running_statistics(self) -> RunningStatistics | None:
@@ -153,7 +157,7 @@ class Preprocessor(nn.Module):
         if self.scaler is not None:
             self.scaler.add(step.reward, step.is_first)
         if self.range is not None:
-            self.range.add(self._scaled(step.reward), step.is_first)
+            self.range.add(self._scaled(step.reward, step.is_first), step.is_first)
 
     def fit(self, rows: Batch) -> None:
         """Take the statistics of these rows ``[N, n]``: N streams of n rows each; bounds of returns widen.
@@ -165,7 +169,7 @@ class Preprocessor(nn.Module):
         if self.scaler is not None and not self.scaler.moments.count:
             self.scaler.fit(rows.reward, rows.is_first)
         if self.range is not None:
-            self.range.add(self._scaled(rows.reward), rows.is_first)
+            self.range.add(self._scaled(rows.reward, rows.is_first), rows.is_first)
 
     def policy(self, inner: Policy[Any], device: torch.device) -> Policy[Any]:
         """Return a policy that acts on rows, given ``inner``, which acts on preprocessed observations."""

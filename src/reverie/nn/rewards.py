@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
-from reverie.core.bounds import Above
+from reverie.core.bounds import Above, Finite
 from reverie.core.config import Choice
 from reverie.core.learners import gathered, is_distributed
 from reverie.nn.normalise import LEAST, HostBuffers, Moments, add_rows, mean_and_std
@@ -29,10 +29,22 @@ class Factor(RewardScale):
 
     factor: Annotated[float, Above(0)] = 1.0
     """The constant, above 0."""
+    shift: ClassVar[float] = 0.0
 
     def __call__(self, reward: Tensor) -> Tensor:
         """Return the scaled rewards, ``[...]``."""
         return reward * self.factor
+
+
+@dataclass(frozen=True)
+class Affine(Factor):
+    """Multiply the reward of each step by a constant, then add another: affine(1, -1) is r - 1."""
+
+    shift: Annotated[float, Finite()] = 0.0  # type: ignore[misc]  # a setting here
+    """What is added."""
+
+    def __call__(self, reward: Tensor) -> Tensor:
+        return reward * self.factor + self.shift
 
 
 @dataclass(frozen=True)

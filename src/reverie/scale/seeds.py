@@ -29,6 +29,7 @@ from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device, cores
 from reverie.core.signals import PARENT, SIGNALS
+from reverie.datasets.memory import OBJECT, paths_in
 from reverie.experiment.config import ExperimentConfig, resolved, saved_settings, with_beginning
 from reverie.log.aggregate import (
     Aggregate,
@@ -212,7 +213,7 @@ def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -
         | {name: getattr(ended.get(one.seed), name, None) for name in ("steps", "score")}
         for one in runs
     ]
-    where = {"env": config.env.id, "data": config.data.path or None}
+    where = {"env": config.env.id, "data": config.data.where or None}
     head = {"schema": SCHEMA, "algorithm": config.name, **where, "runs": listed}
     with writing(path):
         write_aggregate(files_of(path)["aggregate"], found, head)
@@ -239,6 +240,8 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
     custom = saved_settings(config, None).custom
     if not found_elsewhere(type(config.algo)):
         custom["algorithm"] = config.name
+    if any(path.startswith(OBJECT) for path in paths_in(config.data.path)):
+        custom["data"] = config.data.where
     if custom:
         listed = ", ".join(f"{place} = {what}" for place, what in custom.items())
         raise ConfigError(

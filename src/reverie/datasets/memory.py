@@ -1,0 +1,126 @@
+"""Data that are objects in memory, or NumPy files of such: arrays under D4RL's names, tables, datasets of Minari's.
+
+Settings name data by their path. That of an object is ``object:TYPE``, a text that carries the object along. A file of
+settings holds the text alone, so a run that is resumed needs the object again.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reverie.core.errors import ConfigError, DataError, brief
+from reverie.datasets.arrow import damage, pyarrow_of
+from reverie.datasets.hdf5 import NEEDED, OPTIONAL, ColumnsReader
+from reverie.datasets.reader import Reader, ReadOptions
+from reverie.datasets.table import TableReader
+from reverie.datasets.transitions import Column
+
+OBJECT = "object:"
+"""Begins the path of an object in memory; `memory://` is a place of stores."""
+DataLike = Any
+"""What functions take for data: a path, ``minari:NAME``, ``DatasetConfig``, a dictionary of arrays under D4RL's names,
+a table (of pandas, Polars, pyarrow, or whatever exports Arrow's), a dataset of Minari's library, or a list of these."""
+
+
+class Held(str):
+    """The path of an object in memory, which it holds: a dictionary of arrays, or an Arrow table."""
+
+    content: Any
+
+    def __new__(cls, content: Any, kind: str) -> Held:
+        """``kind``: name of the type of which the object was."""
+        made = super().__new__(cls, OBJECT + kind)
+        made.content = content
+        return made
+
+    def __reduce__(self) -> Any:
+        return str, (str(self),)  # settings go to other processes, which do not read the data
+
+
+def path_of(data: DataLike) -> str | tuple[str, ...]:
+    """Return the path of ``data``, or the paths of several in a list; of objects in memory as ``Held``."""
+    kind = type(data).__name__
+    if isinstance(data, str | Path):
+        return data if isinstance(data, str) else str(data)
+    if isinstance(data, list | tuple):
+        found = tuple(one for each in data for one in paths_in(path_of(each)))
+        return found if len(found) > 1 else (*found, "")[0]
+    if isinstance(data, Mapping) and set(NEEDED) <= data.keys():
+        return Held({str(name): np.asarray(values) for name, values in data.items()}, kind)
+    if (storage := getattr(data, "storage", None)) is not None and hasattr(storage, "data_path"):
+        if (some := len(data.episode_indices)) != storage.total_episodes:
+            raise ConfigError(
+                f"data = {kind} with {some} of the {storage.total_episodes} episodes of {storage.data_path}: only "
+                "whole datasets are read. Write the part as a dataset: minari.split_dataset, reverie data subsample."
+            )
+        return str(Path(storage.data_path).parent)
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "columns"):
+        with damage(Path(OBJECT + kind)):  # Polars' own way gives types that every version of pyarrow knows
+            return Held(data.to_arrow() if hasattr(data, "to_arrow") else pyarrow_of().table(data), kind)
+    has = f" with {', '.join(map(str, data))}" if isinstance(data, Mapping) else ""
+    raise ConfigError(
+        f"data = {brief(data)} ({kind}{has}): expected a path, minari:NAME, a DatasetConfig or its settings, a "
+        f"dictionary of the arrays {', '.join(NEEDED)}, perhaps {' and '.join(OPTIONAL)}, a table, a dataset of "
+        "Minari's, or a list of these."
+    )
+
+
+def paths_in(path: str | tuple[str, ...]) -> tuple[str, ...]:
+    """Return one path, or several, as several; none for ""."""
+    return path if isinstance(path, tuple) else (path,) if path else ()
+
+
+def open_held(path: str, options: ReadOptions) -> Reader:
+    """Return the reader of the object that ``path`` holds; DataError if it only says that there was one."""
+    if not isinstance(path, Held):
+        raise DataError(
+            f"the data were given in memory ({path.removeprefix(OBJECT)}), which no file holds. Pass them again in "
+            "Python, data=..., or write them to a file and pass its path."
+        )
+    if isinstance(path.content, dict):
+        return ArraysReader(Path(path), options, path.content)
+    return TableReader(Path(path), options, table=path.content)
+
+
+class ArraysReader(ColumnsReader):
+    """Columns that are arrays in memory, or in an npz file."""
+
+    format = "arrays of D4RL's names"
+
+    def __init__(self, path: Path, options: ReadOptions, arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        self.arrays = arrays
+        super().__init__(path, options)
+
+    def found(self) -> dict[str, Column]:
+        arrays = loaded(self.path) if self.arrays is None else self.arrays
+        for name in arrays.keys() - {*NEEDED, *OPTIONAL}:
+            self.note(f"the array '{name}' is left out: expected {', '.join((*NEEDED, *OPTIONAL))}")
+        return {name: self._column(name, arrays[name]) for name in (*NEEDED, *OPTIONAL) if name in arrays}
+
+    def _column(self, name: str, values: np.ndarray) -> Column:
+        if values.dtype.kind not in "biuf" or not values.ndim:
+            raise DataError(f"{self.path}: '{name}' contains {values.dtype}: expected an array of numbers.")
+        return Column(values.shape, values.dtype, lambda start, stop: values[start:stop])
+
+
+def loaded(path: Path) -> dict[str, np.ndarray]:
+    """Return all arrays of an npz file; nothing is unpickled."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def is_arrays(path: Path) -> bool:
+    """Return whether an npz file has arrays under D4RL's names."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return set(NEEDED) <= set(file.files)
+    except zipfile.BadZipFile:
+        return False  # reading it says so
