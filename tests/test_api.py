@@ -23,6 +23,7 @@ from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.metrics import read_metrics
 from reverie.scale.actor_feed import feeding
+from reverie.scale.launch import share
 from reverie.scale.learners import Team, shared
 from tiny import NETWORKS, SMALL, settings
 
@@ -154,6 +155,8 @@ def test_callbacks_cannot_reach_environments_of_other_processes(tmp_path: Path) 
         with contextlib.closing(experiment), pytest.raises(RunError, match=message):
             experiment.reach("training")
     assert acted.reach("evaluation") is acted.eval_env
+    several.team.rank = 1
+    share(settings(patience=3, schedule__eval_every=20, env__num=2), several.team).checked()  # evaluates nothing itself
 
 
 def test_two_trainings_at_once_are_refused(tmp_path: Path, said: list[str]) -> None:

@@ -18,7 +18,7 @@ from recordings import LIVED
 from reverie.algos.bc import BCConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
-from reverie.core.errors import UntrustedError
+from reverie.core.errors import RunError, UntrustedError
 from reverie.core.importing import check_module, importable, installed, module_of, trusting
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
@@ -104,6 +104,13 @@ def test_a_run_does_not_choose_code(command, algorithm, settings, stranger, caps
     if not command.startswith("train"):  # which would train
         assert main([*command.split(), "--trust"]) == 1  # there is no checkpoint, or no such class
         assert "--trust" not in capsys.readouterr().err
+
+
+def test_callbacks_of_a_run_are_no_matter_of_who_loads_it(stranger):
+    write_saved(RunFolder(stranger).config, Saved(algorithm="dqn", experiment=CALLED))
+    with pytest.raises(RunError, match="has no checkpoint yet"):
+        reverie.load(stranger)
+    assert "stranger" not in sys.modules
 
 
 def test_a_run_on_an_importable_class_is_loaded(stranger, monkeypatch):

@@ -208,12 +208,14 @@ def best_step(run: Path) -> int:
 def test_patience_goes_on_counting_and_ends_a_run_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:
-    config, run = COSTS.merge({"patience": 2}), tmp_path / "run"
-    monkeypatch.setattr(Experiment, "evaluate", costing([9.0, 7.0, 7.0, 8.0, 6.0, 6.0, 6.0]))
+    """Before the first update, here after three evaluations, it does not count."""
+    own = {"patience": 2, "steps": 90, "replay_ratio": 0.1, "learning_starts": 62}
+    config, run = COSTS.merge(own), tmp_path / "run"
+    monkeypatch.setattr(Experiment, "evaluate", costing([7.0, 8.0, 8.0, 7.0, 7.5, 6.0, 6.0]))
     assert train(config, env=Walk, run=run).why == ""
     longer = config.merge({"steps": 150})
     result = train(longer, env=Walk, run=run)
-    assert (result.reason, result.env_steps, best_step(run)) == ("finished", 80, 40)
+    assert (result.reason, result.env_steps, best_step(run)) == ("finished", 100, 20)
     assert result.why == "patience = 2 (no eval/cost was better than 7 in 2 evaluations)"
     assert any(f"by {result.why}" in line for line in said)
     assert result.evaluation is not None
@@ -221,7 +223,7 @@ def test_patience_goes_on_counting_and_ends_a_run_for_good(
     assert (again.env_steps, again.why) == (result.env_steps, result.why)
     assert "set another patience, or None, to continue" in said[-1]
     assert train(longer.merge({"patience": None}), env=Walk, run=run).env_steps >= 150
-    assert best_step(run) == 100
+    assert best_step(run) == 120
     with pytest.raises(ConfigError, match=r"patience = 2 counts evaluations .* schedule.eval_every"):
         train(longer.merge({"schedule.eval_every": 0}), env=Walk, run=tmp_path / "none")
 

@@ -101,7 +101,7 @@ class ExperimentConfig(Config):
     episodes, which are then played. None: no score ends the run."""
     patience: Annotated[int | None, AtLeast(1)] = None
     """End the run once so many evaluations during training, one after the other, were no better than the best one
-    before. None: it goes on."""
+    before; those before the first update do not count. None: it goes on."""
     callbacks: tuple[str, ...] = ()
     """Code of your own that the run calls: `module:Class` or `module:Class(setting=value)`, a class derived from
     `reverie.Callback`. In Python also objects."""

@@ -368,9 +368,8 @@ class Life:
                 if why := self.why_early():
                     logger.info(f"the run ends at {self.clock.place}, by {why}")
                 found, number = self.finish(sinks)
-            result = self.result(ending.checkpoint, found, number)
-            self.callbacks.tell("on_end", result)
-        return result
+            self.callbacks.tell("on_end", self.result(ending.checkpoint, found, number))
+        return self.result(ending.checkpoint, found, number)  # with the curve, which is drawn now
 
     def evaluate(self, write: training.Write) -> None:
         """Evaluate during training, keep the best agent, and stop training if ``stop_score`` was reached and confirmed.
@@ -410,7 +409,8 @@ class Life:
         if values is None:
             return
         self.callbacks.tell("on_evaluation", values)
-        self.worse = 0 if self.best_step == self.clock.position else self.worse + 1
+        waits = not self.clock.updates  # before it has learned anything, the agent stays as it is
+        self.worse = 0 if waits or self.best_step == self.clock.position else self.worse + 1
         if self.experiment.patience is not None and self.worse >= self.experiment.patience:
             self.clock.stop = True
 
