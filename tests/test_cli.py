@@ -424,6 +424,8 @@ def test_evaluations_of_training_in_another_environment(elsewhere: Path, tiny: P
     assert main([*args, "--run", "x", "--eval-env", "{kwargs: {sutton_barto_reward: true}}"]) == 0
     assert json.loads((elsewhere / "x" / "eval.json").read_text())["score"]["mean"] == 0.0
     assert "CartPole-v1 {'sutton_barto_reward': True}" in capsys.readouterr().out
+    assert main(["eval", "x", "--episodes", "1", "--time-limit", "6"]) == 0
+    assert json.loads((elsewhere / "x" / "eval.json").read_text())["lengths"] == [6]
     assert main(["train", "--resume", "x", "--eval-env", "none", "--steps", "200"]) == 0
     assert json.loads((elsewhere / "x" / "eval.json").read_text())["score"]["mean"] > 4
 

@@ -125,6 +125,8 @@ def test_evaluations_have_an_environment_of_their_own(
     assert agent.make_env().unwrapped.pay == 2.0
     assert load(tmp_path, env={"kwargs": {"pay": 5.0}}).evaluate(1).scores == [35.0]
     assert load(tmp_path, env=Paying).evaluate(1).scores == [14.0]
+    assert reverie.train("td3", Paying, eval_env=judge, run=tmp_path, steps=14).evaluation.scores == [21.0, 21.0]
+    assert load(tmp_path).config.env.kwargs == {"pay": 2.0}  # it goes on with its own settings
 
 
 def test_an_instance_is_evaluated_on_the_way_in_another(tmp_path: Path) -> None:

@@ -375,7 +375,7 @@ def eval_maker(config: ExperimentConfig, factory: MakeEnv | None, given: EnvLike
             "training goes on. Pass as eval_env an id, a function that makes an environment, or another instance."
         )
     made = env_factory(config.evaluation_env.merge({"num": 1}), given)
-    return made if named or given is not None else factory
+    return made if named else factory
 
 
 def check_alike(config: ExperimentConfig, train_env: Env | None, eval_env: Env) -> None:
