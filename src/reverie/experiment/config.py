@@ -74,6 +74,9 @@ class ExperimentConfig(Config):
     """Seed of everything random: networks, environments, batches and actions. 0 or more."""
     init: str | None = None
     """Run folder, or a checkpoint in one, whose agent a new run begins with: weights, optimisers and normalisation."""
+    heldout: str | None = None
+    """Recorded data, as data.path names them, from which a world model does not learn: at each report and at the end,
+    heldout/loss/... are its losses on the same 4 batches of them. data.columns and the like apply."""
     learners: Annotated[int, AtLeast(1)] = 1
     """Learners, each a process with its part of every batch, of the environments and of the replay, and with a GPU of
     its own where there are GPUs. They take each gradient step together. torchrun sets it by its number of processes."""
@@ -210,8 +213,7 @@ class ExperimentConfig(Config):
         if not self.offline and self.env.id in (NO_ENV, OWN_ENV):
             raise ConfigError(f"{self.name} is to collect rows: in which environment? Pass --env ID, in Python env=...")
         experience = self.experience or of_share(self.share)
-        fixed = not path or "://" in path or path.startswith("minari:")
-        found = self if fixed else self.merge({"data.path": os.path.abspath(os.path.expanduser(path))})
+        found = self.merge({"data.path": _absolute(path), "heldout": self.heldout and _absolute(self.heldout)})
         return found.merge({"replay.store": place_of(self.replay.store), "experience": experience})
 
     def _check_on_policy(self) -> None:
@@ -240,6 +242,11 @@ class ExperimentConfig(Config):
     def without_env(self) -> ExperimentConfig:
         """Return this without an environment and without evaluations."""
         return self.merge({"env.id": NO_ENV, "env.num": 1, "eval_episodes": 0})
+
+
+def _absolute(data: str) -> str:
+    fixed = not data or "://" in data or data.startswith("minari:")
+    return data if fixed else os.path.abspath(os.path.expanduser(data))
 
 
 def saved_settings(config: ExperimentConfig, env: EnvLike | None) -> Saved:

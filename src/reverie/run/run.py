@@ -80,6 +80,8 @@ class Trainable(Protocol):
     """Mean score of an evaluation during training that ends the run; None if there are none, or it never ends."""
     measures: Literal["", "eval", "estimate"]
     """What the run makes at its end: an evaluation, an estimate, or nothing."""
+    heldout: Callable[[], Mapping[str, float]] = dict
+    """Returns what is measured of the learner on rows that it does not learn from."""
     store: Any = None
     """The :class:`reverie.replay.durable.DurableReplay` of the collected rows; None if there is none."""
 
@@ -308,12 +310,14 @@ class Life:
             ending = training.train(
                 experiment.algo, experiment.source, self.clock, experiment.meter, sinks=sinks,
                 collector=experiment.collector, evaluator=self.evaluate if experiment.measures else None,
-                checkpoint=self.save, schedule=experiment.schedule,
+                checkpoint=self.save, schedule=experiment.schedule, heldout=experiment.heldout,
             )  # fmt: skip
             found, number = None, ending.signal
             if number is None:
                 if why := experiment.why_idle():
                     logger.warning(why)
+                for sink in sinks if (values := experiment.heldout()) else ():
+                    sink.write(values, self.clock.position)
                 found, number = self.finish(sinks)
         return self.result(ending.checkpoint, found, number)
 
