@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import reverie
+from reverie.agent.loading import saved_config
 from reverie.algos import gail
 from reverie.algos.cql import CQLObjective
 from reverie.cli import main
@@ -218,6 +219,30 @@ def test_dreamer_learns_from_data_alone_and_keeps_its_latents(pendulum: Path, tm
         for updates in counts:
             reverie.train("dreamer_v3", data=pendulum, run=tmp_path / run, updates=updates, algo=algo, **settings)
     assert_same_weights(tmp_path / "one", tmp_path / "two")
+
+
+def test_losses_on_held_out_data_are_measured_and_change_nothing(
+    pendulum: Path, tmp_path: Path, cartpole: Path
+) -> None:
+    given: dict[str, Any] = {name: value for name, value in SMALL.items() if not name.startswith("algo.")} | {
+        "env": "Pendulum-v1", "steps": 34, "learning_starts": 3, "eval_episodes": 0, "schedule.report_every": 14,
+        "algo": {"batch_size": 2, "batch_length": 8, "horizon": 3, **NETWORKS}, "replay_ratio": 0.5, "envs": 1,
+    }  # fmt: skip
+    for name, more in {"plain": {}, "measured": {"heldout": str(pendulum)}}.items():
+        assert reverie.train("dreamer_v3", run=tmp_path / name, **given | more).updates > 5
+    assert_same_weights(tmp_path / "plain", tmp_path / "measured")
+    entries = [json.loads(line) for line in (tmp_path / "measured/metrics.jsonl").read_text().splitlines()]
+    found = [entry["step"] for entry in entries if "heldout/loss/reconstruction/observation" in entry]
+    assert found == [14, 28, 34]
+    with contextlib.closing(build(saved_config(tmp_path / "measured"))) as experiment:
+        first = experiment.heldout()
+        torch.rand(3)
+        assert experiment.heldout() == first  # of the same windows, by the same draws
+    with pytest.raises(DataError, match="does not fit the environment Pendulum-v1"):
+        reverie.train("dreamer_v3", run=tmp_path / "wrong", **given | {"heldout": str(cartpole)})
+    with pytest.raises(ConfigError, match=r"heldout = .*pendulum.hdf5': it is for Dreamers, and td3 is none"):
+        reverie.train("td3", env="Pendulum-v1", heldout=str(pendulum), run=tmp_path / "wrong")
+    assert not (tmp_path / "wrong").exists()
 
 
 def test_recorded_and_lived_together_go_on_bit_for_bit(pendulum: Path, tmp_path: Path) -> None:

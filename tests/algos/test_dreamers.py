@@ -1,6 +1,7 @@
 """What every Dreamer guarantees: the contracts of ``test_algorithms.py`` for world models."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -64,6 +65,21 @@ def test_reconstructions_have_weights_by_the_first_expression_that_matches_a_who
             made(name, **{"scales.reconstruction": {wrong: 1.0}})
     with pytest.raises(ConfigError, match=r"-1.0: expected .*0 or more"):
         made(name, **{"scales.reconstruction": {"state": -1.0}})
+
+
+@every
+def test_losses_on_held_out_rows_are_those_of_an_update_that_is_not_made(name):
+    agent, kind = made(name)
+    rows = batch(agent, kind)
+    rows, before = replace(rows, extras={}), copy.deepcopy(tensors(agent))
+    torch.manual_seed(0)
+    found = agent.model_losses(rows)
+    torch.testing.assert_close(tensors(agent), before, rtol=0, atol=0)
+    torch.manual_seed(0)
+    update = agent.update(rows).metrics
+    torch.testing.assert_close(found, {loss: update[loss] for loss in found}, rtol=5e-3, atol=1e-4)  # of bfloat16
+    assert {"loss/reward", "loss/cont"} < found.keys()
+    assert {loss for loss in found if "probe" in loss} == {loss for loss in update if loss.startswith("loss/probe")}
 
 
 @most

@@ -418,6 +418,10 @@ class DreamerV3(ActorCritic, Dreamer):
         start, w = latent.map(lambda x: x.detach()[:, -self.cfg.imagine_last :].flatten(0, 1)), self.world  # [M, ...]
         return imagine(w.rssm, actor, start, self.cfg.horizon, w.draw_z, w.draw_a, w.legal)
 
+    def filtered(self, batch: Batch) -> tuple[Batch, Posterior]:
+        context, rows = self.split_context(batch)
+        return rows, self.world.observe(rows, context)
+
     def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
         """Equation 3: reconstruction, reward, continuation, dynamics and representation, ``[B, T]`` each."""
         prior = self.world.rssm.prior(post.latent.deter)  # [B, T, S, C]

@@ -35,6 +35,7 @@ from reverie.nn.heads import (
     TwoHotHead,
 )
 from reverie.nn.optim import GlobalAdamConfig, Optim
+from reverie.nn.probe import Probe
 from reverie.nn.rssm import DenseRSSMConfig, Latent, LatentDraw, StateSpaceModel
 from reverie.objectives.kl import Balanced, KLLoss, importance_bound
 from reverie.objectives.transforms import IDENTITY, REWARDS, RewardTransform
@@ -272,6 +273,8 @@ class Dreamer(Algorithm):
     actor: Actor
     critic: TwoHotHead | NumberHead
     obs_spec: dict[str, ObsPart]
+    samples: int = 1
+    """Posterior samples of each row."""
 
     def acting(self, mode: Mode) -> Actor:
         """Return the policy's head that acts in ``mode``: the same in all of them, but for subclasses."""
@@ -349,6 +352,25 @@ class Dreamer(Algorithm):
         reward, cont = self.world.reward(latent.feature), self.world.cont(latent.feature)
         going_on = (cont.prob() / self.world.discount).clamp(max=1)  # the head learns it times the discount
         return {"reward": self.world.transform.inverse(reward.mean()), "cont": going_on}
+
+    def filtered(self, batch: Batch) -> tuple[Batch, Posterior]:
+        """Return the rows that a batch trains on, ``samples`` times, and their posterior."""
+        raise unwritten(self, "filtered")
+
+    def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
+        """Return the world model's loss terms of rows with their posterior, and metrics."""
+        raise unwritten(self, "world_losses")
+
+    @torch.no_grad()
+    def model_losses(self, batch: Batch) -> Metrics:
+        """Return ``loss/NAME`` of the world model and its probes on a batch, as an update does. Nothing is trained."""
+        rows, post = self.filtered(batch.to(self.device))
+        terms, _ = self.world_losses(rows, post)
+        found = {f"loss/{k}": importance_bound(v, self.samples).mean() for k, v in terms.items()}
+        if isinstance(probe := getattr(self, "probe", None), Probe):
+            _, metrics = probe.loss(post.latent.feature, rows.obs, self.samples)
+            found |= {k: v for k, v in metrics.items() if k.startswith("loss/")}
+        return found
 
     def report(self, batch: Batch, sequences: int = 6) -> dict[str, np.ndarray]:
         """Return videos of open-loop predictions of a few windows: the first half observed, the second imagined."""
@@ -519,8 +541,6 @@ class DenseDreamer(Dreamer):
     cfg: DenseDreamerConfig
     extra_spec: Mapping[str, Column]
     optims: dict[str, Optim]
-    samples = 1
-    """Posterior samples of each row."""
 
     def __init__(self, obs_spec: ObsSpec, cfg: DenseDreamerConfig, device: torch.device) -> None:
         super().__init__(cfg.graph)
@@ -541,6 +561,9 @@ class DenseDreamer(Dreamer):
             weighted = torch.stack([scales[k] * v for k, v in terms.items()]).sum(0)  # [B * samples, T]
             return importance_bound(weighted, self.samples).mean()
         return torch.stack([scales[k] * v.mean() for k, v in terms.items()]).sum()
+
+    def filtered(self, batch: Batch) -> tuple[Batch, Posterior]:
+        return repeated(batch, self.samples), self.world.observe(batch, None, self.samples)
 
     def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
         """Hafner et al. (2021), equation 2, and (2020), equation 10: ``[B, T]`` each; the KL loss is ``[]``.

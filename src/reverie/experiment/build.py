@@ -18,6 +18,7 @@ from gymnasium.envs.registration import EnvSpec
 from reverie.algos.base import Algorithm
 from reverie.algos.cql import RETURN
 from reverie.algos.on_policy import OnPolicy
+from reverie.algos.world_model import Dreamer
 from reverie.core.accelerate import trouble
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, DataError, RunError, brief, plural
@@ -51,6 +52,8 @@ from reverie.run.run import Measured, Trainable, Which
 
 SIDE = 256
 """Longer side of the videos of evaluations during training, in pixels, at most."""
+HELD_OUT = 4
+"""Batches of held-out rows."""
 FEW = 200
 """Updates of a run that is too short to time its learner first."""
 
@@ -260,6 +263,7 @@ def build(
                 specs, seed = (recorded.obs_spec, recorded.action_spec), derived_seeds(config.seed)["evaluation"]
                 estimator = estimates(algo, dataset, *specs, seed=seed, rewards=rewards, clipped=recorded.clipped)
             recorded.close()
+        heldout = held_out(config, algo, seen or learned, run) if config.heldout and rank == 0 else dict
         undo.pop_all()
     sources = [prefetch(rows, algo.device) for rows in (dataset, replay) if rows is not None]
     rows = replay if replay is not None else dataset
@@ -269,7 +273,7 @@ def build(
         algo=algo, clock=clock, meter=meter, collector=collector, store=store, replay=rows, dataset=dataset,
         estimator=estimator,
         obs_spec=learned.obs_spec, action_spec=(seen or learned).action_spec,  # the environment's has bounds
-        source=sources[0] if len(sources) == 1 else MixedSource(*sources),
+        source=sources[0] if len(sources) == 1 else MixedSource(*sources), heldout=heldout,
         spaces=recorded.spaces if recorded is not None and config.env.id == NO_ENV else None,
         remarks=tuple(recorded.remarks()) if recorded is not None else (),
         again=(lambda: make_eval_env(config, factory, config.eval_video)) if busy else None,
@@ -429,6 +433,30 @@ def read(
     if RETURN in algo.extra_spec:
         write_returns(dataset, algo.cfg.discount)  # type: ignore[arg-type, union-attr]  # such learners have it
     return dataset, np.concatenate(beside["reward"]) if unclipped else None
+
+
+def held_out(
+    config: ExperimentConfig, algo: Algorithm, own: Env | Recorded, scratch: Path | None
+) -> Callable[[], dict[str, float]]:
+    """Return what measures the world model's losses on ``config.heldout``: on the same windows, by the same draws.
+
+    ``own``: what has the observations and actions of the run.
+    """
+    if not isinstance(algo, Dreamer):
+        raise ConfigError(f"heldout = '{config.heldout}': it is for Dreamers, and {config.name} is none. Leave it out.")
+    data, seed = config.data.merge({"path": config.heldout}), derived_seeds(config.seed)["evaluation"]
+    with contextlib.closing(open_recorded(data, config.env)) as recorded:
+        check_fit(recorded, signature(own.obs_spec, own.action_spec), config.env.id)
+        window = replace(algo.window, carries=False)
+        dataset = data.build(recorded, window=window, seed=seed, scratch=scratch)
+    batches = [dataset.sample() for _ in range(HELD_OUT)]
+
+    def measured() -> dict[str, float]:
+        with reproducible(seed):
+            found = [algo.model_losses(batch) for batch in batches]
+        return {f"heldout/{k}": float(torch.stack([each[k] for each in found]).mean()) for k in found[0]}
+
+    return measured
 
 
 def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> None:

@@ -81,6 +81,9 @@ class ExperimentConfig(Config):
     init_parts: Annotated[str | tuple[str, ...], Regex()] = ()
     """Regular expression, or several: of `init`, take the parameters whose names begin so, where their shapes fit, and
     no optimisers. The environment may differ."""
+    heldout: str | None = None
+    """Recorded data, as data.path names them, from which a world model does not learn: at each report and at the end,
+    heldout/loss/... are its losses on the same 4 batches of them. data.columns and the like apply."""
     learners: Annotated[int, AtLeast(1)] = 1
     """Learners, each a process with its part of every batch, of the environments and of the replay, and with a GPU of
     its own where there are GPUs. They take each gradient step together. torchrun sets it by its number of processes."""
@@ -255,7 +258,8 @@ class ExperimentConfig(Config):
         if not self.offline and self.env.id in (NO_ENV, OWN_ENV):
             raise ConfigError(f"{self.name} is to collect rows: in which environment? Pass --env ID, in Python env=...")
         experience = self.experience or of_share(self.share)
-        found = self.merge({"data.path": path_of([_absolute(path) for path in paths_in(self.data.path)])})
+        path = path_of([_absolute(path) for path in paths_in(self.data.path)])
+        found = self.merge({"data.path": path, "heldout": self.heldout and _absolute(self.heldout)})
         return found.merge({"replay.store": place_of(self.replay.store), "experience": experience})
 
     def _check_on_policy(self) -> None:

@@ -21,7 +21,7 @@ from reverie.core.protocols import Meter, Sink, Source
 from reverie.core.types import Metrics
 from reverie.run.collect import EpisodeStats, means_of
 
-OWN = {"counters", "episode", "estimate", "eval", "time", "step", "env/restarts", "replay/replay_ratio",
+OWN = {"counters", "episode", "estimate", "eval", "heldout", "time", "step", "env/restarts", "replay/replay_ratio",
        "replay/windows"}  # fmt: skip
 """Names of the loop's own measurements, and groups of them: the word before the first slash."""
 

@@ -92,6 +92,8 @@ class Trainable(Protocol):
     """Evaluations in a row, none better than the best one before, that end the run; None: it never ends by them."""
     measures: Literal["", "eval", "estimate"]
     """What the run makes at its end: an evaluation, an estimate, or nothing."""
+    heldout: Callable[[], Mapping[str, float]] = dict
+    """Returns what is measured of the learner on rows that it does not learn from."""
     store: Any = None
     """The :class:`reverie.replay.durable.DurableReplay` of the collected rows; None if there is none."""
 
@@ -358,8 +360,7 @@ class Life:
             ending = training.train(
                 experiment.algo, experiment.source, self.clock, experiment.meter, sinks=sinks,
                 collector=experiment.collector, evaluator=self.evaluate if experiment.measures else None,
-                checkpoint=self.save, schedule=experiment.schedule,
-                on_log=self.logged,
+                checkpoint=self.save, schedule=experiment.schedule, heldout=experiment.heldout, on_log=self.logged,
             )  # fmt: skip
             found, number = None, ending.signal
             if number is None:
@@ -367,6 +368,8 @@ class Life:
                     logger.warning(why)
                 if why := self.why_early():
                     logger.info(f"the run ends at {self.clock.place}, by {why}")
+                for sink in sinks if (values := experiment.heldout()) else ():
+                    sink.write(values, self.clock.position)
                 found, number = self.finish(sinks)
             self.callbacks.tell("on_end", self.result(ending.checkpoint, found, number))
         return self.result(ending.checkpoint, found, number)  # with the curve, which is drawn now

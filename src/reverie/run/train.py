@@ -49,13 +49,16 @@ class Ending:
 def train(
     algo: Algorithm, source: Source, clock: Clock, meter: Meter, *, sinks: Sequence[Sink] = (),
     collector: Collecting | None = None, evaluator: Evaluator | None = None, checkpoint: Save | None = None,
-    schedule: Schedule | None = None, on_log: Callable[[Mapping[str, float]], None] = lambda entry: None,
+    schedule: Schedule | None = None, heldout: Callable[[], Mapping[str, float]] = dict,
+    on_log: Callable[[Mapping[str, float]], None] = lambda entry: None,
 ) -> Ending:  # fmt: skip
     """Run until the clock is done or a signal asks to stop. In both cases log and save at the end.
 
     Errors on the way, such as an environment's, are followed by a log and a checkpoint too; their message then names
     the checkpoint. A NaN or infinite loss is detected at the next log or save, so that no update waits for the device.
     ``on_log`` is called with each log entry, ``{}`` if there was nothing to log.
+
+    ``heldout`` measures the learner at each report.
 
     Raises:
         RunError: a loss, a weight or an action was NaN or infinite; the message names the first such term and its
@@ -93,7 +96,7 @@ def train(
             if report_due() and batch is not None:  # on the last batch: sampling another would change training
                 report = algo.report(batch)
                 check_names(report)
-                log.write(report)
+                log.write({**report, **heldout()})
             if save_due():
                 keep.save()
         try:  # first: the checkpoint keeps the averages since the last entry, and a resumed run goes on with them
