@@ -245,17 +245,17 @@ def train_seeds(
             "the environment with Gymnasium in a module, and pass 'module:Id'."
         )
     settings = settings_of(algorithm, env, size, preset, config, overrides, run)
-    if isinstance(seeds, int | Integral):  # NumPy's too
-        seeds = range(settings.seed, settings.seed + int(seeds))
-    return train_seeds_of(settings, list(seeds), jobs=jobs, run=run)
+    return train_seeds_of(settings, listed(seeds, settings.seed), jobs=jobs, run=run)
 
 
 def tune(
     algorithm: str | AlgorithmConfig | ExperimentConfig,
     env: str | None = None,
     *,
-    space: Path | str | Mapping[str, Any],
+    space: Path | str | Mapping[str, Any] | None = None,
+    grid: Mapping[str, Any] | None = None,
     trials: int = 20,
+    seeds: int | Sequence[int] | None = None,
     jobs: int = 0,
     prune: bool = True,
     size: str | None = None,
@@ -264,16 +264,18 @@ def tune(
     run: Path | str | None = None,
     **overrides: Any,
 ) -> TuneResult:
-    """Search for the settings with the best final evaluation, by Optuna; continue a search that has begun.
+    """Search for the settings with the best final evaluation, by Optuna or in a grid; continue what has begun.
 
     Args:
         algorithm: as for :func:`train_seeds`.
         env: as for :func:`train_seeds`.
         space: the settings to search, or a YAML file of them: ``{"algo.lr": {"low": 1e-5, "high": 1e-2, "log": True},
-            "algo.batch_size": {"choices": [32, 64]}}``.
-        trials: number of trials in all, with those of earlier calls.
+            "algo.batch_size": [32, 64]}``. No settings are tried twice, so the search ends when all were.
+        grid: try all combinations of these values instead: ``{"algo.lr": [1e-3, 3e-4], "algo.batch_size": [32, 64]}``.
+        trials: number of trials of a search in all, with those of earlier calls.
+        seeds: as for :func:`train_seeds`; the score of a trial is the mean of its seeds. None: one run for each trial.
         jobs: how many to train at a time. 0: as many as the cores allow with the threads of each; one on a GPU.
-        prune: end trials early whose evaluations during training are among the worse (successive halving).
+        prune: end trials of a search early whose evaluations during training are among the worse (successive halving).
         size: as for :func:`train`.
         preset: as for :func:`train`.
         config: as for :func:`train`.
@@ -286,7 +288,19 @@ def tune(
     """
     settings = settings_of(algorithm, env, size, preset, config, overrides, run)
     values, where = (read_yaml(Path(space)), str(space)) if isinstance(space, str | Path) else (space, "space")
-    return tune_of(settings, values, trials=trials, jobs=jobs, prune=prune, run=run, where=where)
+    if (values is None) == (grid is None):
+        raise ConfigError("which settings? Pass a space to search, or a grid to try all of it.")
+    if grid is not None:
+        values, where = grid, "grid"
+    assert values is not None
+    each = None if seeds is None else listed(seeds, settings.seed)
+    more: dict[str, Any] = {"trials": trials, "seeds": each, "jobs": jobs, "prune": prune, "run": run, "where": where}
+    return tune_of(settings, values, grid=grid is not None, **more)
+
+
+def listed(seeds: int | Sequence[int], first: int) -> list[int]:
+    """Return a list of seeds, of a number of them those from ``first`` on."""
+    return list(range(first, first + int(seeds)) if isinstance(seeds, int | Integral) else seeds)  # NumPy's too
 
 
 def check_env(

@@ -108,7 +108,9 @@ def test_a_figure_of_their_curves(capsys):
     paths = [td3, seeds("sac", "Pendulum-v1", -150, curve=curve), seeds("ppo", "Hopper-v5", 1, 1, 1, curve=curve)]
     assert main(["compare", *paths, "--figure", "two/panels.png"]) == 0
     assert "two/panels.png" in capsys.readouterr().out
-    steps, *ends = reverie.compare("ppo").contenders[0].curve
+    found = reverie.compare("ppo", "sac")
+    assert not found.better  # in different environments
+    steps, *ends = found.contenders[0].curve
     assert (steps.tolist(), *(end.tolist() for end in ends)) == ([1000, 2000], *[[-900, -150]] * 3)
     width, height = Image.open("two/panels.png").size
     assert height > width  # Pendulum without td3, and Hopper
@@ -138,7 +140,7 @@ def test_places_without_scores_are_named(capsys):
     seeds("grid/trial-0", "Pendulum-v1", 1.0)
     run("begun/0")
     for place, message in {
-        "grid": "there are no runs in grid, but in its folders. To compare these, pass grid/*",
+        "grid": "there are no runs in grid, but in its folders. To compare these, pass grid/*/",
         "beg": "there is no run in beg: there is no such folder. Did you mean 'begun'",
         "x-*": "there is no run in x-*: there is no such folder",
         "begun": "begun holds no scores: nothing was evaluated, and no training episode has ended",

@@ -29,7 +29,7 @@ COMMANDS = {
     "bench": ("bench", "measure this machine's speed, and forecast the time of a run"),
     "list": ("runs", "list all algorithms, sizes and presets; or the agents at a place, as hf://USER"),
     "info": ("runs", "describe a run: its settings, progress, results and files"),
-    "tune": ("train", "search for good settings, with Optuna"),
+    "tune": ("train", "search for good settings, with Optuna or in a grid"),
     "import": ("runs", "make a run of an agent of Stable-Baselines3, to evaluate, export and train on"),
     "push": ("runs", "pass on a trained agent: to the Hugging Face Hub, to cloud storage, or as a folder"),
     "pull": ("runs", "download an agent that was passed on"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -171,7 +171,7 @@ def several(config: ExperimentConfig, said: Common) -> int:
     """Train several seeds and print the result; return 0 if all have finished."""
     seeds = read_seeds(said.seeds or "", config.seed)
     if not seeds:
-        return fail(f"--seeds {said.seeds}: expected a number of seeds such as 5, or a list such as 1,5,7.", 2)
+        return fail(NO_SEEDS.format(said.seeds), 2)
     result = train_seeds_of(config, seeds, jobs=said.jobs, run=said.run, on=on_ray(said))
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
     tell(f"\n{len(seeds) - len(unfinished)} of {plural(len(seeds), 'seed')} finished")
@@ -185,6 +185,9 @@ def several(config: ExperimentConfig, said: Common) -> int:
     return 128 + result.signal if result.signal is not None else int(bool(unfinished))
 
 
+NO_SEEDS = "--seeds {}: expected a number of seeds such as 5, or a list such as 1,5,7."
+
+
 def read_seeds(text: str, first: int) -> list[int]:
     """Parse ``5`` as five seeds from ``first`` on, and ``1,5,7`` as these; nothing if it is neither."""
     words = [word.strip() for word in text.split(",") if word.strip()]
@@ -195,7 +198,7 @@ def read_seeds(text: str, first: int) -> list[int]:
 
 
 SHOWN = 10
-"""Trials that are printed."""
+"""Trials of a search that are printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,11 +207,18 @@ class Tuning(Common):
 
     space: Path = Path()
     """YAML file with the settings to search: `algo.lr: {low: 1e-5, high: 1e-2, log: true}` or
-    `algo.batch_size: {choices: [32, 64]}`."""
+    `algo.batch_size: [32, 64]`."""
+    grid: dict[str, Any] = field(default_factory=dict)
+    """Try all combinations of these values instead: '{algo.lr: [1e-3, 3e-4], algo.batch_size: [32, 64]}'."""
     trials: int = 20
-    """Number of trials in all; the same command with more of them goes on."""
+    """Number of trials of a search in all; the same command with more of them goes on."""
+    seeds: str | None = None
+    """Train each trial with several seeds, of which its score is the mean: their number, from --seed on, or a list such
+    as 1,5,7."""
+    jobs: int = 0
+    """Runs to train at a time. 0: as many as the CPU cores allow with the threads of each; one on a GPU."""
     prune: bool = True
-    """End trials early whose evaluations during training are among the worse."""
+    """End trials of a search early whose evaluations during training are among the worse."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,21 +237,26 @@ def tune_command(args: list[str]) -> int:
 
 
 def search(config: ExperimentConfig, said: Tuning) -> int:
-    """Search, print the best trials, and return 0 if all trials that were wanted have ended."""
-    if said.seeds is not None or said.space == Path():
-        missing = "--seeds has no effect on a search." if said.seeds else "which settings? Pass --space FILE."
-        return fail(missing, 2)
+    """Search, print the best trials, of a grid all, and return 0 if all trials that were wanted have ended."""
+    if bool(said.grid) == (said.space != Path()):
+        return fail("which settings? Pass --space FILE to search, or --grid '{algo.lr: [1e-3, 3e-4]}'.", 2)
+    seeds = None if said.seeds is None else read_seeds(said.seeds, config.seed)
+    if seeds == []:
+        return fail(NO_SEEDS.format(said.seeds), 2)
+    space, where = (said.grid, "--grid") if said.grid else (read_yaml(said.space), str(said.space))
     asked = {name: getattr(said, name) for name in ("trials", "jobs", "prune", "run")}
-    result = tune_of(config, read_yaml(said.space), where=str(said.space), on=on_ray(said), **asked)
+    result = tune_of(config, space, grid=bool(said.grid), seeds=seeds, where=where, on=on_ray(said), **asked)
     counts = {state: sum(one.state == state for one in result.trials) for state in ("finished", "pruned", "failed")}
     tell(f"\n{plural(len(result.trials), 'trial')}: {', '.join(f'{n} {state}' for state, n in counts.items() if n)}")
-    for one in result.trials[:SHOWN]:
+    for one in result.trials[: None if said.grid else SHOWN]:
         score = "-" if one.score is None else f"{one.score:.2f}"
         settings = [f"{name} {x:.4g}" if isinstance(x, float) else f"{name} {x}" for name, x in one.settings.items()]
         print(f"  trial {one.number:<4} {one.state:<10} {score:>10}  {', '.join(settings)}")
     print_files(result.files)
-    if (best := result.best) is not None:
+    if (best := result.best) is not None and seeds is None:
         print(f"Train with the best: reverie train {config.name} --config {best.run / 'config.yaml'} --seed 1")
+    elif best is not None:
+        print(f"Compare them with intervals: reverie compare {result.run}/trial-*/")
     if result.signal is not None:
         tell(f"Continue with the same command and --run {result.run}")
         return 128 + result.signal

@@ -101,7 +101,7 @@ def train_placed(turns: Any, jobs: int, *, each: Mapping[str, float]) -> None:
     given = _Given(turns)
     with ThreadPoolExecutor(1) as apart:  # where Ray Tune leaves the handlers of signals alone
         apart.submit(
-            tune.run, _Placed, name="ray", storage_path=str(turns.runs[0].run.parent), search_alg=given, stop=given,
+            tune.run, _Placed, name="ray", storage_path=str(turns.runs[0].log.parent), search_alg=given, stop=given,
             num_samples=len(turns.runs), max_concurrent_trials=jobs, max_failures=RESTARTS, verbose=0,
             resources_per_trial=tune.PlacementGroupFactory([dict(each)]), raise_on_failed_trial=False,
             trial_dirname_creator=lambda trial: trial.trial_id,

@@ -1,4 +1,4 @@
-"""A search for good settings: trials that Optuna proposes and prunes, each trained by a process of its own."""
+"""A search for good settings: trials that Optuna proposes and prunes, or a grid; each run has a process of its own."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import functools
 import io
 import math
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import yaml
 
 from reverie.core.errors import ConfigError, RunError, brief, plural
@@ -27,7 +29,6 @@ from reverie.run.folder import (
     RunFolder,
     Saved,
     as_read,
-    found_at_end,
     holds_run,
     new_path,
     read_yaml,
@@ -39,6 +40,8 @@ from reverie.scale.seeds import SeedRun, Train, Turns, check_seeds, train_runs, 
 
 RUNGS = 3
 """Each rung of successive halving keeps the best third of the trials, at 1/9 and 1/3 of a run's length."""
+ASKED = 20
+"""Proposals after which a search takes the next settings that were not tried yet: Optuna repeats itself."""
 
 
 class Dimension(NamedTuple):
@@ -51,6 +54,19 @@ class Dimension(NamedTuple):
     def value(self, drawn: Any) -> Any:
         """Return the setting for what Optuna drew."""
         return next(one for one in self.choices if as_word(one) == drawn) if self.choices else drawn
+
+    @property
+    def size(self) -> int | None:
+        """Number of values; None if there is one between any two."""
+        of = self.distribution
+        if self.choices or of.single():
+            return len(self.choices) or 1
+        return None if of.step is None else round((of.high - of.low) / of.step) + 1
+
+    def drawn(self, number: int) -> Any:
+        """Return what Optuna would draw for the value of that number."""
+        of = self.distribution
+        return of.choices[number] if self.choices else min(of.low + number * (of.step or 0), of.high)
 
 
 def as_word(choice: Any) -> Any:
@@ -76,13 +92,16 @@ def dimension(name: str, about: Any, config: ExperimentConfig) -> Dimension:
     from optuna import distributions as of  # optional
 
     keys = {*about} if isinstance(about, Mapping) else set()
-    choices = about["choices"] if keys == {"choices"} and isinstance(about["choices"], list) else []
+    choices = about["choices"] if keys == {"choices"} else about
+    choices = list(choices) if isinstance(choices, list | tuple) else []
     if not choices and not {"low", "high"} <= keys <= {"low", "high", "log", "step"}:
-        raise ValueError("expected {choices: [a, b]}, or {low: 1, high: 9}, with log: true or step: 2.")
+        raise ValueError("expected a list of values, or {low: 1, high: 9}, with log: true or step: 2.")
     tried = choices or [float(about["low"]), float(about["high"])]  # YAML reads 1e-5 as text
     held: list[Any] = [functools.reduce(getattr, name.split("."), config.merge({name: value})) for value in tried]
     if choices:
-        return Dimension(of.CategoricalDistribution([as_word(choice) for choice in choices]), tuple(choices))
+        read = [x if isinstance(x, bool | int | float) else choice for x, choice in zip(held, choices, strict=True)]
+        words = {as_word(choice): choice for choice in read}
+        return Dimension(of.CategoricalDistribution([*words]), (*words.values(),))
     low, high = tried
     log = bool(about.get("log", False))
     step = float(about["step"]) if "step" in about else None
@@ -98,11 +117,12 @@ class Trial:
     number: int
     state: Literal["finished", "pruned", "failed", "unfinished"]
     score: float | None
-    """Mean return of its final evaluation, or of its last one if it was pruned; None if it had none."""
+    """Mean return of its final evaluation, or of its last one if it was pruned; None if it had none. Of several seeds
+    their mean."""
     settings: dict[str, Any]
     """The settings that were tried, by their dotted names."""
     run: Path
-    """Run folder."""
+    """Run folder; of several seeds the folder that holds their runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,24 +145,35 @@ class TuneResult:
 
 
 def tune_of(
-    config: ExperimentConfig, space: Mapping[str, Any], *, trials: int, jobs: int = 0, prune: bool = True,
-    run: Path | str | None = None, where: str = "space", on: ClusterRequest | None = None,
+    config: ExperimentConfig, space: Mapping[str, Any], *, trials: int, grid: bool = False,
+    seeds: Sequence[int] | None = None, jobs: int = 0, prune: bool = True, run: Path | str | None = None,
+    where: str = "space", on: ClusterRequest | None = None,
 ) -> TuneResult:  # fmt: skip
     """Search for the settings with the best final evaluation; continue a search that has begun.
 
     Trees of Parzen estimators propose settings (Bergstra et al. 2011), successive halving prunes trials whose
-    evaluations during training are among the worse (Li et al. 2020, ASHA).
+    evaluations during training are among the worse (Li et al. 2020, ASHA). No settings are tried twice.
 
-    ``where`` names the space in errors. ``on``: a Ray cluster, which must see the folder at the same path; None: this
-    machine. For all else see :func:`reverie.tune`.
+    ``grid``: try all of the space instead, each to its end. ``seeds``: those of each trial, whose score is their mean;
+    None: one run for each, with ``config.seed``. ``where`` names the space in errors. ``on``: a Ray cluster, which must
+    see the folder at the same path; None: this machine. For all else see :func:`reverie.tune`.
     """
     try:
         import optuna  # optional
     except ImportError as error:
         raise ConfigError("The package optuna is not installed. Install it: pip install 'reverie-rl[tune]'.") from error
     check_local(run or "", "run")
-    check_seeds(config, [config.seed], jobs)
+    check_seeds(config, [config.seed] if seeds is None else seeds, jobs)
     dimensions = read_space(space, config, where)
+    if seeds is not None and "seed" in dimensions:
+        raise ConfigError(f"{where}: seed = {brief(space['seed'])}: each trial has the seeds {list(seeds)} already.")
+    endless = [name for name, one in dimensions.items() if one.size is None]
+    if grid and endless:
+        raise ConfigError(
+            f"{where}: {endless[0]} = {brief(space[endless[0]])}: a grid cannot have all of these values. Pass a list "
+            "of some, or a step between low and high."
+        )
+    prune = prune and not grid
     config = resolved(config, None)
     if not config.eval_episodes or config.env.id == NO_ENV:
         raise ConfigError("A search compares evaluations: it needs --eval-episodes above 0, and an environment.")
@@ -158,15 +189,19 @@ def tune_of(
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
     with folder_lock(path):
-        write_saved(path / "settings.yaml", Saved(algorithm=config.name, experiment=config.to_dict()))
-        write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(
             storage=f"sqlite:///{path / 'study.db'}", study_name="reverie", direction="maximize", load_if_exists=True,
             pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // RUNGS**2), RUNGS),
         )  # fmt: skip
+        asked, before = seeds and list(seeds), study.user_attrs.get("seeds")
+        if study.trials and before != asked:
+            raise RunError(f"{path} holds a search with other seeds ({before} -> {asked}). Choose another --run.")
+        study.set_user_attr("seeds", asked)
+        write_saved(path / "settings.yaml", Saved(algorithm=config.name, experiment=config.to_dict()))
+        write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
         study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials), constant_liar=True)
-        search = Search(study, dimensions, config, path, prune)
+        search = Search(study, dimensions, config, path, prune, grid, seeds)
         with trainer(config, on) as (train, most):
             return search.run(trials, jobs or most, train)
 
@@ -183,83 +218,145 @@ def check_same(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -
 
 
 class Search:
-    """A study of Optuna and the runs of its trials, one folder for each: ``trial-0``."""
+    """A study of Optuna and the runs of its trials: ``trial-0``, or with several seeds ``trial-0/seed-0``."""
 
     def __init__(
-        self, study: Any, dimensions: Mapping[str, Dimension], config: ExperimentConfig, path: Path, prune: bool
-    ) -> None:
+        self, study: Any, dimensions: Mapping[str, Dimension], config: ExperimentConfig, path: Path, prune: bool,
+        grid: bool, seeds: Sequence[int] | None,
+    ) -> None:  # fmt: skip
         self.study = study
         self.dimensions = dimensions
         self.config = config
         self.path = path
         self.prune = prune
+        self.grid = grid
+        self.seeds = seeds
         self.trials: dict[int, Any] = {}  # trials of this process
-        self.reported: dict[int, set[int]] = {}  # steps of which Optuna knows the score
+        self.runs: dict[int, list[SeedRun]] = {}  # theirs
+        self.reported: dict[int, int] = {}  # number of evaluations of which Optuna knows the score
         self.pruned: set[int] = set()
-        self.tails: dict[int, Tail] = {}
+        self.failed: set[int] = set()
+        self.tails: dict[SeedRun, Tail] = {}
+        self.scores: dict[SeedRun, dict[int, float]] = defaultdict(dict)  # of evaluations during training, by step
+        self.final: dict[SeedRun, float] = {}
 
     def run(self, count: int, jobs: int, train: Train) -> TuneResult:
-        """Have what is missing of ``count`` trials trained by ``train``."""
+        """Have what is missing of ``count`` trials trained by ``train``: of all in a grid, and of no more than all."""
+        counts = [one.size for one in self.dimensions.values()]
+        size = math.inf if None in counts else math.prod(filter(None, counts))
+        if size < count or self.grid:
+            count = int(size)
         known = [trial.state.is_finished() for trial in self.study.trials]
-        runs = [self.place(i) for i in range(count) if i >= len(known) or not known[i]]
+        self.runs = {i: self.places(i) for i in range(count) if i >= len(known) or not known[i]}
+        runs = [one for group in self.runs.values() for one in group]
         title = f"{self.config.name} on {self.config.subject}"
         if runs:
-            logger.info(f"{title}: {plural(len(runs), 'trial')}, up to {jobs} at a time, in {self.path}")
+            each = "" if self.seeds is None else f" of {plural(len(self.seeds), 'seed')}"
+            each += ", all that there can be" if count == size else ""
+            together = f"up to {plural(jobs, 'run')} at a time"
+            logger.info(f"{title}: {plural(len(self.runs), 'trial')}{each}, {together}, in {self.path}")
         with contextlib.closing(Board(runs if self.config.console else [], title)) as board:
             signal = train_runs(Turns(runs, self.command, board, self.tell, self.unpromising), train, jobs)
         return self.result(signal)
 
-    def place(self, number: int) -> SeedRun:
-        """Return the run of a trial, which waits."""
-        return SeedRun(self.path, "trial", number, self.config)
+    def places(self, number: int) -> list[SeedRun]:
+        """Return the runs of a trial, which wait."""
+        name = f"trial-{number}"
+        if self.seeds is None:
+            return [SeedRun(self.path, name, self.config.seed, self.config, number)]
+        return [SeedRun(self.path, f"{name}/seed-{seed}", seed, self.config, number) for seed in self.seeds]
 
     def command(self, one: SeedRun) -> list[str]:
-        """Ask for the settings of a trial, unless it has begun, and return the words that train it."""
+        """Choose the settings of a trial, unless it has begun, and return the words that train one of its runs."""
         import optuna
 
-        begun = self.study.trials
-        if one.seed < len(begun):
-            self.trials[one.seed] = optuna.trial.Trial(self.study, begun[one.seed]._trial_id)
-            self.reported[one.seed] = {*begun[one.seed].intermediate_values}
-        else:
-            self.trials[one.seed] = self.study.ask({name: d.distribution for name, d in self.dimensions.items()})
-        own = self.path / f"trial-{one.seed}.yaml"
-        with writing(own):
-            write_atomic(own, yaml.safe_dump(self.settings(self.trials[one.seed].params), sort_keys=False))
-        files = [str(self.path / "settings.yaml"), str(own)]
-        return ["train", self.config.name, "--config", *files, "--run", str(one.run), *["--trust"] * trusts()]
+        own = self.path / f"trial-{one.trial}.yaml"
+        if one.trial not in self.trials:
+            if one.trial == len(self.study.trials):
+                kinds = {name: d.distribution for name, d in self.dimensions.items()}
+                running = optuna.trial.TrialState.RUNNING
+                self.study.add_trial(
+                    optuna.create_trial(state=running, params=self.proposed(kinds), distributions=kinds)
+                )
+            begun = self.study.trials[one.trial]
+            self.trials[one.trial] = optuna.trial.Trial(self.study, begun._trial_id)
+            self.reported[one.trial] = len(begun.intermediate_values)
+            with writing(own):
+                write_atomic(own, yaml.safe_dump(self.settings(begun.params), sort_keys=False))
+        seed = [] if self.seeds is None else ["--seed", str(one.seed)]
+        files = ["--config", str(self.path / "settings.yaml"), str(own)]
+        return ["train", self.config.name, *files, *seed, "--run", str(one.run), *["--trust"] * trusts()]
+
+    def proposed(self, kinds: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what Optuna draws for the next trial, other than for all before; in a grid the next in order."""
+        import optuna
+
+        tried = [trial.params for trial in self.study.trials]
+        counts = [one.size for one in self.dimensions.values()]
+        if not self.grid:
+            draft = optuna.create_study(direction="maximize", sampler=self.study.sampler)  # in memory
+            draft.add_trials(self.study.trials)
+            for _ in range(ASKED):
+                found: dict[str, Any] = draft.ask(dict(kinds)).params
+                if found not in tried:
+                    return found
+        every = np.ndindex(*(size or 1 for size in counts))
+        named = ({name: d.drawn(i) for (name, d), i in zip(self.dimensions.items(), at, strict=True)} for at in every)
+        return next(found for found in named if found not in tried)
 
     def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a trial from what Optuna drew."""
         return {name: d.value(params[name]) for name, d in self.dimensions.items() if name in params}
 
+    def read(self, one: SeedRun) -> None:
+        """Read the scores of new evaluations of a run."""
+        for row in self.tails.setdefault(one, Tail(RunFolder(one.run).metrics)).read():
+            score = row.get("eval/score")
+            if score is not None and math.isfinite(score):
+                if row.get(FINAL):
+                    self.final[one] = score
+                else:
+                    self.scores[one][int(row["step"])] = score
+
     def unpromising(self, one: SeedRun) -> bool:
-        """Report new evaluations of a running trial, and return whether it is to end."""
-        trial, known = self.trials[one.seed], self.reported.setdefault(one.seed, set())
-        tail = self.tails.setdefault(one.seed, Tail(RunFolder(one.run).metrics))
-        for row in tail.read():
-            score, step = row.get("eval/score"), int(row["step"])
-            if score is not None and math.isfinite(score) and not row.get(FINAL) and step not in known:
-                known.add(step)
-                trial.report(score, step)
-                if self.prune and trial.should_prune():
-                    self.pruned.add(one.seed)
-        return one.seed in self.pruned
+        """Report new evaluations of the trial of a run, each the mean of its seeds; return whether it is to end."""
+        self.read(one)
+        number, trial = one.trial, self.trials[one.trial]
+        begun = [sorted(self.scores[run].items()) for run in self.runs[number] if run.state != "waiting"]
+        for same in list(zip(*begun, strict=False))[self.reported[number] :]:
+            steps, scores = zip(*same, strict=True)
+            self.reported[number] += 1
+            trial.report(float(np.mean(scores)), max(steps))
+            if self.prune and trial.should_prune():
+                self.give_up(number, self.pruned)
+        return number in self.pruned | self.failed
+
+    def give_up(self, number: int, why: set[int]) -> None:
+        """Note that no more runs of a trial are to begin, as it is among the ``pruned`` or the ``failed``."""
+        why.add(number)
+        for run in self.runs[number]:
+            if run.state == "waiting":
+                run.state, run.note = "stopped", "left out"
 
     def tell(self, one: SeedRun) -> None:
-        """Tell Optuna how a trial ended. One that a signal stopped stays open, and goes on the next time."""
+        """Tell Optuna how a trial ended, with its last run. One that a signal stopped stays open, and goes on later."""
         from optuna.trial import TrialState
 
-        score = (found_at_end(RunFolder(one.run).evaluation) or {}).get("score", {}).get("mean")
-        trial = self.trials[one.seed]
-        if one.state == "finished" and score is not None:
-            self.study.tell(trial, score)
-            one.note = f"score {score:.2f}"
-        elif one.state == "stopped" and one.seed in self.pruned:
-            self.study.tell(trial, state=TrialState.PRUNED)
-            one.note = "pruned"
+        self.read(one)
+        number, group = one.trial, self.runs[one.trial]
+        if one.state == "finished" and one in self.final:
+            one.note = f"score {self.final[one]:.2f}"
         elif one.state in ("failed", "finished"):
-            self.study.tell(trial, state=TrialState.FAIL)
+            self.give_up(number, self.failed)
+        elif number in self.pruned:
+            one.note = "pruned"
+        if any(run.state in ("waiting", "running") for run in group):
+            return
+        if all(run.state == "finished" and run in self.final for run in group):
+            self.study.tell(self.trials[number], float(np.mean([self.final[run] for run in group])))
+        elif number in self.pruned | self.failed:
+            state = TrialState.FAIL if number in self.failed else TrialState.PRUNED
+            self.study.tell(self.trials[number], state=state)
 
     def result(self, signal: int | None) -> TuneResult:
         """Write the table and the figure of all trials, and return them."""
@@ -270,7 +367,7 @@ class Search:
                 state=states.get(one.state.name, "unfinished"),  # type: ignore[arg-type]
                 score=one.value if one.value is not None else one.intermediate_values.get(one.last_step),
                 settings=self.settings(one.params),
-                run=self.place(one.number).run,
+                run=self.path / f"trial-{one.number}",
             )
             for one in self.study.trials
         ]

@@ -67,22 +67,25 @@ POLL = 0.2
 
 
 class SeedRun(Lane):
-    """State of the run of one seed, or of one trial of a search.
+    """State of the run of one seed, perhaps in a trial of a search.
 
     Attributes:
-        seed: the seed, or the number of the trial.
+        seed: the seed.
+        trial: number of the trial, 0 outside of a search.
         run: its run folder.
         log: file with the output of its process.
         state: "waiting", "running", "finished", "stopped" or "failed".
         note: a few words on the state, such as the score of a finished seed or the error of a failed one.
     """
 
-    def __init__(self, folder: Path, kind: str, seed: int, config: ExperimentConfig) -> None:
-        """``folder``: that of all runs; ``kind``: "seed" or "trial"."""
+    def __init__(self, folder: Path, place: str, seed: int, config: ExperimentConfig, trial: int = 0) -> None:
+        """``folder``: that of all runs; ``place``: of this one in it, such as "seed-3" or "trial-0/seed-3"."""
         self.seed = seed
-        self.run: Path = folder / f"{kind}-{seed}"
-        self.log: Path = folder / f"{kind}-{seed}.log"
-        super().__init__(f"{kind} {seed}", RunFolder(self.run).metrics, config.length, config.unit)
+        self.trial = trial
+        self.run: Path = folder / place
+        name = place.replace("/", "-")
+        self.log: Path = folder / f"{name}.log"
+        super().__init__(name.replace("-", " "), RunFolder(self.run).metrics, config.length, config.unit)
 
     @property
     def begun(self) -> bool:
@@ -134,7 +137,7 @@ def train_seeds_of(
         before = dict(read_yaml(shared)["experiment"])
         config = with_beginning(config, before, path)
     plain = {name: value for name, value in as_read(config.to_dict()).items() if name != "seed"}
-    runs = [SeedRun(path, "seed", seed, config) for seed in seeds]
+    runs = [SeedRun(path, f"seed-{seed}", seed, config) for seed in seeds]
     written = files_of(path)["aggregate"]
     listed = json.loads(written.read_text(encoding="utf-8"))["runs"] if written.exists() else []
     over = {int(one["seed"]) for one in listed if one["state"] == "finished"}
@@ -291,7 +294,7 @@ def groups_at(place: str) -> dict[str, list[Path]]:
         elif inside := [config.parent for config in sorted(one.glob("*/config.yaml"))]:
             found[str(one)] = inside
     if not found and any(path.glob("*/*/config.yaml")):
-        raise RunError(f"there are no runs in {place}, but in its folders. To compare these, pass {path}/*")
+        raise RunError(f"there are no runs in {place}, but in its folders. To compare these, pass {path}/*/")
     return found or {place: [path]}  # reading it says what is wrong
 
 
@@ -433,7 +436,7 @@ class Turns:
     """Asked often of each run that runs, until it says that the run is to save and end."""
     got: Sequence[int] = ()
     """Signals that this process has received; after the first no run begins."""
-    dropped: set[int] = field(default_factory=set)
+    dropped: set[SeedRun] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
 
     def next(self) -> SeedRun | None:
@@ -450,9 +453,9 @@ class Turns:
 
     def drop(self, run: SeedRun) -> bool:
         """Return True, once, if a run that is being trained is to save and end."""
-        if run.seed in self.dropped or not self.unpromising(run):
+        if run in self.dropped or not self.unpromising(run):
             return False
-        self.dropped.add(run.seed)
+        self.dropped.add(run)
         return True
 
     def end(self, run: SeedRun, code: int, words: str) -> None:
@@ -483,19 +486,20 @@ def train_here(turns: Turns, jobs: int) -> None:
 
     Signals are passed on to the processes: after the second they stop at once, and the third kills them.
     """
-    running: dict[int, Child] = {}
+    running: dict[SeedRun, Child] = {}
     told = 0
     try:
         while running or turns.next():
             told = pass_on(turns.got, told, running.values())
             while len(running) < jobs and (one := turns.next()):
                 with writing(one.log.parent):
-                    running[one.seed] = Child(turns.begin(one), one.log)
-            for run in [run for run in turns.runs if run.seed in running]:
-                if (code := running[run.seed].code()) is not None:
-                    turns.end(run, code, running.pop(run.seed).last_words())
+                    running[one] = Child(turns.begin(one), one.log)
+            for run, child in list(running.items()):
+                if (code := child.code()) is not None:
+                    del running[run]
+                    turns.end(run, code, child.last_words())
                 elif turns.drop(run):
-                    running[run.seed].tell(signal.SIGTERM)
+                    child.tell(signal.SIGTERM)
             turns.board.update()
             time.sleep(POLL)
     finally:  # after an error here, those that run save and end
