@@ -214,6 +214,7 @@ def test_a_trial_is_pruned_with_all_of_its_seeds(cast: list[Actor], jobs: int) -
     assert {number for state, number in numbers if state == "finished"} == {3}
 
 
+@pytest.mark.filterwarnings("error:The reported value is ignored")
 @pytest.mark.usefixtures("acted")
 def test_a_trial_of_several_seeds_that_was_interrupted_goes_on(cast: list[Actor]) -> None:
     Actor.signals = [2]
@@ -262,6 +263,8 @@ def test_whole_numbers_are_those_of_settings_that_are() -> None:
     size, lr = (found.distribution for found in tune.read_space(space, CONFIG, "s").values())
     assert [type(one).__name__ for one in (size, lr)] == ["IntDistribution", "FloatDistribution"]
     assert (size.low, size.high, size.step) == (8, 64, 8)
+    rate = tune.dimension("algo.lr", {"low": 0.1, "high": 0.3, "step": 0.1}, CONFIG)
+    assert [rate.drawn(i) for i in range(rate.size)] == [0.1, 0.2, 0.3]  # not 0.30000000000000004, beyond the end
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -161,7 +161,7 @@ def untrained(algo, tmp_path, actions, masks=None, seen=SEEN, **env):
     with torch.no_grad():
         for parameter in learner.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-    return Agent(config, learner, flat, make, tmp_path, tmp_path, 0)
+    return Agent(config, learner, flat, make, None, tmp_path, tmp_path, 0)
 
 
 SMALL = {"networks.units": (8,)}

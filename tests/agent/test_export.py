@@ -90,7 +90,7 @@ def agent_of(algo, actions, tmp_path, masks=False, seeing=True, **env):
             parameter.add_(torch.randn_like(parameter) * 0.1)
     if (preprocess := getattr(learner, "preprocess", None)) is not None and preprocess.normaliser is not None:
         preprocess.normaliser.add({"state": torch.randn(99, 2, 2) * 5 + 2, "more": torch.rand(99)})
-    return Agent(config, learner, flat, make, tmp_path, tmp_path / "step-0", 40)
+    return Agent(config, learner, flat, make, None, tmp_path, tmp_path / "step-0", 40)
 
 
 CASES = {

@@ -108,7 +108,9 @@ def test_a_figure_of_their_curves(capsys):
     paths = [td3, seeds("sac", "Pendulum-v1", -150, curve=curve), seeds("ppo", "Hopper-v5", 1, 1, 1, curve=curve)]
     assert main(["compare", *paths, "--figure", "two/panels.png"]) == 0
     assert "two/panels.png" in capsys.readouterr().out
-    steps, *ends = reverie.compare("ppo").contenders[0].curve
+    found = reverie.compare("ppo", "sac")
+    assert not found.better  # in different environments
+    steps, *ends = found.contenders[0].curve
     assert (steps.tolist(), *(end.tolist() for end in ends)) == ([1000, 2000], *[[-900, -150]] * 3)
     width, height = Image.open("two/panels.png").size
     assert height > width  # Pendulum without td3, and Hopper

@@ -6,7 +6,6 @@ import contextlib
 import csv
 import functools
 import io
-import itertools
 import math
 import os
 from collections import defaultdict
@@ -68,7 +67,7 @@ class Dimension(NamedTuple):
     def drawn(self, number: int) -> Any:
         """Return what Optuna would draw for the value of that number."""
         of = self.distribution
-        return of.choices[number] if self.choices else of.low + number * of.step if number else of.low
+        return of.choices[number] if self.choices else min(of.low + number * (of.step or 0), of.high)
 
 
 def as_word(choice: Any) -> Any:
@@ -300,13 +299,11 @@ class Search:
         if not self.grid:
             draft = optuna.create_study(direction=self.study.direction, sampler=self.study.sampler)  # in memory
             draft.add_trials(self.study.trials)
-            for attempt in itertools.count(1):
+            for _ in range(ASKED):
                 found: dict[str, Any] = draft.ask(dict(kinds)).params
                 if found not in tried:
                     return found
-                if attempt >= ASKED and None not in counts:
-                    break
-        every = np.ndindex(*filter(None, counts))
+        every = np.ndindex(*(size or 1 for size in counts))
         named = ({name: d.drawn(i) for (name, d), i in zip(self.dimensions.items(), at, strict=True)} for at in every)
         return next(found for found in named if found not in tried)
 
