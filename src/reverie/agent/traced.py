@@ -205,7 +205,7 @@ class PolicyFunction(nn.Module):
         return out
 
     def _act(self, values: dict[str, Tensor]) -> tuple[Tensor, Any]:
-        no = torch.zeros_like(values["is_first"])
+        no = torch.zeros(values["is_first"].shape, dtype=torch.bool)
         obs = {name.removeprefix("obs/"): x for name, x in values.items() if name.startswith("obs/")}
         step = Step(obs=obs, reward=values["reward"], is_first=values["is_first"], is_last=no, is_terminal=no)
         carried = iter(self.carried)

@@ -541,7 +541,7 @@ class ModelFree(Algorithm):
         choice = told.choice
         if isinstance(choice, Values):
             return best_value(choice.each, choice.each, choice.classes)
-        if not isinstance(self.objective, TDObjective):
+        if not isinstance(getattr(self, "objective", None), TDObjective):
             return super().state_value(told)
         values = self.objective.values(told.seen, choice if isinstance(choice, Tensor) else choice.mode())
         return values if values.ndim == 1 else values.amin(0)
