@@ -248,6 +248,9 @@ def test_a_variant_begins_with_the_networks_that_fit(tmp_path):
     assert said[1] == "beginning anew: world.encoder, world.rssm.posterior.first, head, optimisers"
     assert "world.encoder.mlp.0.weight is (64, 4) there, (9, 4) here" in said[2]
     with logged() as said:
+        reverie.train(tiny, run=tmp_path / "back", init=str(tmp_path / "mine"), **small)
+    assert said[1] == "beginning anew: world.encoder, world.rssm.posterior.first, optimisers"
+    with logged() as said:
         parts = r"world\.(?!reward)"
         reverie.train(tiny, run=tmp_path / "parts", init=str(base), init_parts=parts, **small)
     assert said[0].endswith(": world.encoder, world.rssm, world.decoder, world.cont")
