@@ -136,13 +136,13 @@ class Parts:
         """Load what fits of the state of another learner, or raise RunError."""
         held = self.state_dict()
         own, there = held["model"], {self._here(name): value for name, value in state["model"].items()}
+        normalised = other_normalisation(own, there)
         if not self.statistics:
             there = {name: value for name, value in there.items() if not name.startswith(NORMALISER)}
         unlike = unequal(own, there, self.tensors)
         wanted = [name for name in own if name in self.tensors and self._wants(name)]
         unfit = {layer_of(name) for name in unlike}
         self.taken = [name for name in wanted if layer_of(name) not in unfit]
-        normalised = other_normalisation(own, there)
         if problems := self._problems(there, unlike) + [normalised] * bool(normalised and not self.patterns):
             raise RunError(f"init = '{self.config.init}': {'; '.join(problems)}.")
         self.learner.load_state_dict({**held, "model": own | {name: there[name] for name in self.taken}})
