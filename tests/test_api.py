@@ -103,11 +103,11 @@ class Recorder(reverie.Callback):
 
 def test_callbacks_are_called_in_order_and_named_ones_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recorder, "told", [])
-    config, run = settings(schedule__eval_every=50, schedule__log_every=40, steps=80, env__num=1), tmp_path / "run"
+    config, run = settings(schedule__eval_every=50, schedule__log_every=40, steps=90, env__num=1), tmp_path / "run"
     text = f"{__name__}:Recorder('text')"
     result = reverie.train(config, run=run, callbacks=[Recorder(), text])
-    ends = [("start", (0, 0, run)), ("log", 40), ("evaluation", (50, 2)), ("log", 80)]
-    ends += [("end", (80, result.updates, "finished"))]
+    ends = [("start", (0, 0, run)), ("log", 40), ("evaluation", (50, 2)), ("log", 80), ("log", 90)]
+    ends += [("end", (90, result.updates, "finished"))]
     assert Recorder.told == [(f"{name} {hook}", what) for hook, what in ends for name in ("text", "object")]
     assert load(run).config.callbacks == (text,)
     assert [row["train/mine"] for row in read_metrics(run / "metrics.jsonl") if "train/mine" in row] == [3.0, 3.0]

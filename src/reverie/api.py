@@ -396,7 +396,7 @@ def settings_of(
 ) -> ExperimentConfig:
     """Merge the layers of settings that :func:`train` takes; ConfigError if they do not fit together."""
     files = [config] if isinstance(config, str | Path) else config or ()
-    if own := [each for each in overrides.get("callbacks", ()) if not isinstance(each, str)]:
+    if own := [each for each in overrides.get("callbacks") or () if not isinstance(each, str)]:
         raise ConfigError(
             f"callbacks = {brief(own)}: each run has a process of its own, which cannot receive a Python object. Name "
             "the class: 'module:Class(setting=value)'."

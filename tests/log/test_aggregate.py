@@ -57,6 +57,11 @@ def test_the_scores_are_those_of_the_end(tmp_path):
     assert aggregate(runs, EVERY_100).score == found.score
 
 
+@pytest.mark.parametrize("early", [{"stop_score": 1.0}, {"patience": 2}, {"callbacks": ("mine:Stops",)}])
+def test_whatever_may_end_a_seed_early_is_known(early):
+    assert (measured_as(EVERY_100.merge(early)).early, measured_as(EVERY_100).early) == (True, False)
+
+
 def test_a_later_look_at_the_agent_is_not_its_score(tmp_path):
     """``reverie eval`` writes eval.json too: with other episodes, or of an earlier checkpoint."""
     runs = {0: run_of(tmp_path / "0", evaluations((100, 1.0)), final=99.0, checkpoint="step-000000100")}
