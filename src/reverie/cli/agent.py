@@ -208,7 +208,7 @@ class EstimateCommand(OfRun):
     The last two need discrete actions and the column propensity, the probability of each recorded action."""
     updates: int = 20_000
     """Gradient updates of FQE."""
-    fqe: FQESettings = field(default_factory=lambda: FQESettings())
+    fqe: FQESettings = FQESettings()
     mode: Literal["mode", "sample"] = "mode"
     """Evaluate the policy's most likely actions, or sampled ones."""
     draws: int = 10
