@@ -65,10 +65,9 @@ def test_rows_that_are_lived_widen_it():
 
 def test_a_first_row_has_no_reward_however_rewards_are_shifted():
     """By the convention of rows; the bounds are of the shifted rewards."""
-    learns = Preprocessor({"x": ObsPart("vector", (1,), "float32")}, reward_scale=Affine(0.5, -1.0), bound_values=True)
-    flags = {
-        name: torch.tensor([[name == "is_first", False, False]]) for name in ("is_first", "is_last", "is_terminal")
-    }
+    spec = {"x": ObsPart(kind="vector", shape=(1,), dtype="float32")}
+    learns = Preprocessor(spec, reward_scale=Affine(0.5, -1.0), bound_values=True)
+    flags = {name: torch.tensor([[name == "is_first", False, False]]) for name in FLAGS}
     columns = {"obs/x": torch.zeros(1, 3, 1), "action": torch.zeros(1, 3, 1), "reward": torch.tensor([[0.0, 4.0, 0.0]])}
     rows = Batch.of_columns(columns | flags, torch.tensor([0]))
     assert learns(rows).reward.tolist() == [[0.0, 1.0, -1.0]]
