@@ -408,7 +408,7 @@ def test_rewards_that_are_shifted_teach_what_shifted_data_do(pendulum: Path, tmp
     with h5py.File(pendulum) as file:
         arrays = {name: np.array(values) for name, values in file.items()}
     shifted = arrays | {"rewards": arrays["rewards"].astype(np.float32) * np.float32(0.5) - np.float32(1)}
-    more: dict[str, Any] = {"algorithm": "td3_bc", "env": "none", "updates": 4, "algo.value_estimator": "n_step(3)"}
+    more: dict[str, Any] = {"algorithm": "crr", "env": "none", "updates": 4, "algo.value_estimator": "n_step(3)"}
     more |= {"algo.batch_length": 30, "algo.batch_size": 16}
     train(arrays, tmp_path / "by setting", **more, **{"algo.reward_scale": "affine(0.5, -1)"})
     train(shifted, tmp_path / "by data", **more)

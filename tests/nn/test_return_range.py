@@ -10,7 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.nn.rewards import ReturnRange
+from reverie.core.specs import ObsPart
+from reverie.core.types import FLAGS, Batch
+from reverie.nn.preprocess import Preprocessor
+from reverie.nn.rewards import Affine, ReturnRange
 
 NONE = torch.zeros(1, dtype=torch.bool)
 
@@ -58,3 +61,16 @@ def test_rows_that_are_lived_widen_it():
     assert bounds.bounds.tolist() == [-4.0, 6.0]
     bounds.fit(torch.tensor([[1.0]]), torch.tensor([[False]]))
     assert bounds.bounds.tolist() == [1.0, 2.0]
+
+
+def test_a_first_row_has_no_reward_however_rewards_are_shifted():
+    """By the convention of rows; the bounds are of the shifted rewards."""
+    spec = {"x": ObsPart(kind="vector", shape=(1,), dtype="float32")}
+    learns = Preprocessor(spec, reward_scale=Affine(0.5, -1.0), bound_values=True)
+    flags = {name: torch.tensor([[name == "is_first", False, False]]) for name in FLAGS}
+    columns = {"obs/x": torch.zeros(1, 3, 1), "action": torch.zeros(1, 3, 1), "reward": torch.tensor([[0.0, 4.0, 0.0]])}
+    rows = Batch.of_columns(columns | flags, torch.tensor([0]))
+    assert learns(rows).reward.tolist() == [[0.0, 1.0, -1.0]]
+    learns.fit(rows)
+    assert learns.range is not None
+    assert learns.range.rewards.tolist() == [-1.0, 1.0]
