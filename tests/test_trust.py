@@ -103,6 +103,22 @@ def test_callbacks_of_a_run_are_no_matter_of_who_loads_it(stranger):
     assert "stranger" not in sys.modules
 
 
+@pytest.mark.parametrize("place", ["reverie.cli.train", "reverie.api"])
+def test_callbacks_that_the_user_names_again_are_trusted(place, stranger, monkeypatch):
+    (stranger / "stranger.py").write_text("import reverie\nclass Mine(reverie.Callback): pass")
+    write_saved(
+        RunFolder(stranger).config, Saved(algorithm="dqn", experiment=CALLED | {"callbacks": ["stranger:Mine"]})
+    )
+    got = []
+    monkeypatch.setattr(f"{place}.train_config", lambda config, **_: got.append(config.callbacks) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        if place == "reverie.api":
+            reverie.train("dqn", run=stranger, callbacks=["stranger:Mine"])
+        else:
+            main(["train", "--resume", ".", "--callbacks", "stranger:Mine"])
+    assert got == [("stranger:Mine",)]
+
+
 def test_a_run_on_an_importable_class_is_loaded(stranger):
     import stranger as module
 
