@@ -1,5 +1,6 @@
 """Data and runs that name code to import: only that of installed packages runs, unless the user trusts it."""
 
+import functools
 import json
 import sys
 
@@ -111,11 +112,10 @@ def test_callbacks_that_the_user_names_again_are_trusted(place, stranger, monkey
     )
     got = []
     monkeypatch.setattr(f"{place}.train_config", lambda config, **_: got.append(config.callbacks) or 1 / 0)
+    by_name = functools.partial(main, ["train", "--resume", ".", "--callbacks", "stranger:Mine"])
+    in_python = functools.partial(reverie.train, "dqn", run=stranger, callbacks=["stranger:Mine"])
     with pytest.raises(ZeroDivisionError):
-        if place == "reverie.api":
-            reverie.train("dqn", run=stranger, callbacks=["stranger:Mine"])
-        else:
-            main(["train", "--resume", ".", "--callbacks", "stranger:Mine"])
+        (in_python if place == "reverie.api" else by_name)()
     assert got == [("stranger:Mine",)]
 
 
