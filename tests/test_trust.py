@@ -1,5 +1,6 @@
 """Data and runs that name code to import: only that of installed packages runs, unless the user trusts it."""
 
+import functools
 import json
 import shutil
 import subprocess
@@ -111,6 +112,21 @@ def test_callbacks_of_a_run_are_no_matter_of_who_loads_it(stranger):
     with pytest.raises(RunError, match="has no checkpoint yet"):
         reverie.load(stranger)
     assert "stranger" not in sys.modules
+
+
+@pytest.mark.parametrize("place", ["reverie.cli.train", "reverie.api"])
+def test_callbacks_that_the_user_names_again_are_trusted(place, stranger, monkeypatch):
+    (stranger / "stranger.py").write_text("import reverie\nclass Mine(reverie.Callback): pass")
+    write_saved(
+        RunFolder(stranger).config, Saved(algorithm="dqn", experiment=CALLED | {"callbacks": ["stranger:Mine"]})
+    )
+    got = []
+    monkeypatch.setattr(f"{place}.train_config", lambda config, **_: got.append(config.callbacks) or 1 / 0)
+    by_name = functools.partial(main, ["train", "--resume", ".", "--callbacks", "stranger:Mine"])
+    in_python = functools.partial(reverie.train, "dqn", run=stranger, callbacks=["stranger:Mine"])
+    with pytest.raises(ZeroDivisionError):
+        (in_python if place == "reverie.api" else by_name)()
+    assert got == [("stranger:Mine",)]
 
 
 def test_a_run_on_an_importable_class_is_loaded(stranger, monkeypatch):

@@ -34,7 +34,7 @@ from reverie.log.artifacts import local
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
 from reverie.replay.sources import Experience
-from reverie.run.callback import Callback, checked, made
+from reverie.run.callback import Callback, checked, kind_of, made
 from reverie.run.checkpoint import export
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
 from reverie.run.run import Result
@@ -401,6 +401,8 @@ def settings_of(
             f"callbacks = {brief(own)}: each run has a process of its own, which cannot receive a Python object. Name "
             "the class: 'module:Class(setting=value)'."
         )
+    for text in overrides.get("callbacks") or ():
+        kind_of(text)
     values = spelled_out(overrides)
     settings = base_of(algorithm, env, size, preset, files, values, run)
     if isinstance(options := values.get("env"), EnvConfig) and options.id == EnvConfig().id:

@@ -23,6 +23,7 @@ from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig, fitted
 from reverie.experiment.layers import SUITES, env_in, layered, sections, settings_in
 from reverie.log.aggregate import table
+from reverie.run.callback import kind_of
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
 from reverie.scale.launch import check, launch, launched, rank
 from reverie.scale.ray import ClusterRequest, train_on_ray
@@ -50,6 +51,8 @@ def train(args: list[str], said: Common, kind: type[Any] = TrainCommand, end: Ca
     if named and args[1:] and not args[1].startswith("-"):
         return fail(f"'{args[1]}' after the algorithm: for an environment, pass --env {args[1]}.", 2)
     said = at_its_run(said, named=named)
+    for text in flags.get("callbacks", ()):
+        kind_of(text)
     if said.configs:
         said = replace(said, config=sections(said.configs, said.config))
     first = {name: words[0] for name, words in flags.items() if words}

@@ -127,10 +127,16 @@ def parse_callback(text: str) -> CallbackCall:
     return one
 
 
+def kind_of(text: str) -> type[Callback]:
+    """Import the class that an entry names; a run that names its module too may then go on (``check_module``)."""
+    one = parse_callback(text)
+    kind: type[Callback] = imported(one.name, what=one.what, base=Callback)
+    return kind
+
+
 def made(text: str) -> Callback:
     """Return the callback that an entry asks for."""
-    what, name, given, named = parse_callback(text)
-    kind: type[Callback] = imported(name, what=what, base=Callback)
+    kind, (what, _, given, named) = kind_of(text), parse_callback(text)
     try:
         inspect.signature(kind).bind(*given, **named)
     except TypeError as error:
