@@ -235,7 +235,7 @@ def test_probes_have_settings_of_their_own_and_say_how_right_they_are():
 def test_probes_change_the_latents_only_if_asked():
     found = {}
     for gradients in (False, True):
-        agent = build_earlier("pydreamer", probe__gradients=gradients)
+        agent = build_earlier("pydreamer", probe__gradients=gradients, aux__weight=0.0)
         rows = batch(agent)
         post = agent.world.observe(rows, samples=2)
         losses, _ = agent.losses(repeated(rows, 2), post, {"kl": torch.zeros(6, 6)})
