@@ -152,7 +152,9 @@ class PolicyEstimate:
             f"  intervals are for the mean over episodes{besides}",
         ]
         if self.diverged:
-            lines.append("  FQE diverged, its loss grew and grew: these estimates are worth nothing")
+            lines.append(
+                "  FQE diverged: its loss grew far above its smallest, so this estimate of the policy is worth nothing"
+            )
         if self.effective is not None:
             few = ": too few to rely on" if self.effective < FEW else ""
             lines.append(f"  effective number of episodes: {self.effective:.1f} of {self.episodes:,}{few}")
