@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -170,6 +171,7 @@ def test_a_score_is_of_the_end_that_a_run_has_now(
     late = train(longer.merge({"eval_episodes": 2}), env=Walk, run=run)
     assert late.evaluation is not None
     assert len(late.evaluation.scores) == 2
+    assert re.search("finished at env step .* of 2 episodes.*image/png;base64,iVBOR", late._repr_html_())
     end = late.env_steps
     assert json.loads((run / "eval.json").read_text())["env_steps"] == end > 100
     assert read_saved(run).experiment["eval_episodes"] == 2

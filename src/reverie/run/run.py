@@ -13,7 +13,9 @@ damaged checkpoints                            the newest that is whole counts (
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -154,6 +156,18 @@ class Result:
     to evaluate in; None if there was none."""
     files: dict[str, Path] = field(default_factory=dict)
     """Existing files by name: "settings", "metrics", "curve", "evaluation", "estimate" and "checkpoint"."""
+
+    def _repr_html_(self) -> str:
+        """Show in a notebook how the run ended, and its learning curve."""
+        said = f"{self.run}: {self.reason} at env step {self.env_steps:,}, after {plural(self.updates, 'update')}"
+        if self.evaluation is not None:
+            played = plural(len(self.evaluation.scores), "episode")
+            said += f"; mean return {self.evaluation.score:.2f} of {played}"
+        said = f"<p>{html.escape(said)}</p>"
+        if "curve" in self.files:
+            picture = base64.b64encode(self.files["curve"].read_bytes()).decode()
+            said += f'<img src="data:image/png;base64,{picture}" alt="learning curve">'
+        return said
 
 
 OpenSinks = Callable[[Trainable, Mapping[str, float] | None], contextlib.AbstractContextManager[Sequence[Sink]]]
