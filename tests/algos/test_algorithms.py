@@ -519,3 +519,24 @@ def test_a_network_that_no_optimiser_has_is_told(graph):
     agent.train_step = super(More, agent).train_step
     with pytest.raises(ConfigError, match=r"More: no optimiser has 1 parameter, .*: head.weight. Give .*optims\["):
         agent.update(batch(agent))
+
+
+PUBLISHED = {  # papers, or their authors' code where it differs; PPO and A2C: Stable-Baselines3
+    "ddpg": {"tau": 0.005, "actor_lr": 1e-4, "critic_lr": 1e-3, "target_every": 1},
+    "td3": {"actor_lr": 3e-4, "critic_lr": 3e-4, "policy_delay": 2, "target_noise": 0.2, "noise_clip": 0.5},
+    "td3_bc": {"alpha": 2.5, "policy_delay": 2},
+    "sac": {"actor_lr": 3e-4, "critic_lr": 3e-4, "temperature_lr": 3e-4, "target_every": 1, "tau": 0.005},
+    "cql": {"actor_lr": 1e-4, "temperature_lr": 1e-4, "samples": 10, "cql_temperature": 1.0},
+    "iql": {"expectile": 0.7, "beta": 3.0, "max_weight": 100.0, "actor_lr": 3e-4, "value_lr": 3e-4},
+    "bcq": {"samples": 10, "phi": 0.05, "lmbda": 0.75, "lr": 1e-3, "batch_size": 100},
+    "discrete_bcq": {"threshold": 0.3, "logit_weight": 0.01},
+    "qr_dqn": {"quantiles": 200, "kappa": 1.0},
+    "ppo": {"rollout": 2048, "batch_size": 64, "epochs": 10, "clip": 0.2, "lr": 3e-4, "value_coef": 0.5},
+    "a2c": {"rollout": 5, "lr": 7e-4, "rms_decay": 0.99, "rms_eps": 1e-5, "value_coef": 0.5, "clip_gradient": 0.5},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_defaults_are_the_published_ones(name):
+    settings = algorithm_config(name)().to_dict()
+    assert {key: settings[key] for key in PUBLISHED[name]} == PUBLISHED[name]
