@@ -162,6 +162,21 @@ def test_a_restored_replay_is_the_same_for_ever(life, seed, steps):
     live(life, [once, copy_of(life)], rng, 10)
 
 
+def test_rows_in_one_piece_need_not_be_copied():
+    life = Lived(2, 10, Window(batch=1, length=2), config=ReplayConfig())
+    for _ in range(8):
+        life.add([False, False])
+    storage = life.replay.storage
+    itself = storage.read(2, 7, ["reward"], copy=False)["reward"]
+    assert np.shares_memory(itself, storage.columns["reward"])
+    for _ in range(6):
+        life.add([False, False])
+    for stream in (None, 1):  # rows 5 to 13 lie in two pieces
+        apart = storage.read(5, 13, stream=stream, copy=False)
+        for name, column in storage.read(5, 13, stream=stream).items():
+            assert np.array_equal(apart[name], column)
+
+
 @pytest.mark.parametrize("config", CONFIGS)
 def test_state_of_other_rows_is_left_out(config):
     window = Window(batch=3, length=3, context=1, crosses_episodes=True)

@@ -166,6 +166,6 @@ class D4RLReader(ColumnsReader):
     def found(self) -> dict[str, Column]:
         self.file: Hdf5File = Hdf5File(self.path)  # type: ignore[misc]  # one for each reader
         with self.file:
-            self.declared = dict(self.file.opened.attrs)
+            self.declared: dict[Any, Any] = dict(self.file.opened.attrs)
             names = set(self.file.opened)
             return {name: self.file.column(name) for name in (*NEEDED, *OPTIONAL) if name in names}
