@@ -529,7 +529,11 @@ PUBLISHED = {  # papers, or their authors' code where it differs; PPO and A2C: S
     "cql": {"actor_lr": 1e-4, "temperature_lr": 1e-4, "samples": 10, "cql_temperature": 1.0},
     "iql": {"expectile": 0.7, "beta": 3.0, "max_weight": 100.0, "actor_lr": 3e-4, "value_lr": 3e-4},
     "bcq": {"samples": 10, "phi": 0.05, "lmbda": 0.75, "lr": 1e-3, "batch_size": 100},
-    "discrete_bcq": {"threshold": 0.3, "logit_weight": 0.01},
+    "discrete_bcq": {
+        "threshold": 0.3,
+        "logit_weight": 0.01,
+        "exploration": "epsilon_greedy(epsilon=0.05, final_epsilon=None, anneal_steps=0)",
+    },
     "qr_dqn": {"quantiles": 200, "kappa": 1.0},
     "ppo": {"rollout": 2048, "batch_size": 64, "epochs": 10, "clip": 0.2, "lr": 3e-4, "value_coef": 0.5},
     "a2c": {"rollout": 5, "lr": 7e-4, "rms_decay": 0.99, "rms_eps": 1e-5, "value_coef": 0.5, "clip_gradient": 0.5},
