@@ -57,12 +57,13 @@ class Learner:
     child: subprocess.Popen[bytes]
 
     def address(self) -> tuple[str, int]:
-        """Return the address of this node and a free port."""
+        """Return the address of this node and a port that is free there."""
         import ray.util
 
+        host = ray.util.get_node_ip_address()
         with socket.socket() as probe:
-            probe.bind(("", 0))
-            return ray.util.get_node_ip_address(), probe.getsockname()[1]
+            probe.bind((host, 0))
+            return host, probe.getsockname()[1]
 
     def start(self, words: Sequence[str], env: Mapping[str, str], folder: str) -> None:
         """Start ``reverie WORDS``, in ``folder`` if this node has it."""
@@ -270,13 +271,15 @@ def start(learners: Sequence[Any], words: Sequence[str], folder: str, place: Map
     """Start the processes, whose actors have this place; return the addresses of their nodes."""
     import ray
 
-    found = ray.get([learner.address.remote() for learner in learners])
-    meeting = {"MASTER_ADDR": found[0][0], "MASTER_PORT": str(found[0][1]), "WORLD_SIZE": str(len(learners)),
+    addresses = ray.get([learner.address.remote() for learner in learners])
+    hosts, port = [host for host, _ in addresses], addresses[0][1]
+    main = hosts[0] if len(set(hosts)) > 1 else "127.0.0.1"
+    meeting = {"MASTER_ADDR": main, "MASTER_PORT": str(port), "WORLD_SIZE": str(len(learners)),
                PLACES: json.dumps(place)}  # fmt: skip
     alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # each sees its own GPU only
     own = [{**meeting, **alone, "RANK": str(rank)} for rank in range(len(learners))]
     ray.get([learner.start.remote(words, env, folder) for learner, env in zip(learners, own, strict=True)])
-    return [host for host, _ in found]
+    return hosts
 
 
 def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
