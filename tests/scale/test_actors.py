@@ -28,7 +28,7 @@ from reverie.replay.replay import Replay
 from reverie.run.collect import EpisodeStats
 from reverie.scale.actor_processes import Child
 from reverie.scale.actor_replays import Lanes
-from reverie.scale.wire import Board, Failure, Over, Port, acting, adopt, packed
+from reverie.scale.wire import FAILED, HEAD, ROWS, Board, Failure, Over, Port, acting, adopt, packed
 from reverie.store.store import Store
 from tiny import CONFIG
 
@@ -170,6 +170,28 @@ def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
     line.far.close()
     with pytest.raises(Over):
         port.check()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\xff" * 40,
+        HEAD.pack(ROWS, 99_999, 1, 0, 0) + b"[]",
+        HEAD.pack(ROWS, 0, 2**31, 0, 0) + b"[]",
+        HEAD.pack(ROWS, 0, 1, 0, 0) + b'[["x"]]',
+        HEAD.pack(ROWS, 0, 1, 0, 0) + b"[" * 100_000,
+        HEAD.pack(FAILED, 0, 0, 0, 0) + b"{}",
+    ],
+    ids=["empty", "noise", "slot", "turns", "episodes", "nested", "failure"],
+)
+def test_an_actor_whose_message_is_damaged_is_lost(message: bytes) -> None:
+    line = wire()
+    line.far.send_bytes(message)
+    failure = line.receive()
+    assert isinstance(failure, Failure)
+    assert "message of" in failure.text
+    assert not failure.final
 
 
 def test_a_torn_copy_of_weights_counts_as_none() -> None:
