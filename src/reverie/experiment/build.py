@@ -560,8 +560,11 @@ def outlook(config: ExperimentConfig, window: Window, speed: Pace | None) -> str
     """
     published, _, small = config.preset.partition("+")
     words = [f"preset {config.preset}{' (for a machine without a GPU)' * bool(small)}"] if config.preset else []
+    updates, decisions = config.planned(window)
+    if not updates and not window.rollout:
+        begin = config.first_update_step(window)
+        words.append(f"nothing will be learned in {config.length:,} steps: the first update comes after {begin:,}")
     if speed is not None:
-        updates, decisions = config.planned(window)
         hours = (updates * speed.update_s + decisions * speed.act_s) / 3600
         time = f"{max(1, 60 * hours):.0f} min" if hours < 1.5 else f"{hours:,.{int(hours < 10)}f} h"
         here = f"on this machine, as busy as it is, with {plural(speed.threads, 'thread')}"

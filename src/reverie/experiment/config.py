@@ -237,7 +237,16 @@ class ExperimentConfig(Config):
         """Return the updates of the run, and the policy's decisions, each for all environments."""
         if self.offline:
             return self.updates, 0
-        return int(max(0, self.steps - self.learning_starts) * self.ratio(window)), self.steps // self.env.num
+        decisions = self.steps // self.env.num
+        if window.rollout:  # rows that fill no rollout are not learned from
+            learned = decisions // window.rollout * window.rollout * self.env.num
+        else:
+            learned = max(0, self.steps - self.first_update_step(window))
+        return int(learned * self.ratio(window)), decisions
+
+    def first_update_step(self, window: Window) -> int:
+        """Return the env step at which ``learning_starts`` windows exist, if no episode is shorter than a window."""
+        return self.learning_starts + (window.rows - window.free - 1) * self.env.num
 
     def checked(self) -> ExperimentConfig:
         """Check that the algorithm gets the rows that it learns from; return it with experience and absolute paths."""
