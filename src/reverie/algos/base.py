@@ -32,7 +32,7 @@ from reverie.nn.rewards import RewardScale
 from reverie.nn.target import Target
 from reverie.objectives.categorical import best_value
 from reverie.objectives.estimators import TD0, ValueEstimator
-from reverie.objectives.td import Losses, after, td_targets
+from reverie.objectives.td import Losses, RegressionLoss, after, td_targets
 
 Optimiser = Adam | Optim | torch.optim.Optimizer
 Clip = Callable[[Tensor], Tensor] | None
@@ -234,6 +234,19 @@ class TDConfig(ValueConfig):
                 f"algo.value_estimator = {self.value_estimator.text()}, algo.batch_length = 2: there is nothing to "
                 "look ahead to, so it equals td0. Set algo.batch_length to at least 3, or use td0."
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticConfig(TDConfig):
+    """Settings of critics that are trained by regression on their targets."""
+
+    critic_loss: RegressionLoss = "l2"
+    """Loss of the critic's error u: l2 is the paper's, l1 is abs(u), smooth_l1 is u^2 / 2 up to abs(u) = 1 and abs(u) -
+    1/2 beyond."""
+    critic_weight_decay: Annotated[float, AtLeast(0)] = 0.0
+    """Weight decay of the critic: this times each parameter is added to its gradient, as in PyTorch's Adam."""
+    max_grad_norm: Annotated[float, AtLeast(0)] = 0.0
+    """Largest norm of the gradient of the actor, and of that of the critic; 0 does not clip."""
 
 
 def check_sequences(memory: Memory | None, length: int, alone: int) -> None:

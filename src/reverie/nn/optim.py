@@ -385,11 +385,17 @@ class AdamSettings(NamedTuple):
 class Adam:
     """Adam (Kingma and Ba 2015, Algorithm 1), all parameters in one call."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: Rate, eps: float = 1e-8, cosine: int = 0) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], lr: Rate, eps: float = 1e-8, cosine: int = 0,
+        weight_decay: float = 0.0, max_grad_norm: float = 0.0,
+    ) -> None:  # fmt: skip
         """``cosine``: updates over which the learning rate decays to 0 along half a cosine, where it then stays.
 
-        Loshchilov and Hutter 2017, equation 5; 0 keeps it constant.
+        Loshchilov and Hutter 2017, equation 5; 0 keeps it constant. ``weight_decay`` times each parameter is added to
+        its gradient, after the gradient of all parameters was clipped to the norm ``max_grad_norm``; 0: neither.
         """
+        self.weight_decay = weight_decay
+        self.max_grad_norm = max_grad_norm
         self.params: Tensors = to_train(parameters)
         rate = rate_of(lr, self.params[0].device)
         changing = rate if isinstance(rate, Tensor) else None
@@ -414,6 +420,12 @@ class Adam:
     def apply(self, grads: Tensors) -> None:
         """Update the parameters that are not frozen with these gradients; of several learners, with their mean."""
         average(grads)
+        if self.max_grad_norm:
+            norm = torch.stack(torch._foreach_norm(grads)).norm()
+            grads = list(torch._foreach_mul(grads, self.max_grad_norm / norm.clamp(min=self.max_grad_norm)))
+        if self.weight_decay:
+            params = [p.detach() for p in self.params if p.requires_grad]
+            grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))
         self.move(grads)
 
     @torch.no_grad()

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -111,7 +112,7 @@ def team_of(config: ExperimentConfig) -> Iterator[Team]:
     dist.destroy_process_group()
 
 
-def meet() -> tuple[dist.Store, int, int]:
+def meet() -> tuple[Store, int, int]:
     """Return the store by which the learners find each other, the rank of this one, and how many there are.
 
     Unless torchrun has its own store, nothing listens but on the address MASTER_ADDR, or on loopback.
@@ -119,7 +120,7 @@ def meet() -> tuple[dist.Store, int, int]:
     number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if path := os.environ.get(STORE):
         stay_local()
-        return dist.FileStore(path, count), number, count
+        return FileStore(path, count), number, count
     address, port = os.environ.get("MASTER_ADDR", "localhost"), int(os.environ.get("MASTER_PORT", "29500"))
     try:
         place = ipaddress.ip_address(socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][4][0])
@@ -133,12 +134,13 @@ def meet() -> tuple[dist.Store, int, int]:
     if place.is_loopback:
         stay_local()
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # below torchrun
-        return next(rendezvous("env://"))
+        store, number, count = next(rendezvous("env://"))
+        return store, number, count
     if number:
-        return dist.TCPStore(str(place), port, count), number, count
+        return TCPStore(str(place), port, count), number, count
     family = socket.AF_INET6 if place.version == 6 else socket.AF_INET
     listening = socket.create_server((str(place), port), family=family, backlog=count)
-    store = dist.TCPStore(str(place), port, count, is_master=True, master_listen_fd=listening.detach())
+    store = TCPStore(str(place), port, count, is_master=True, master_listen_fd=listening.detach())
     return store, number, count
 
 
