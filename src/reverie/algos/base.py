@@ -426,6 +426,10 @@ class Algorithm(nn.Module):
         """
         raise unwritten(self, "train_step")
 
+    def exploration(self, env_steps: int) -> float | None:
+        """Return the epsilon, or the deviation of the noise on actions, after ``env_steps``; None: there is neither."""
+        return None
+
     def report(self, batch: Batch) -> dict[str, np.ndarray]:
         """Return videos and curves for the log, by name; none by default."""
         return {}
@@ -558,6 +562,10 @@ class ModelFree(Algorithm):
             return super().state_value(told)
         values = self.objective.values(told.seen, choice if isinstance(choice, Tensor) else choice.mode())
         return values if values.ndim == 1 else values.amin(0)
+
+    def exploration(self, env_steps: int) -> float | None:
+        schedule = getattr(self.cfg, "exploration", None)
+        return None if schedule is None else float(schedule.amount(torch.tensor([env_steps])))
 
     @property
     def within_range(self) -> Clip:

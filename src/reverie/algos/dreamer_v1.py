@@ -122,7 +122,7 @@ class DreamerV1(ActorCritic, DenseDreamer):
             "actor": cfg.actor_optim.build(self.actor.parameters()),
             "critic": cfg.critic_optim.build(self.critic.parameters()),
         }
-        self._policy = LatentPolicy(self, cfg.noise)
+        self._policy = LatentPolicy(self, noisy=bool(cfg.noise))
 
     def train_step(self, batch: Batch) -> Update:
         terms, metrics = self.learn(batch)

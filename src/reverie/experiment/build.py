@@ -247,6 +247,7 @@ def build(
 
         clock = Clock(
             length=config.length, unit=config.unit, replay_ratio=config.ratio(algo.window), slack=config.slack,
+            pretrain_updates=config.pretrain_updates, train_freq=config.train_freq,
             on_policy=config.algo.on_policy, action_repeat=config.env.frames,
             learning_starts=max(1, config.learning_starts) if train_env is not None else 1,
         )  # fmt: skip
@@ -277,7 +278,7 @@ def build(
         spaces=recorded.spaces if recorded is not None and config.env.id == NO_ENV else None,
         remarks=tuple(recorded.remarks()) if recorded is not None else (),
         again=(lambda: make_eval_env(config, factory, config.eval_video)) if busy else None,
-        stop_score=config.stop_score if config.evaluates_on_the_way else None,
+        log_episodes=config.log_episodes, stop_score=config.stop_score if config.evaluates_on_the_way else None,
         score=Score.parse(config.score), patience=config.patience,
         measures="estimate" if estimator is not None else "eval" if config.eval_episodes else "",
     )  # fmt: skip
