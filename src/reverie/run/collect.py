@@ -20,6 +20,8 @@ from reverie.core.specs import MASK, ActionSpec
 from reverie.core.tree import filled, named, shapes_of
 from reverie.core.types import State, Step
 
+SECONDS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
+"""Metrics of what a collector and the loop spend time on."""
 ENVIRONMENTS = "environments.zip"
 """Snapshots of the environments in a checkpoint: pickles, which only resuming a run reads."""
 
@@ -77,7 +79,7 @@ class Collecting(Protocol):
     """Finished episodes that are not logged yet. Whoever logs them empties the list; checkpoints save it."""
 
     seconds: dict[str, float]
-    """Wall-clock seconds since the last log entry, by what they were spent on: acting, environment, update."""
+    """Metrics: the wall-clock seconds since the last log entry, by what they were spent on."""
 
     @property
     def restarts(self) -> int:
@@ -140,7 +142,7 @@ class Collector:
         self.counter: EpisodeCounter = EpisodeCounter(env.num_envs)
         self.finished: list[EpisodeStats] = []
         self.unlogged: list[EpisodeStats] = []
-        self.seconds: dict[str, float] = {"acting": 0.0, "environment": 0.0, "update": 0.0}
+        self.seconds: dict[str, float] = dict.fromkeys(SECONDS, 0.0)
         self._action: Tensor | None = None  # what was chosen for the current rows, until it is sent
         self._watched = self._stored = self._counted = False  # what else was done with the current rows
 
@@ -153,7 +155,7 @@ class Collector:
             begin = time.perf_counter()
             try:
                 self._step = self.env.receive()
-                self.seconds["environment"] += time.perf_counter() - begin
+                self.seconds["time/environment_seconds"] += time.perf_counter() - begin
                 self._rewards, self._logged = rewards_of(self.env, self._step), dict(self.env.logged)
             except Exception as error:
                 self._failure = error
@@ -166,7 +168,7 @@ class Collector:
         begin = time.perf_counter()
         if self._action is None:
             self._action = self._chosen(step)
-        self.seconds["acting"] += time.perf_counter() - begin
+        self.seconds["time/acting_seconds"] += time.perf_counter() - begin
         if not self._stored:
             self.sink.add(step, self._action, self.policy.extras(self.state))
             self._stored = True
@@ -174,7 +176,7 @@ class Collector:
         taken = step.is_last.tolist().count(False)
         begin = time.perf_counter()
         self.env.send(self._action)
-        self.seconds["environment"] += time.perf_counter() - begin
+        self.seconds["time/environment_seconds"] += time.perf_counter() - begin
         self._step = self._action = None
         self._watched = self._stored = self._counted = False
         self.env_steps += taken

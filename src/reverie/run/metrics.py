@@ -6,7 +6,8 @@ And a look for NaN and infinity: in loss terms, without making updates wait for 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,7 +54,7 @@ class MetricsLog:
         self.collector = collector
         self.exploration = exploration
         self.finished: list[EpisodeStats] = [] if collector is None else collector.unlogged
-        self.seconds: dict[str, float] = {"update": 0.0} if collector is None else collector.seconds
+        self.seconds: dict[str, float] = {"time/update_seconds": 0.0} if collector is None else collector.seconds
         self.log_episodes = log_episodes
         self.restarts: int = 0
         self.begun: tuple[int, int] = (clock.env_steps, clock.updates)
@@ -68,6 +69,14 @@ class MetricsLog:
             if self.log_episodes:
                 steps = plural(episode.length, "step")
                 logger.info(f"episode {self.clock.episodes:,}: return {episode.score:g} in {steps}, {self.clock.place}")
+
+    def timed(self, updates: int) -> Iterator[int]:
+        """Yield the numbers of so many updates, and measure the time until the last one is made."""
+        begin = time.perf_counter()
+        try:
+            yield from range(updates)
+        finally:
+            self.seconds["time/update_seconds"] += time.perf_counter() - begin
 
     def write(self, values: Mapping[str, float | np.ndarray]) -> None:
         """Write ``values`` to every sink, at the current position of the run; RunError if one cannot write."""
@@ -92,7 +101,7 @@ class MetricsLog:
 
     def _spent(self) -> dict[str, float]:
         """Return the seconds since the last entry by what they were spent on, and how much the policy explores."""
-        spent = {f"time/{name}_seconds": value for name, value in self.seconds.items()}
+        spent = dict(self.seconds)
         self.seconds.update(dict.fromkeys(self.seconds, 0.0))
         amount = None if self.collector is None else self.exploration(self.clock.env_steps)
         return spent if amount is None else {**spent, "train/exploration": amount}

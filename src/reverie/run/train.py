@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,8 +77,7 @@ def train(
             if collector is not None:  # recorded experience: there is none
                 clock.env_steps += collector.collect()
                 log.episodes(collector.drain(at_the_end=clock.done), collector.restarts)
-            begin = time.perf_counter()
-            for _ in range(clock.updates_due(len(source))):
+            for _ in log.timed(clock.updates_due(len(source))):
                 batch = source.sample()
                 update = algo.update(batch)
                 source.feedback(batch.index, update)  # priorities, latents, the end of a rollout
@@ -88,7 +86,6 @@ def train(
                 meter.add(update.metrics)
                 if update.over is not None and bool(update.over):  # nothing more is to be learned from the rollout
                     break
-            log.seconds["update"] += time.perf_counter() - begin
             if clock.stop:
                 break
             if log_due():
