@@ -69,9 +69,9 @@ def test_a_row_is_an_episode(tmp_path, kind, last_seen):
     reader.about()
     check(reader, expected(LIVED, last_seen=last_seen))
     before = [[0] * e.steps for e in LIVED[:-1]]
-    with pytest.raises(DataError, match=r"'terminal', of all steps, has the value 2 in row 10: expected true or"):
+    with pytest.raises(DataError, match=r"'terminal' has the value 2 in row 4, item 0: expected true or"):
         reader_of("e", values | {"terminal": [*before, [2] * 4]}).rows()
-    with pytest.raises(DataError, match=r"'terminal' ends an episode in step 12 of the table, but the next step"):
+    with pytest.raises(DataError, match=r"'terminal' ends an episode in row 4, item 2, but the next step"):
         reader_of("f", values | {"terminal": [*before, [0, 0, 1, 1]]}).rows()
 
 
@@ -163,7 +163,7 @@ def test_episodes_that_take_turns_are_refused(tmp_path):
     """Each of their steps would become an episode otherwise."""
     turns = [0, 4, 1, 5, 2, 6, 3, *range(7, 14)]  # of the first and the third episode
     values = {name: [column[i] for i in turns] for name, column in columns().items()}
-    said = r"of episode 1 \('episode_index'\) are not contiguous: .*row 0 and continue in row 2.*\. Sort the table"
+    said = r"of episode 1 \('episode_index'\) are not contig.*row 0 of data-0.* in row 2 of data-0.*\. Sort the table"
     with pytest.raises(DataError, match=said):
         open_reader(str(save(tmp_path / "t", values, pieces=2)), ReadOptions(columns=MAPPING)).about()
 
@@ -172,7 +172,7 @@ def test_episodes_that_take_turns_are_refused(tmp_path):
 def test_an_episode_that_continues_after_its_end_is_refused(tmp_path, role, column):
     values = columns()
     values[column][5] = values[column][11] = True
-    said = rf"'{column}' ends an episode in step 5 of the table, but the next step belongs .*\(2 such steps\)"
+    said = rf"'{column}' ends an episode in row 5, but the next step belongs .*\(2 such steps\)"
     with pytest.raises(DataError, match=said):
         open_reader(str(save(tmp_path / "t", values)), ReadOptions(columns=MAPPING | {role: column})).about()
 
