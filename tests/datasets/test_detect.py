@@ -104,6 +104,23 @@ def test_arrays_in_memory_and_in_a_file_are_what_a_d4rl_file_is(tmp_path):
     assert open_reader(str(tmp_path / "*.npz")).rows() == 2 * len(expected(LIVED)["reward"])
 
 
+def test_an_npz_is_read_without_what_is_not_needed(tmp_path):
+    """Objects would have to be unpickled; and what a file lacks is said of the format that it is nearest to."""
+    np.savez(tmp_path / "a.npz", infos=np.array([{}] * 14, object), **columns())
+    with open_reader(tmp_path / "a.npz") as reader:
+        check(reader, expected(LIVED))
+        assert reader.remarks() == ["left out: infos"]
+    lacks = {name: values for name, values in columns().items() if name != "rewards"}  # as OGBench's
+    for name, arrays, said in [
+        ("b", lacks, "contains .*, but no rewards: expected observations, actions, rewards, terminals"),
+        ("c", {"obs": np.zeros(3), "acts": np.zeros(3)}, r"contains acts, obs: expected .* \(PyDreamer\)"),
+        ("d", columns() | {"rewards": np.array([{}], object)}, "'rewards' contains Python objects, which are not unp"),
+    ]:
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        with pytest.raises(DataError, match=rf"{name}\.npz:? {said}"):
+            open_reader(tmp_path / f"{name}.npz")
+
+
 @pytest.mark.parametrize("form", ["pandas", "pyarrow", "csv"])
 def test_tables_in_memory_and_as_text(tmp_path, form):
     table, rows = pytest.importorskip("pyarrow").table(frame()), expected(LIVED, last_seen=False)

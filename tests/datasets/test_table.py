@@ -85,6 +85,54 @@ def test_episodes_without_steps_are_left_out(tmp_path):
     assert "an episode without steps is left out (2 times)" in reader.remarks()
 
 
+@pytest.mark.parametrize("empty", [[], None])
+def test_one_empty_episode_leaves_the_others(tmp_path, empty):
+    """Lists of observations have one more value than those of rewards, but not of an episode that never began."""
+    values = {"o": [[1, 2, 3], empty, [4, 5]], "a": [[1, 0], empty, [2]], "r": [[0.5, 1.0], empty, [2.0]]}
+    options = ReadOptions(columns={"obs": "o", "action": "a", "reward": "r"})
+    rows = joined(open_reader(str(save(tmp_path / "a", values)), options).parts())
+    assert (rows["obs"].tolist(), rows["reward"].tolist()) == ([1, 2, 3, 4, 5], [0, 0.5, 1, 0, 2])
+    wrong = values | {"a": [[1, 0], [1], [2]], "r": [[0.5, 1.0], [1.0], [2.0]]}
+    without = {name: [column[1] or []] for name, column in values.items()}
+    for name, table, said in [
+        ("b", wrong, r"row 1 has 1 rewards, but 0 values in 'o'"),
+        ("c", without, "has no steps: all lists of 'r' are empty"),
+    ]:
+        with pytest.raises(DataError, match=said):
+            open_reader(str(save(tmp_path / name, table)), options).rows()
+
+
+def test_a_flag_for_each_episode(tmp_path):
+    """As imitation stores trajectories: whether each ended for good."""
+    names = {"o": "observations", "a": "actions", "r": "rewards"}
+    values = {name: [getattr(e, field).tolist() for e in LIVED] for name, field in names.items()}
+    values["t"] = [e.end == "terminal" for e in LIVED]
+    check(
+        open_reader(
+            str(save(tmp_path / "d", values)),
+            ReadOptions(columns={"obs": "o", "action": "a", "reward": "r", "terminal": "t"}),
+        ),
+        expected(LIVED),
+    )
+
+
+def test_tables_that_cannot_be(tmp_path):
+    (tmp_path / "head.csv").write_text("x,a,r\n")
+    (tmp_path / "twice.csv").write_text("x,x,a,r\n1,1,0,1\n")
+    save(tmp_path / "mixed", {"x": [1.0], "a": [0], "r": [1.0]})
+    pa.parquet.write_table(pa.table({"task": ["a"]}), tmp_path / "mixed/tasks.parquet")
+    save(tmp_path / "robot/data", columns(), kind="parquet")
+    (tmp_path / "robot/meta").mkdir()
+    for name, said in {
+        "head.csv": r"head\.csv has no rows, only names of columns: x, a, r",
+        "twice.csv": r"twice\.csv has 2 columns that are called 'x'",
+        "mixed": r"mixed has tables of different columns: 1 such as .* with x, a, r; 1 such as .*tasks.* with task",
+        "robot": r"robot is a dataset of LeRobot: its steps are the tables in .*robot/data\. Pass that folder",
+    }.items():
+        with pytest.raises(DataError, match=said):
+            open_reader(str(tmp_path / name), ReadOptions(columns={"obs": "x", "action": "a", "reward": "r"})).rows()
+
+
 def test_several_observations_and_pictures(tmp_path):
     def png(number, t):
         file = io.BytesIO()

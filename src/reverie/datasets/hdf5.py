@@ -55,8 +55,10 @@ def check_filters(data: h5py.Dataset, where: str) -> None:
             with contextlib.suppress(ImportError):
                 importlib.import_module("hdf5plugin")  # which registers the usual filters
         if not h5z.filter_avail(number):
-            missing = f"{name.decode(errors='replace')} (number {number}), which is missing: pip install hdf5plugin"
-            raise DataError(f"{where} is compressed by the HDF5 filter {missing}.")
+            named = f"number {number} ({name.decode(errors='replace') or 'unnamed'})"
+            raise DataError(
+                f"{where} is compressed by HDF5's filter {named}, which is missing: pip install hdf5plugin."
+            )
 
 
 class Hdf5File:
@@ -202,9 +204,9 @@ class ColumnsReader(TransitionsReader):
                 terminal = terminal & end
             if not self.tells_ends and limit is not None:
                 end |= limited(terminal, limit)
-            elif not self.tells_ends and "next_observations" not in columns:
-                self.check_marks(terminal)
-                self.note(UNSEEN)
+            elif "next_observations" not in columns and not (self.tells_ends and end[:-1].any()):
+                self.check_marks(end)
+                self.note(UNSEEN, int(not self.tells_ends))
             return Transitions(
                 obs={"obs": columns["observations"]},
                 next_obs={"obs": columns["next_observations"]} if "next_observations" in columns else {},
@@ -216,14 +218,14 @@ class ColumnsReader(TransitionsReader):
                 ends_told=self.tells_ends or limit is not None,
             )
 
-    def check_marks(self, terminal: np.ndarray) -> None:
-        """Raise DataError if an array that is left out tells of an episode that ends where ``terminal`` does not."""
-        lone = not terminal[:-1].any()  # it would be a single episode
+    def check_marks(self, end: np.ndarray) -> None:
+        """Raise DataError if an array that is left out tells of an episode that ends where ``end`` ``[n]`` does not."""
+        lone = not end[:-1].any()  # it would be a single episode
         for name in self.left_out if lone else filter(MARKS.search, self.left_out):
             values = self.array(name)
-            if values is not None and marks_more(values, terminal):
+            if values is not None and marks_more(values, end):
                 raise DataError(
-                    f"{self.path}: '{name}' tells of ends of episodes that 'terminals' does not mark, and is no name "
+                    f"{self.path}: '{name}' seems to mark ends of episodes that 'terminals' does not, and is no name "
                     "of D4RL's. Store where episodes were cut off as 'timeouts', or where they end for whatever cause "
                     "as 'episode_terminals': 1 in the last step, else 0. Or pass --data.time-limit."
                 )
