@@ -48,6 +48,14 @@ def test_record_episodes_and_play_them_again(agent, tmp_path):
     assert len(np.unique(actions)) > 300
 
 
+@pytest.mark.parametrize("name", ["e.hdf5", "e.parquet"])
+def test_the_suffix_names_the_format(agent, tmp_path, name):
+    done, _ = (record(agent, str(tmp_path / n), RecordConfig(episodes=1, seed=4)) for n in (name, "minari"))
+    with open_reader(done.path) as reader:
+        assert reader.about().action == agent.action_space
+        assert_same(joined(reader.parts()), joined(open_reader(tmp_path / "minari").parts()))
+
+
 def test_an_end_that_is_terminal_and_truncated_is_recorded_as_both(agent):
     class Short(gymnasium.Wrapper):
         def step(self, action):
@@ -99,7 +107,9 @@ def test_recordings_that_cannot_be(agent, tmp_path):
         with pytest.raises(ConfigError, match="expected exactly one of them"):
             RecordConfig(**values)
     with pytest.raises(ConfigError, match=r"d\.h5 is the name of a dataset in the format HDF5"):
-        record(agent, str(tmp_path / "d.h5"), RecordConfig(steps=3))
+        record(agent, str(tmp_path / "d.h5"), RecordConfig(steps=3), "minari")
+    with pytest.raises(ConfigError, match=r"d\.csv: no CSV file can be written\. Expected a name"):
+        record(agent, str(tmp_path / "d.csv"), RecordConfig(steps=3))
     record(agent, str(tmp_path / "d"), RecordConfig(steps=3))
     with pytest.raises(RunError, match="d exists"):
         record(agent, str(tmp_path / "d"), RecordConfig(steps=3))

@@ -48,7 +48,7 @@ def test_something_is_legal_but_where_the_episode_is_over():
     spec = ActionCodec(spaces.MultiDiscrete([2, 2])).spec
     masks = np.array([[1, 0, 0, 0], [0, 0, 1, 1]], bool)
     assert with_choice(masks, spec, np.array([True, True])).tolist() == [[1, 0, 1, 1], [1, 1, 1, 1]]
-    with pytest.raises(DataError, match=r"no legal action in row 8 \(part 'action'\)"):
+    with pytest.raises(DataError, match=r"of row 8 leaves no legal action \(part 'action'\)"):
         with_choice(masks, spec, np.array([True, False]), 7)
 
 

@@ -402,5 +402,5 @@ def test_values_that_a_dtype_cannot_hold_are_told(values, dtype, wrong):
         assert found.dtype == dtype
         np.testing.assert_array_equal(found, np.array(values, dtype) if dtype != np.uint8 else np.rint(values))
     else:
-        with pytest.raises(DataError, match=rf"obs/arm is {re.escape(wrong)} in row 1: expected a value of "):
+        with pytest.raises(DataError, match=rf"obs/arm of row 1 is {re.escape(wrong)}: expected a value of "):
             cast(np.array(values), dtype, "obs/arm")

@@ -1,12 +1,13 @@
 """D4RL's files: ends, next observations, inferred action spaces."""
 
+import h5py
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from d4rl_files import columns, write
-from recordings import Lived, assert_same, expected, joined
+from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import transitions
 from reverie.datasets.detect import open_reader
@@ -28,6 +29,59 @@ def test_transitions_in_parts_of_any_size(tmp_path_factory, lived, block, seen):
         with open_reader(str(write(tmp_path_factory.mktemp("d") / "a.hdf5", values))) as reader:
             assert_same(joined(reader.parts()), rows := expected(episodes, last_seen=seen))
             assert reader.rows() == len(rows["reward"])
+
+
+ENDS = [e.steps for e in LIVED]
+LAST = np.isin(np.arange(14), np.cumsum(ENDS) - 1)
+
+
+def test_d3rlpy_1_tells_ends_beside_terminals(tmp_path):
+    """Its files may set terminals in several of the last rows; a truncated episode has no last observation."""
+    values = {n: v for n, v in columns().items() if n not in ("timeouts", "next_observations")}
+    values["terminals"] = np.float32(values["terminals"])
+    values["terminals"][[1, 12]] = 1  # the last step but one of the first and of the last episode
+    more = {"episode_terminals": np.float32(LAST), "discrete_action": False, "version": "1.0"}
+    with open_reader(str(write(tmp_path / "a.hdf5", values | more))) as reader:
+        check(reader, expected(LIVED, last_seen=False))
+        assert any(remark.startswith(transitions.EARLY) for remark in reader.remarks())
+        assert not any(remark.startswith("left out") for remark in reader.remarks())
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("dones", LAST),
+        ("truncations", np.float32(LAST)),
+        ("masks", 1 - LAST),
+        ("episode_starts", np.roll(LAST, 1)),
+        ("episode", np.repeat(range(5), ENDS)),
+        ("trajectory", np.repeat([b"a", b"b", b"c", b"d", b"e"], ENDS)),
+        ("episode_step", np.concatenate([np.arange(n) for n in ENDS])),
+        ("meta/episode_ends", np.cumsum(ENDS)),
+        ("episode_lengths", np.array(ENDS)),
+    ],
+)
+def test_ends_under_another_name_are_not_passed_over(tmp_path, name, values):
+    """But an array that tells no more than terminals does is only named."""
+    whole = {n: v for n, v in columns().items() if n not in ("timeouts", "next_observations")}
+    with pytest.raises(DataError, match=f"'{name}' seems to mark ends of episodes that 'terminals' does not"):
+        open_reader(str(write(tmp_path / "a.hdf5", whole | {name: values}))).rows()
+    for i, more in enumerate([{"terminals": LAST}, {"timeouts": LAST & ~whole["terminals"]}]):
+        with open_reader(str(write(tmp_path / f"{i}.hdf5", whole | {name: values} | more))) as reader:
+            assert joined(reader.parts())["is_first"].sum() == 5
+            assert f"left out: {name}" in reader.remarks()
+
+
+def test_a_filter_of_hdf5_that_is_missing_is_named(tmp_path):
+    file = h5py.File(write(tmp_path / "a.hdf5", columns()), "a")
+    del file["rewards"]
+    settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    settings.set_chunk((7,))
+    settings.set_filter(40_000, h5py.h5z.FLAG_OPTIONAL, ())
+    h5py.h5d.create(file.id, b"rewards", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((14,)), settings)
+    file.close()
+    with pytest.raises(DataError, match=r"a\.hdf5: 'rewards' is compressed by HDF5's filter number 40000"):
+        open_reader(str(tmp_path / "a.hdf5"))
 
 
 def in_order(seen, done, won, ended, then):

@@ -21,7 +21,7 @@ from reverie.datasets.reader import ReadOptions
     [
         ("a.hdf5", b"<html>404 not found</html>", r"a\.hdf5 \(26 bytes\) cannot be read: its format is not known"),
         ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is not known.*Expected a Minari .* CSV tables"),
-        ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz is damaged or incomplete"),
+        ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz cannot be read: it seems damaged"),
     ],
 )
 def test_files_of_no_known_format(tmp_path, name, content, said):
@@ -97,11 +97,28 @@ def test_arrays_in_memory_and_in_a_file_are_what_a_d4rl_file_is(tmp_path):
             check(reader, expected(LIVED))
             assert not reader.remarks()
     with open_reader({"timeout" if name == "timeouts" else name: v for name, v in columns().items()}) as reader:
-        assert any("'timeout' is left out" in line for line in reader.remarks())
+        assert "left out: timeout" in reader.remarks()
     with pytest.raises(DataError, match=r"object:dict: 'actions' contains <U1: expected an array of numbers"):
         open_reader(columns() | {"actions": ["a"] * 14})
     np.savez(tmp_path / "b.npz", **columns())
     assert open_reader(str(tmp_path / "*.npz")).rows() == 2 * len(expected(LIVED)["reward"])
+
+
+def test_an_npz_is_read_without_what_is_not_needed(tmp_path):
+    """Objects would have to be unpickled; and what a file lacks is said of the format that it is nearest to."""
+    np.savez(tmp_path / "a.npz", infos=np.array([{}] * 14, object), **columns())
+    with open_reader(tmp_path / "a.npz") as reader:
+        check(reader, expected(LIVED))
+        assert reader.remarks() == ["left out: infos"]
+    lacks = {name: values for name, values in columns().items() if name != "rewards"}  # as OGBench's
+    for name, arrays, said in [
+        ("b", lacks, "contains .*, but no rewards: expected observations, actions, rewards, terminals"),
+        ("c", {"obs": np.zeros(3), "acts": np.zeros(3)}, r"contains acts, obs: expected .* \(PyDreamer\)"),
+        ("d", columns() | {"rewards": np.array([{}], object)}, "'rewards' contains Python objects, which are not unp"),
+    ]:
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        with pytest.raises(DataError, match=rf"{name}\.npz:? {said}"):
+            open_reader(tmp_path / f"{name}.npz")
 
 
 @pytest.mark.parametrize("form", ["pandas", "pyarrow", "csv"])

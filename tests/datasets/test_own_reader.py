@@ -78,7 +78,7 @@ def test_names_that_are_wrong(folder):
         ("rows['obs'] = rows['obs'][1:]", r"column 'obs' has shape \[3, 2\], but 'is_first' has 4 rows"),
         ("rows['is_last'] = rows['is_last'].astype(int)", r"column 'is_last' has dtype int.*expected bool"),
         ("rows['reward'] = np.stack([rows['reward']] * 2, 1)", r"column 'reward' .*expected numbers of shape \[4\]"),
-        ("rows['is_last'][-1] = False", r"row 3 is wrong: is_terminal without is_last"),
+        ("rows['is_last'][-1] = False", r"data, episode 0, step 2: .* is wrong: is_terminal without is_last"),
     ],
 )
 def test_rows_that_are_wrong_are_told(folder, change, said):

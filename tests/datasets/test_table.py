@@ -69,9 +69,9 @@ def test_a_row_is_an_episode(tmp_path, kind, last_seen):
     reader.about()
     check(reader, expected(LIVED, last_seen=last_seen))
     before = [[0] * e.steps for e in LIVED[:-1]]
-    with pytest.raises(DataError, match=r"'terminal', of all steps, has the value 2 in row 10: expected true or"):
+    with pytest.raises(DataError, match=r"'terminal' has the value 2 in row 4, item 0: expected true or"):
         reader_of("e", values | {"terminal": [*before, [2] * 4]}).rows()
-    with pytest.raises(DataError, match=r"'terminal' ends an episode in step 12 of the table, but the next step"):
+    with pytest.raises(DataError, match=r"'terminal' ends an episode in row 4, item 2, but the next step"):
         reader_of("f", values | {"terminal": [*before, [0, 0, 1, 1]]}).rows()
 
 
@@ -83,6 +83,54 @@ def test_episodes_without_steps_are_left_out(tmp_path):
     assert reader.rows() == 5
     assert joined(reader.parts())["obs"].tolist() == [1, 2, 3, 4, 5]
     assert "an episode without steps is left out (2 times)" in reader.remarks()
+
+
+@pytest.mark.parametrize("empty", [[], None])
+def test_one_empty_episode_leaves_the_others(tmp_path, empty):
+    """Lists of observations have one more value than those of rewards, but not of an episode that never began."""
+    values = {"o": [[1, 2, 3], empty, [4, 5]], "a": [[1, 0], empty, [2]], "r": [[0.5, 1.0], empty, [2.0]]}
+    options = ReadOptions(columns={"obs": "o", "action": "a", "reward": "r"})
+    rows = joined(open_reader(str(save(tmp_path / "a", values)), options).parts())
+    assert (rows["obs"].tolist(), rows["reward"].tolist()) == ([1, 2, 3, 4, 5], [0, 0.5, 1, 0, 2])
+    wrong = values | {"a": [[1, 0], [1], [2]], "r": [[0.5, 1.0], [1.0], [2.0]]}
+    without = {name: [column[1] or []] for name, column in values.items()}
+    for name, table, said in [
+        ("b", wrong, r"row 1 has 1 rewards, but 0 values in 'o'"),
+        ("c", without, "has no steps: all lists of 'r' are empty"),
+    ]:
+        with pytest.raises(DataError, match=said):
+            open_reader(str(save(tmp_path / name, table)), options).rows()
+
+
+def test_a_flag_for_each_episode(tmp_path):
+    """As imitation stores trajectories: whether each ended for good."""
+    names = {"o": "observations", "a": "actions", "r": "rewards"}
+    values = {name: [getattr(e, field).tolist() for e in LIVED] for name, field in names.items()}
+    values["t"] = [e.end == "terminal" for e in LIVED]
+    check(
+        open_reader(
+            str(save(tmp_path / "d", values)),
+            ReadOptions(columns={"obs": "o", "action": "a", "reward": "r", "terminal": "t"}),
+        ),
+        expected(LIVED),
+    )
+
+
+def test_tables_that_cannot_be(tmp_path):
+    (tmp_path / "head.csv").write_text("x,a,r\n")
+    (tmp_path / "twice.csv").write_text("x,x,a,r\n1,1,0,1\n")
+    save(tmp_path / "mixed", {"x": [1.0], "a": [0], "r": [1.0]})
+    pa.parquet.write_table(pa.table({"task": ["a"]}), tmp_path / "mixed/tasks.parquet")
+    save(tmp_path / "robot/data", columns(), kind="parquet")
+    (tmp_path / "robot/meta").mkdir()
+    for name, said in {
+        "head.csv": r"head\.csv has no rows, only names of columns: x, a, r",
+        "twice.csv": r"twice\.csv has 2 columns that are called 'x'",
+        "mixed": r"mixed has tables of different columns: 1 such as .* with x, a, r; 1 such as .*tasks.* with task",
+        "robot": r"robot is a dataset of LeRobot: its steps are the tables in .*robot/data\. Pass that folder",
+    }.items():
+        with pytest.raises(DataError, match=said):
+            open_reader(str(tmp_path / name), ReadOptions(columns={"obs": "x", "action": "a", "reward": "r"})).rows()
 
 
 def test_several_observations_and_pictures(tmp_path):
@@ -163,7 +211,7 @@ def test_episodes_that_take_turns_are_refused(tmp_path):
     """Each of their steps would become an episode otherwise."""
     turns = [0, 4, 1, 5, 2, 6, 3, *range(7, 14)]  # of the first and the third episode
     values = {name: [column[i] for i in turns] for name, column in columns().items()}
-    said = r"of episode 1 \('episode_index'\) are not contiguous: .*row 0 and continue in row 2.*\. Sort the table"
+    said = r"of episode 1 \('episode_index'\) are not contig.*row 0 of data-0.* in row 2 of data-0.*\. Sort the table"
     with pytest.raises(DataError, match=said):
         open_reader(str(save(tmp_path / "t", values, pieces=2)), ReadOptions(columns=MAPPING)).about()
 
@@ -172,7 +220,7 @@ def test_episodes_that_take_turns_are_refused(tmp_path):
 def test_an_episode_that_continues_after_its_end_is_refused(tmp_path, role, column):
     values = columns()
     values[column][5] = values[column][11] = True
-    said = rf"'{column}' ends an episode in step 5 of the table, but the next step belongs .*\(2 such steps\)"
+    said = rf"'{column}' ends an episode in row 5, but the next step belongs .*\(2 such steps\)"
     with pytest.raises(DataError, match=said):
         open_reader(str(save(tmp_path / "t", values)), ReadOptions(columns=MAPPING | {role: column})).about()
 

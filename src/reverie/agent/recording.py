@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeGuard
@@ -19,11 +19,12 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError, plural
 from reverie.core.logger import logger
 from reverie.core.randomness import derived_seeds, reproducible
-from reverie.core.spaces import cast, leaves_of
+from reverie.core.rows import Rows, episode_rows
+from reverie.core.spaces import cast, follow, leaves_of
 from reverie.core.specs import MASK
-from reverie.datasets.minari import ENV_ID, ENV_SETTINGS
-from reverie.datasets.reader import Space
-from reverie.datasets.writers import Exported, size_of, size_written, write_minari
+from reverie.datasets.convert import write
+from reverie.datasets.reader import BOTH, SEED, About, Reader, Space
+from reverie.datasets.writers import Exported, size_of, size_written
 from reverie.envs.make import put_away, settings_of, spec_of, written
 from reverie.envs.wrappers import checked_reset, checked_step
 
@@ -51,15 +52,17 @@ class RecordConfig(Config):
             raise ConfigError(f"episodes = {self.episodes}, steps = {self.steps}: expected exactly one of them.")
 
 
-def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
-    """Play episodes with ``agent`` and write them as a Minari dataset at ``target``, a path or minari:NAME.
+def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") -> Exported:
+    """Play episodes with ``agent`` and write them to ``target``, a path or minari:NAME, in the format ``to``.
 
-    Observations, actions and rewards are the environment's own, in its units, before any clipping and without rendered
-    frames; MiniGrid's observations are as learners see them. Each episode keeps its seed. Images are compressed. The
-    dataset appears at ``target`` only once it is complete. Its probable size is logged before it begins.
+    "auto" is the format that the suffix of ``target`` names, or Minari's. Observations, actions and rewards are the
+    environment's own, in its units, before any clipping and without rendered frames; MiniGrid's observations are as
+    learners see them. Minari keeps the seed of each episode. Images are compressed. The dataset appears at ``target``
+    only once it is complete. Its probable size is logged before it begins.
 
     Raises:
-        ConfigError: noise was asked for and no action is continuous, or the package minari is missing.
+        ConfigError: noise was asked for and no action is continuous, a package is missing, or the format cannot store
+            the observations.
         DataError: the environment answers with something else than Gymnasium and its spaces say.
         RunError: ``target`` exists.
     """
@@ -67,24 +70,67 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
     try:
         if config.noise and not any(is_continuous(leaf) for _, leaf in leaves_of(env.action_space)):
             raise ConfigError(f"noise = {config.noise}: no actions in {env.action_space} are continuous. Use epsilon.")
-        about = {
-            "algorithm_name": f"{type(agent.algo).__name__} ({agent.checkpoint.name})",
-            "description": f"{agent.checkpoint.name} of {agent.run.name}, actions: {config.actions}, "
-            f"epsilon {config.epsilon:g}, noise {config.noise:g}, seed {config.seed}",
-        }
-        named, remark = named_env(agent, env)
-        both = agent.observer.shown, env.action_space
-        with reproducible(config.seed):
+        with reproducible(config.seed), PlayedReader(agent, env, config, target) as reader:
             logger.info(expected_size(agent, env, config))
-            done = write_minari(played(agent, env, config), target, both, about | named)
-        done.remarks += [remark] if remark else []
+            done = write(reader, target, to)
+            done.remarks += reader.remarks()
         return done
     finally:
         put_away(env)
 
 
-def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, str], str]:
-    """Return the environment's entries of the metadata, and a remark on what they cannot say; each may be empty."""
+class PlayedReader(Reader):
+    """Episodes of an agent, which are played as they are read."""
+
+    format = "episodes of an agent"
+
+    def __init__(self, agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, target: str) -> None:
+        super().__init__(target)
+        self.agent, self.env, self.config = agent, env, config
+
+    def about(self) -> About:
+        """Return the spaces, the environment, and how the agent plays."""
+        agent, config = self.agent, self.config
+        text = {
+            "algorithm_name": f"{type(agent.algo).__name__} ({agent.checkpoint.name})",
+            "description": f"{agent.checkpoint.name} of {agent.run.name}, actions: {config.actions}, "
+            f"epsilon {config.epsilon:g}, noise {config.noise:g}, seed {config.seed}",
+        }
+        named, remark = named_env(agent, self.env)
+        self.note(remark, int(bool(remark)))
+        return About(observation=agent.observer.shown, action=self.env.action_space, text=text, **named)
+
+    def rows(self) -> int:
+        """Return 0: how many there will be is not known."""
+        return 0
+
+    def parts(self) -> Iterator[Rows]:
+        """Yield each episode once it is played."""
+        both = self.agent.observer.shown, self.env.action_space
+        return (rows_of(episode, both) for episode in played(self.agent, self.env, self.config))
+
+    def place_of(self, row: int, column: str) -> str:
+        """Return the number of a row: rows cannot be read again."""
+        return f"{self.path}, row {row:,}"
+
+
+def rows_of(episode: Mapping[str, Any], both: tuple[Space, Space]) -> Rows:
+    """Return the rows of an episode that ``play`` returned; ``both``: spaces of observations and actions."""
+
+    def arrays(space: Space, values: Any) -> Any:
+        found = {"/".join(map(str, path)): np.asarray(follow(values, path)) for path, _ in leaves_of(space)}
+        return found.get("", found)
+
+    seen, done = (arrays(space, episode[name]) for space, name in zip(both, ("observations", "actions"), strict=True))
+    terminated, truncated = (bool(episode[name][-1]) for name in ("terminations", "truncations"))
+    rows = episode_rows(seen, done, episode["rewards"], terminal=terminated)
+    seeds = np.full(len(rows["reward"]), None, object)
+    seeds[0] = episode["seed"]
+    return rows | {SEED: seeds, BOTH: rows["is_last"] & (terminated and truncated)}
+
+
+def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, Any], str]:
+    """Return the environment as fields of ``About``, and a remark on what they cannot say; each may be empty."""
     config = agent.config.env
     spec = spec_of(env, config)
     if spec is None:
@@ -92,10 +138,9 @@ def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, str
     text, remark = written(spec)
     if not text:
         return {}, remark
-    said = {"env_spec": text, ENV_SETTINGS: json.dumps(settings_of(env, config))}
-    if agent.factory is None and ":" in config.id:
-        said[ENV_ID] = f"{config.id.rpartition(':')[0]}:{spec.id}"
-    return said, remark
+    prefix = f"{config.id.rpartition(':')[0]}:" if agent.factory is None and ":" in config.id else ""
+    named = {"env": prefix + spec.id, "env_spec": json.loads(text)}
+    return named | {"env_settings": {"id": prefix + spec.id, **settings_of(env, config)}}, remark
 
 
 def expected_size(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:

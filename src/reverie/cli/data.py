@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # these import torch, which --help does not need
 
 Place = Annotated[Positional[str], arg(metavar="PATH")]
 Target = Annotated[Positional[str], arg(metavar="TARGET")]
-Format = Literal["minari", "d4rl", "parquet", "pydreamer", "store"]
+Format = Literal["auto", "minari", "d4rl", "parquet", "pydreamer", "store"]
 SHOWN = 20
 """Most remarks that a report prints."""
 
@@ -79,9 +79,9 @@ class ValidateCommand(Source):
     """Check recorded episodes against rules, and the files of a replay store. The exit code is 1 if any is broken."""
 
     quarantine: str | None = None
-    """Write the good episodes to a new dataset: a folder that does not exist yet, or minari:NAME."""
-    to: Format = "minari"
-    """Format of that dataset."""
+    """Write the good episodes to a new dataset: a name that does not exist yet, or minari:NAME."""
+    to: Format = "auto"
+    """Format of that dataset; auto: by its suffix, .hdf5 (d4rl) or .parquet, else minari."""
     replay: int = 3
     """Number of episodes to replay in the environment that the data name, to compare, if the data hold their seeds."""
 
@@ -119,8 +119,8 @@ class Writing(Source):
 
     target: Target
     """A folder that does not exist yet (a file for d4rl), or minari:NAME."""
-    to: Format = "minari"
-    """Format to write."""
+    to: Format = "auto"
+    """Format to write; auto: by the target's suffix, .hdf5 (d4rl) or .parquet, else minari."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,10 +178,12 @@ class SubsampleCommand(Writing):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordCommand(OfRun, Elsewhere):
-    """Play with a trained agent and record the episodes as a Minari dataset."""
+    """Play with a trained agent and record the episodes."""
 
     target: Target
-    """A folder that does not exist yet, or minari:NAME."""
+    """A folder that does not exist yet (a file for d4rl), or minari:NAME."""
+    to: Format = "auto"
+    """Format to write; auto: by the target's suffix, .hdf5 (d4rl) or .parquet, else minari."""
     episodes: int | None = None
     """Number of episodes."""
     steps: int | None = None
@@ -202,10 +204,9 @@ class RecordCommand(OfRun, Elsewhere):
 
         names = ("episodes", "steps", "epsilon", "noise", "seed")
         config = RecordConfig(actions=self.mode, **{name: getattr(self, name) for name in names})
-        check_target(self.target, "minari")
+        check_target(self.target, self.to)
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
-        done = record(agent, self.target, config)
-        tell(done, list(done.remarks))
+        tell(record(agent, self.target, config, self.to), [])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,8 +348,8 @@ def store_sections(store: Store) -> dict[str, list[tuple[str, str]]]:
 
 
 def tell(done: Exported, remarks: list[str]) -> None:
-    """Print what was written, and on stderr what had to be assumed."""
-    for remark in remarks:
+    """Print what was written, and on stderr what had to be assumed or left out."""
+    for remark in (*remarks, *done.remarks):
         print(f"remark   {remark}", file=sys.stderr)
     print(f"{plural(done.episodes, 'episode')} with {plural(done.steps, 'step')}: {done.path}")
 

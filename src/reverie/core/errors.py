@@ -37,6 +37,18 @@ class DataError(ReverieError, ValueError):
     """Data is invalid: NaN, infinite, or outside of its declared space or shape."""
 
 
+class RowError(DataError):
+    """One row of many is wrong. Who knows where the rows come from says that in place of the row's number."""
+
+    def __init__(self, what: str, row: int, problem: str, column: str = "obs") -> None:
+        """``what`` of ``row`` has ``problem``, the rest of the sentence; ``column`` of the rows holds it."""
+        super().__init__(what, row, problem, column)
+        self.what, self.row, self.problem, self.column = what, row, problem, column
+
+    def __str__(self) -> str:
+        return f"{self.what} of row {self.row} {self.problem}"
+
+
 class ActionError(DataError):
     """An action is NaN or infinite: the policy has diverged."""
 

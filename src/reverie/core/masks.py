@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import DataError, EnvError
+from reverie.core.errors import DataError, EnvError, RowError
 from reverie.core.spaces import ActionCodec, Space, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsSpec
 
@@ -78,11 +78,13 @@ def with_choice(mask: np.ndarray, spec: ActionSpec, last: np.ndarray | bool, fir
         none = ~mask[..., cut].any(-1)
         if none.any():
             if (wrong := none & ~np.asarray(last)).any():
-                at = "" if first is None else f" in row {first + int(np.argmax(wrong))}"
-                raise DataError(
-                    f"the {MASK} leaves no legal action{at} (part '{key}'), and the episode goes on: "
-                    f"expected at least one, or the end of the episode. {EXCLUDE}"
+                problem = (
+                    f"leaves no legal action (part '{key}'), and the episode goes on: expected at least one, or the "
+                    f"end of the episode. {EXCLUDE}"
                 )
+                if first is None:
+                    raise DataError(f"the {MASK} {problem}")
+                raise RowError(f"the {MASK}", first + int(np.argmax(wrong)), problem)
             mask = mask.copy()
             mask[none, cut] = True
     return mask
@@ -103,5 +105,5 @@ def check_taken(mask: np.ndarray, action: np.ndarray, last: np.ndarray, spec: Ac
         wrong = ~last & (action[:, cut] > 0.5).any(-1) & ~((action[:, cut] > 0.5) & mask[:, cut]).any(-1)
         if wrong.any():
             row = int(np.argmax(wrong))
-            taken = f"action '{key}' of row {first + row} is class {int(action[row, cut].argmax())}"
-            raise DataError(f"{taken}, which the {MASK} of that row forbids. {EXCLUDE}")
+            problem = f"is class {int(action[row, cut].argmax())}, which the {MASK} of that row forbids. {EXCLUDE}"
+            raise RowError(f"action '{key}'", first + row, problem, "action")

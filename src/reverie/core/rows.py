@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from reverie.core.errors import DataError
+from reverie.core.errors import DataError, RowError
 from reverie.core.types import FLAGS
 
 Rows = dict[str, np.ndarray]
@@ -81,11 +81,12 @@ def check_rows(parts: Iterable[Rows], needed: Iterable[str], where: str, *, flag
             continue
         for rule, wrong in broken_rules(part, ended) if flags else ():
             if wrong.any():
-                raise DataError(f"{where}: row {total + int(wrong.argmax())} is wrong: {rule}. {ADVICE}.")
+                problem, column = f"is wrong: {rule}. {ADVICE}", rule.partition(" ")[0]
+                raise RowError("a flag or reward", total + int(wrong.argmax()), problem, column)
         total, ended = total + len(part["is_first"]), bool(part["is_last"][-1])
         yield part
     if flags and not ended:
-        raise DataError(f"{where}: row {total - 1} is the last one, but not is_last. {ADVICE}.")
+        raise RowError("is_last", total - 1, f"is false, but no row follows. {ADVICE}")
 
 
 # ---------------------------------------------------------------- episodes

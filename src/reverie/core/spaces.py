@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import DataError, EnvError, brief
+from reverie.core.errors import DataError, EnvError, RowError, brief
 from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart
 
 Space = spaces.Space[Any]
@@ -224,12 +224,15 @@ def _by_row(
             try:
                 convert(*(values[row : row + 1] for values in columns), more)
             except DataError as at:
-                raise DataError(f"{what} of row {first + row} {at}") from None
+                raise RowError(what, first + row, str(at), what.partition(" ")[0]) from None
         raise
 
 
-def cast(values: np.ndarray, dtype: Any, name: str) -> np.ndarray:
-    """Return ``values`` ``[n, ...]`` called ``name`` as ``dtype``, which changes them by rounding errors only."""
+def cast(values: np.ndarray, dtype: Any, name: str, first: int = 0) -> np.ndarray:
+    """Return ``values`` ``[n, ...]`` called ``name`` as ``dtype``, which changes them by rounding errors only.
+
+    ``first``: number of the first row, for messages.
+    """
     if values.dtype == dtype or values.dtype.kind not in NUMBERS:
         return values.astype(dtype, copy=False)
     dtype = np.dtype(dtype)
@@ -244,10 +247,11 @@ def cast(values: np.ndarray, dtype: Any, name: str) -> np.ndarray:
             wrong = ~np.isclose(out, values, ROUNDING, ROUNDING)
     if wrong.any():
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise DataError(
-            f"{name} is {values[at]} in row {at[0]}: expected a value of {dtype}, the dtype that its space "
-            "declares. Correct the space of the environment, or its values"
+        problem = (
+            f"is {values[at]}: expected a value of {dtype}, the dtype that its space declares. Correct the space of "
+            "the environment, or its values"
         )
+        raise RowError(name, first + at[0], problem, name.partition("/")[0])
     return out
 
 

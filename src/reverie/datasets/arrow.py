@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError
-from reverie.datasets.reader import format_of, package
+from reverie.datasets.reader import format_of, package, reading
 from reverie.datasets.transitions import Column
 
 MOST_OPEN = 8
@@ -24,6 +23,8 @@ class Piece(NamedTuple):
 
     rows: int
     column: Callable[[str], Any]
+    where: str
+    """Its file, for messages."""
 
 
 def pyarrow_of() -> Any:
@@ -33,15 +34,6 @@ def pyarrow_of() -> Any:
     return package("pyarrow", "arrow")
 
 
-@contextmanager
-def damage(what: Path) -> Iterator[None]:
-    """While entered, turn the errors of pyarrow into a DataError that says that ``what`` is damaged."""
-    try:
-        yield
-    except (pyarrow_of().ArrowException, OSError) as error:
-        raise DataError(f"{what} is damaged, incomplete or of another format: {error}.") from None
-
-
 @lru_cache(MOST_OPEN)
 def _parquet(file: Path, changed: int) -> Any:
     return pyarrow_of().parquet.ParquetFile(file)
@@ -49,27 +41,28 @@ def _parquet(file: Path, changed: int) -> Any:
 
 def open_table(file: Path) -> tuple[Any, list[Piece]]:
     """Return the schema of an Arrow, Parquet or CSV file, and its pieces; raise DataError if it is damaged."""
-    with damage(file):
+    with reading(file):
         if format_of(file) == "CSV":
-            return pieces_of(package("pyarrow.csv", "arrow").read_csv(file))
+            return pieces_of(package("pyarrow.csv", "arrow").read_csv(file), str(file))
         if is_parquet(file):
             again = partial(_parquet, file, file.stat().st_mtime_ns)  # a process may have about a thousand files open
             schema, groups = again().schema_arrow, range(again().num_row_groups)
             rows = [again().metadata.row_group(group).num_rows for group in groups]
-            pieces = [Piece(rows[group], partial(_of_group, again, group)) for group in groups]
+            pieces = [Piece(rows[n], partial(_of_group, again, n), f"{file}, row group {n}") for n in groups]
             return schema, [piece for piece in pieces if piece.rows]
-        return pieces_of(_arrow_table(file))
+        return pieces_of(_arrow_table(file), str(file))
 
 
-def pieces_of(table: Any) -> tuple[Any, list[Piece]]:
-    """Return the schema of an Arrow table, and its pieces."""
-    table.validate()  # Arrow ends the process where a column is shorter than its table
-    return table.schema, [Piece(batch.num_rows, batch.column) for batch in table.to_batches() if batch.num_rows]
+def pieces_of(table: Any, where: str) -> tuple[Any, list[Piece]]:
+    """Return the schema of an Arrow table, and its pieces; ``where`` is for messages."""
+    with reading(where):
+        table.validate()  # Arrow ends the process where a column is shorter than its table
+    return table.schema, [Piece(batch.num_rows, batch.column, where) for batch in table.to_batches() if batch.num_rows]
 
 
 def table_of(file: Path) -> Any:
     """Return the whole table of an Arrow or Parquet file; raise DataError if it is damaged."""
-    with damage(file):
+    with reading(file):
         table = pyarrow_of().parquet.read_table(file) if is_parquet(file) else _arrow_table(file)
         table.validate(full=True)  # reading beyond the end of a buffer would end the process
     return table
@@ -109,8 +102,8 @@ class TableColumn:
     @cached_property
     def lengths(self) -> np.ndarray:
         """Length of the list in each row of the table, ``[rows]``."""
-        found = [piece.column(self.name).value_lengths() for piece in self.pieces]
-        return np.asarray(np.concatenate([each.fill_null(-1).to_numpy(zero_copy_only=False) for each in found]))
+        found = [self._read_piece(piece).value_lengths() for piece in self.pieces]
+        return np.asarray(np.concatenate([each.fill_null(0).to_numpy(zero_copy_only=False) for each in found]))
 
     @cached_property
     def edges(self) -> np.ndarray:
@@ -127,12 +120,18 @@ class TableColumn:
         return Column((int(self.edges[-1]), *one.shape[1:]), one.dtype, self._read)
 
     def _read(self, start: int, stop: int) -> np.ndarray:
-        parts = [numbers(self.arrow, array, self.where) for array in self._slices(start, stop)]
+        with reading(self.where):
+            parts = [numbers(self.arrow, array, self.where) for array in self._slices(start, stop)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
+    def _read_piece(self, piece: Piece) -> Any:
+        with reading(f"{piece.where}: '{self.name}'"):
+            array = piece.column(self.name)
+            array.validate(full=True)  # reading beyond the end of a buffer would end the process
+            return array
+
     def _piece(self, piece: int) -> Any:
-        array = self.pieces[piece].column(self.name)
-        array.validate(full=True)  # reading beyond the end of a buffer would end the process
+        array = self._read_piece(self.pieces[piece])
         return array.flatten() if self.flat else array
 
     def _slices(self, start: int, stop: int) -> Iterator[Any]:

@@ -63,9 +63,17 @@ class ConcatReader(Reader):
             yield from getattr(reader, name)()
             self.note_all({f"{reader.path.name}: {what}": times for what, times in reader.notes.items()})
 
+    def origin(self, row: int, column: str) -> str:
+        for reader in self.readers:
+            if row < (rows := reader.rows()):
+                origin = reader.origin(row, column)
+                return f"{origin} of {reader.path}" if origin else f"in {reader.path}"
+            row -= rows
+        return ""
+
     def about(self) -> About:
         """Return what the datasets have in common. Measured action spaces are joined; all else must be equal."""
-        every = [reader.about() for reader in self.readers]
+        every = as_numbers([reader.about() for reader in self.readers])
         first = max(every, key=lambda each: (bool(each.env), bool(each.env_settings)))  # the first of the best
         declared = next((each.action for each in every if not each.measured), None)
         for reader, other in zip(self.readers, every, strict=True):
@@ -89,8 +97,21 @@ class ConcatReader(Reader):
             first,
             action=functools.reduce(lambda one, other: _joined(one, other, self.path), (e.action for e in every)),
             measured=any(each.measured for each in every),
+            numbered=any(each.numbered for each in every),
             declared=first.declared if all(each.declared == first.declared for each in every) else None,
         )
+
+
+def as_numbers(every: Sequence[About]) -> list[About]:
+    """Return descriptions in which actions are no classes where others show that the same floats are continuous."""
+    if not any(isinstance(each.action, spaces.Box) for each in every):
+        return list(every)
+
+    def box(action: Space) -> Space:
+        most = np.float32(action.n if isinstance(action, spaces.Discrete) else action.nvec) - 1  # type: ignore[attr-defined]
+        return spaces.Box(np.zeros_like(most), most, action.shape, np.float32)
+
+    return [dataclasses.replace(e, action=box(e.action), numbered=False) if e.numbered else e for e in every]
 
 
 def _check(reader: Reader, what: str, other: Any, first: Any) -> None:

@@ -41,21 +41,23 @@ Selection = Callable[[Iterator[Rows]], Iterator[Rows]]
 """A function from episodes to those episodes, or pieces of episodes, that are to be written."""
 
 
-def write(reader: Reader, target: str, to: str = "minari", choose: Selection = iter) -> writers.Exported:
+def write(reader: Reader, target: str, to: str = "auto", choose: Selection = iter) -> writers.Exported:
     """Write the episodes of ``reader`` that ``choose`` selects to ``target``, in the format ``to``.
+
+    "auto" is the format that the suffix of ``target`` names, or Minari's.
 
     Minari, D4RL files and tables get values as they were recorded; Minari also their spaces and the environment. The
     rows of our own stores are converted back to what the environment showed and took; if that is impossible the
     environment is not named. PyDreamer's files and stores hold rows as learners see them.
     """
-    writers.check_target(target, to)
+    to = writers.check_target(target, to)
     path = writers.target_path(target)
     with writing(path), shown(f"writing {path.name}", reader.rows()) as counted:
         if to in ("pydreamer", "store"):
             recorded = Recorded(reader)
             _note_settings(reader, recorded.about, to)
             reader.note(SCALED, int(recorded.about.measured and to == "pydreamer"))
-            found = recorded.converted(_chosen(reader, counted(reader.parts()), choose))
+            found = recorded.converted(_chosen(reader, counted(reader.parts()), choose), choose is iter)
             if to == "pydreamer":
                 return writers.write_pydreamer(found, path)
             columns = columns_of(recorded.obs_spec, recorded.action_spec, {})
@@ -65,7 +67,7 @@ def write(reader: Reader, target: str, to: str = "minari", choose: Selection = i
         _note_settings(reader, about, to)
         found = _chosen(reader, counted(reader.as_recorded()), choose)
         if to == "minari":
-            return _to_minari(reader, about, target, found)
+            return _to_minari(reader, about, target, found, choose is iter)
         to_file = writers.write_d4rl if to == "d4rl" else writers.write_parquet
         return to_file(found, path, replace(about, **_arguments_of(about)))
 
@@ -75,7 +77,8 @@ def _chosen(reader: Reader, parts: Iterable[Rows], choose: Selection) -> Iterato
     about, where = reader.about(), str(reader.path)
     needed = [name for name, _ in (*columns_in(about.observation, "obs"), *columns_in(about.action, "action"))]
     episodes = choose(episodes_of(check_rows(parts, () if about.specs else needed, where, flags=False)))
-    return check_rows(episodes, (), where)
+    with reader.telling_places(choose is iter):
+        yield from check_rows(episodes, (), where)
 
 
 def _stores_in(reader: Reader) -> list[StoreReader]:
@@ -106,7 +109,9 @@ def _note_settings(reader: Reader, about: About, to: str) -> None:
     reader.note(f"the copy {lacks} while recording: {', '.join(settings)}")
 
 
-def _to_minari(reader: Reader, about: About, target: str, episodes: Iterator[Rows]) -> writers.Exported:
+def _to_minari(
+    reader: Reader, about: About, target: str, episodes: Iterator[Rows], whole: bool
+) -> writers.Exported:  # fmt: skip
     metadata: dict[str, Any] = {k: about.text[k] for k in ("algorithm_name", "description") if k in about.text}
     action = about.action if about.declared is None else about.declared
     if about.measured and about.declared is None:
@@ -124,8 +129,16 @@ def _to_minari(reader: Reader, about: About, target: str, episodes: Iterator[Row
         reader.note(remark, int(bool(remark)))
     metadata |= {ENV_ID: about.env} if ":" in about.env else {}
     both = about.observation, action
-    fields = (minari_fields(rows, both) for rows in episodes if len(rows["reward"]) > 1)
-    return writers.write_minari(fields, target, both, metadata)
+
+    def fields() -> Iterator[dict[str, Any]]:
+        first = 0
+        with reader.telling_places(whole):
+            for rows in episodes:
+                if len(rows["reward"]) > 1:
+                    yield minari_fields(rows, both, first)
+                first += len(rows["reward"])
+
+    return writers.write_minari(fields(), target, both, metadata)
 
 
 def _opened(_: str, leaf: Space) -> Space:
@@ -140,12 +153,18 @@ def _arguments_of(about: About) -> dict[str, Any]:
     return {"env_kwargs": dict(named.kwargs), "time_limit": named.time_limit or about.time_limit} if named else {}
 
 
-def minari_fields(rows: Rows, both: tuple[Space, Space]) -> dict[str, Any]:
-    """Return the fields of Minari's ``EpisodeBuffer`` for an episode of n steps: n + 1 observations, n of all else."""
+def minari_fields(rows: Rows, both: tuple[Space, Space], first: int = 0) -> dict[str, Any]:
+    """Return the fields of Minari's ``EpisodeBuffer`` for an episode of n steps: n + 1 observations, n of all else.
+
+    ``first``: number of its first row, for messages.
+    """
 
     def values(space: Space, root: str, stop: int | None) -> Any:
         columns = {name: (rows[name][:stop], leaf) for name, leaf in columns_in(space, root)}
-        typed = {n: v if isinstance(leaf, spaces.Text) else cast(v, leaf.dtype, n) for n, (v, leaf) in columns.items()}
+        typed = {
+            name: column if isinstance(leaf, spaces.Text) else cast(column, leaf.dtype, name, first)
+            for name, (column, leaf) in columns.items()
+        }
         return nested(space, typed, root)
 
     seed = rows[SEED][0] if SEED in rows else None

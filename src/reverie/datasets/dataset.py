@@ -21,7 +21,7 @@ from gymnasium import spaces
 
 from reverie.core.bounds import AtLeast
 from reverie.core.columns import columns_of
-from reverie.core.errors import ConfigError, DataError, plural
+from reverie.core.errors import ConfigError, DataError, RowError, plural
 from reverie.core.images import ImageOptions
 from reverie.core.masks import check_recorded, check_taken, with_choice
 from reverie.core.rows import Rows, check_rows, episodes_of
@@ -158,6 +158,7 @@ class Recorded:
             return own
         choices = spaces.Discrete | spaces.MultiDiscrete
         same = type(given) is type(own) or (isinstance(given, choices) and isinstance(own, choices))
+        same = same or (self.about.numbered and isinstance(given, spaces.Box))
         if given is not None and same and prod(given.shape or ()) == prod(own.shape or ()):
             return given  # scalars are as good as vectors of one
         usual = isinstance(own, spaces.Box) and bool((own.low == -1.0).all() and (own.high == 1.0).all())
@@ -184,23 +185,26 @@ class Recorded:
         needed = [name for space, root in spaces_ for name, _ in columns_in(space, root)]
 
         def noted() -> Iterator[Rows]:
-            for part in check_rows(self.reader.parts(), needed, self.where):
-                for name, found in (beside or {}).items():
-                    found += [part[name].astype(np.float32)] if name in part else []
-                yield part
+            with self.reader.telling_places():
+                for part in check_rows(self.reader.parts(), needed, self.where):
+                    for name, found in (beside or {}).items():
+                        found += [part[name].astype(np.float32)] if name in part else []
+                    yield part
 
         return self.converted(noted())
 
-    def converted(self, parts: Iterator[Rows]) -> Iterator[Rows]:
-        """Yield rows of the reader as ``parts`` does; ``parts`` may be some of them, or whole episodes."""
+    def converted(self, parts: Iterator[Rows], whole: bool = True) -> Iterator[Rows]:
+        """Yield rows of the reader as ``parts`` does; ``whole``: all of them, perhaps as whole episodes, not some."""
         first = 0
         for part in parts:
             try:
-                rows = self._seen(part, first)
+                with self.reader.telling_places(whole):
+                    rows = self._seen(part, first)
             except DataError as error:
+                where = "" if str(error).startswith(str(self.reader.path)) else f"{self.reader.path}: "
                 raise DataError(
-                    f"{self.reader.path}: {error}. `reverie data validate` finds all such rows; with --quarantine it "
-                    "writes the good episodes to a new dataset."
+                    f"{where}{error}. `reverie data validate` finds all such rows; with --quarantine it writes the "
+                    "good episodes to a new dataset."
                 ) from None
             yield rows
             first += len(part["is_first"])
@@ -218,7 +222,7 @@ class Recorded:
         reward = part["reward"].astype(np.float32, copy=False)
         if not np.isfinite(np.add.reduce(reward)) and not np.isfinite(reward).all():
             row = int(np.argmin(np.isfinite(reward)))
-            raise DataError(f"the reward of row {first + row} is {reward[row]}")
+            raise RowError("the reward", first + row, f"is {reward[row]}", "reward")
         if self.clip != "none":
             reward = clipped(reward.astype(np.float64), self.clip).astype(np.float32)  # in float64, as environments do
         return rows | {"reward": reward} | {name: part[name] for name in FLAGS}

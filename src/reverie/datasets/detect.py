@@ -13,11 +13,13 @@ from reverie.core.importing import imported
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.hdf5 import NEEDED as OF_D4RL
 from reverie.datasets.hdf5 import D4RLReader, open_hdf5
-from reverie.datasets.memory import OBJECT, ArraysReader, DataLike, is_arrays, open_held, path_of, paths_in
-from reverie.datasets.minari import local_names, metadata_of, minari_path, minari_reader
+from reverie.datasets.memory import OBJECT, ArraysReader, DataLike, open_held, path_of, paths_in
+from reverie.datasets.minari import METADATA, local_names, metadata_of, minari_path, minari_reader
+from reverie.datasets.npz import names_in
 from reverie.datasets.own_store import StoreReader, is_store
+from reverie.datasets.pydreamer import OF_ROWS as OF_PYDREAMER
 from reverie.datasets.pydreamer import PyDreamerReader
-from reverie.datasets.reader import Reader, ReadOptions, by_number, files_of, format_of
+from reverie.datasets.reader import Reader, ReadOptions, by_number, files_of, format_of, reading
 from reverie.datasets.rl_unplugged import RLUnpluggedReader, looks_like_records, shards_in
 from reverie.datasets.table import FORMATS as OF_TABLES
 from reverie.datasets.table import TableReader, tables_in
@@ -50,8 +52,10 @@ def _opened(path: str, options: ReadOptions) -> Reader:
     if options.reader:
         return own_reader(path, options)
     if path.startswith("minari:"):
-        return minari_reader(minari_path(path.removeprefix("minari:")), options)
-    return StoreReader(path, options) if "://" in path else _several(Path(path), _places(path), options)
+        with reading(path):
+            return minari_reader(minari_path(path.removeprefix("minari:")), options)
+    with reading(path):
+        return StoreReader(path, options) if "://" in path else _several(Path(path), _places(path), options)
 
 
 def own_reader(path: str, options: ReadOptions) -> Reader:
@@ -83,7 +87,8 @@ def _places(path: str) -> list[Path]:
 
 def _several(path: Path, found: list[Path], options: ReadOptions) -> Reader:
     if len(found) == 1:
-        return _folder(found[0], options) if found[0].is_dir() else _file(found[0], options)
+        with reading(found[0]):
+            return _folder(found[0], options) if found[0].is_dir() else _file(found[0], options)
     kinds = {format_of(p) if p.is_file() else "" for p in found}
     if kinds == {"npz"}:
         return _npz(path, options, found)
@@ -98,8 +103,14 @@ def _several(path: Path, found: list[Path], options: ReadOptions) -> Reader:
 
 def _npz(path: Path, options: ReadOptions, found: Sequence[Path] = ()) -> Reader:
     files = found or (files_of(path, "npz") if path.is_dir() else [path])
-    if not is_arrays(files[0]):  # an episode may go on in the next file
+    names = set(names_in(files[0]))
+    if len(OF_PYDREAMER & names) > 1:  # an episode may go on in the next file
         return PyDreamerReader(path, options, found)
+    if not names.intersection(OF_D4RL):
+        raise DataError(
+            f"{files[0]} contains {', '.join(sorted(names)) or 'nothing'}: expected {', '.join(OF_D4RL)} (arrays of "
+            f"D4RL's names), or {', '.join(sorted(OF_PYDREAMER))} and observations (PyDreamer)."
+        )
     readers = [ArraysReader(file, options) for file in files]
     return readers[0] if len(readers) == 1 else ConcatReader(path, readers, options)
 
@@ -109,6 +120,12 @@ def _folder(path: Path, options: ReadOptions) -> Reader:
         return minari_reader(path, options)
     if is_store(path):
         return StoreReader(path, options)
+    if (path / "meta").is_dir() and next((path / "data").rglob("*.parquet"), None) is not None:
+        raise DataError(
+            f"{path} is a dataset of LeRobot: its steps are the tables in {path / 'data'}. Pass that folder, with "
+            "--data.columns '{obs: observation.state, action: action, reward: next.reward, terminal: next.done, "
+            "episode: episode_index}' or its other columns. Its videos are not read."
+        )
     inside = [p for p in sorted(path.iterdir(), key=by_number) if not p.name.startswith(".")]  # or being written
     found = {
         "npz": files_of(path, "npz"),
@@ -161,9 +178,11 @@ def _hdf5(path: Path, options: ReadOptions) -> Reader:
         return TianshouReader(path, options)
     if "episode_0" in names and metadata_of(path.parent) is not None:
         return minari_reader(path.parent, options)
-    if set(names) >= set(OF_D4RL):
+    if set(names) & set(OF_D4RL):
         return D4RLReader(path, options)
+    if "episode_0" in names:
+        raise DataError(f"{path} is a part of a Minari dataset, whose {METADATA} is missing beside it. Copy it, too.")
     raise DataError(
         f"{path} is an HDF5 file that contains {', '.join(names[:10]) or 'nothing'}: expected {', '.join(OF_D4RL)} "
-        "(D4RL) or _meta (Tianshou). How to convert d3rlpy's buffers: docs/datasets.md."
+        "(D4RL) or _meta (Tianshou). How to convert d3rlpy 2's buffers: docs/datasets.md."
     )

@@ -5,8 +5,12 @@ Columns are memory-mapped if contiguous in the file, else read in pieces. Nothin
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
+import re
 from abc import abstractmethod
+from collections.abc import Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -15,8 +19,8 @@ import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.core.space_json import space_of
-from reverie.datasets.reader import About, ReadOptions, as_flags, package
-from reverie.datasets.transitions import Column, Transitions, TransitionsReader, limited
+from reverie.datasets.reader import About, ReadOptions, as_flags, package, reading
+from reverie.datasets.transitions import EARLY, Column, Transitions, TransitionsReader, limited
 
 if TYPE_CHECKING:
     import h5py
@@ -39,6 +43,22 @@ def open_hdf5(path: Path) -> h5py.File:
     config.incr_mode = config.flash_incr_mode = config.decr_mode = 0  # no automatic resizing
     file.id.set_mdc_config(config)
     return file
+
+
+def check_filters(data: h5py.Dataset, where: str) -> None:
+    """Raise DataError if a dataset is compressed by a filter of HDF5 that is not installed."""
+    from h5py import h5z
+
+    settings = data.id.get_create_plist()
+    for number, _, _, name in map(settings.get_filter, range(settings.get_nfilters())):
+        if not h5z.filter_avail(number):
+            with contextlib.suppress(ImportError):
+                importlib.import_module("hdf5plugin")  # which registers the usual filters
+        if not h5z.filter_avail(number):
+            named = f"number {number} ({name.decode(errors='replace') or 'unnamed'})"
+            raise DataError(
+                f"{where} is compressed by HDF5's filter {named}, which is missing: pip install hdf5plugin."
+            )
 
 
 class Hdf5File:
@@ -67,6 +87,7 @@ class Hdf5File:
         kind = getattr(data, "dtype", "a group")
         if not isinstance(kind, np.dtype) or kind.kind not in "biuf":
             raise DataError(f"{self.path}: '{name}' contains {kind}: expected an array of numbers.")
+        check_filters(data, f"{self.path}: '{name}'")
         shape: tuple[int, ...] = data.shape
         keeps = data.chunks is not None and data.nbytes <= KEPT_BYTES
         contiguous = data.chunks is None and not data.external and not self.opened.userblock_size
@@ -74,6 +95,10 @@ class Hdf5File:
         whole = cache(lambda: np.asarray(self.opened[name][()]))  # so that each chunk is decompressed once
 
         def read(start: int, stop: int) -> np.ndarray:
+            with reading(f"{self.path}: '{name}', index {start:,} to {stop - 1:,}"):
+                return values(start, stop)
+
+        def values(start: int, stop: int) -> np.ndarray:
             if keeps:
                 return whole()[start:stop]
             if name not in self._held:  # a view of a mapped file is sliced five times as fast
@@ -87,34 +112,69 @@ class Hdf5File:
 # ---------------------------------------------------------------- D4RL
 
 NEEDED = ("observations", "actions", "rewards", "terminals")
-OPTIONAL = ("timeouts", "next_observations")
+OPTIONAL = ("timeouts", "next_observations", "episode_terminals")
+"""``episode_terminals``, where episodes end for whatever cause, is d3rlpy 1's."""
+OF_D3RLPY = frozenset({"discrete_action", "version"})
+"""What ``MDPDataset.dump`` of d3rlpy 1 writes beside the columns."""
 UNSEEN = (
     "there are neither timeouts nor next_observations: only terminal ends of episodes are known. If episodes have a "
     "time limit, pass --data.time-limit"
 )
+MARKS = re.compile(
+    r"(?:^|[^a-z])(?:done|end|(?:last|first)(?!_)|start|reset|trunc|time_?(?:out|limit)|termin|episode|ep(?![a-z])|traj|"
+    r"bound|cut|final|eos|over|mask)",
+    re.IGNORECASE,
+)
+"""Names of arrays that may tell where episodes begin or end."""
 
 
 class ColumnsReader(TransitionsReader):
-    """One column per field of a transition, under D4RL's names, all episodes one after the other.
+    """Columns under D4RL's names.
 
-    ``timeouts`` marks truncations. Without it, a truncation is found only where ``next_observations`` differs from the
-    observation of the next transition, or by ``time_limit``.
+    Where an episode ends, ``terminals`` says whether it was terminal. The last step of another has no next observation,
+    and is left out. ``MDPDataset`` of d3rlpy 1.1.1 does the same (``dataset.pyx: _to_transitions``).
     """
+
+    declared: Mapping[str, Any] = {}
+    """What the file declares beside its columns."""
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.declared: dict[Any, Any] = {}
-        self.columns: dict[str, Column] = self.found()
+        with self.file:
+            names = self.names()
+            if missing := [name for name in NEEDED if name not in names]:
+                found = f"{path} contains {', '.join(names[:10]) or 'nothing'}, but no {' and no '.join(missing)}"
+                raise DataError(f"{found}: expected {', '.join(NEEDED)} (arrays of D4RL's names).")
+            self.columns: dict[str, Column] = {n: self.column(n) for n in (*NEEDED, *OPTIONAL) if n in names}
+            is_d3rlpy = {"episode_terminals", "discrete_action"} <= set(names)
+            self.is_continuous: bool = is_d3rlpy and not np.all(self.array("discrete_action"))
+        used = {*self.columns, *(OF_D3RLPY if is_d3rlpy else ())}
+        self.left_out: list[str] = [name for name in names if name not in used]
+        if self.left_out:
+            self.note(f"left out: {', '.join(self.left_out)}")
         lengths = {name: column.shape[0] for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"{path}: the columns have different lengths: {lengths}.")
 
     @abstractmethod
-    def found(self) -> dict[str, Column]:
-        """Return the columns, all of ``NEEDED`` and those of ``OPTIONAL`` that there are."""
+    def names(self) -> list[str]:
+        """Return the names of all arrays."""
+
+    @abstractmethod
+    def column(self, name: str) -> Column:
+        """Return an array of numbers as a column."""
+
+    @abstractmethod
+    def array(self, name: str) -> np.ndarray | None:
+        """Return any array, whole; None if it is one of Python objects."""
+
+    @property
+    def tells_ends(self) -> bool:
+        """Whether the columns say where episodes were truncated."""
+        return bool({"timeouts", "episode_terminals"} & self.columns.keys())
 
     def uses(self, option: str) -> bool:
-        return option == "time_limit" and "timeouts" not in self.columns
+        return option == "time_limit" and not self.tells_ends
 
     def env_id(self) -> str:
         return str(self.declared.get("env_id", ""))  # files that were converted by this package
@@ -128,31 +188,68 @@ class ColumnsReader(TransitionsReader):
         if "time_limit" in self.declared:
             more["time_limit"] = int(self.declared["time_limit"])
         with self.file:
-            return self.measured(env=self.env_id(), **more)
+            return self.measured(env=self.env_id(), classes=not self.is_continuous, **more)
 
     @cached_property
     def transitions(self) -> Transitions:
         columns, limit = self.columns, self.options.time_limit
         with self.file:
             terminal = self._flag("terminals")
+            end = terminal.copy()
             if "timeouts" in columns:
-                truncated = self._flag("timeouts")
-            else:
-                truncated = np.zeros_like(terminal) if limit is None else limited(terminal, limit)
-                self.note(UNSEEN, int(limit is None and "next_observations" not in columns))
+                end |= self._flag("timeouts")
+            if "episode_terminals" in columns:
+                end = self._flag("episode_terminals") | (end & ~terminal)
+                self.note(EARLY, int(np.count_nonzero(terminal & ~end)))
+                terminal = terminal & end
+            if not self.tells_ends and limit is not None:
+                end |= limited(terminal, limit)
+            elif "next_observations" not in columns and not (self.tells_ends and end[:-1].any()):
+                self.check_marks(end)
+                self.note(UNSEEN, int(not self.tells_ends))
             return Transitions(
                 obs={"obs": columns["observations"]},
                 next_obs={"obs": columns["next_observations"]} if "next_observations" in columns else {},
                 action={"action": columns["actions"]},
                 reward=columns["rewards"],
-                end=terminal | truncated,
+                end=end,
                 terminal=terminal,
                 reader=self,
-                ends_told="timeouts" in columns or limit is not None,
+                ends_told=self.tells_ends or limit is not None,
             )
+
+    def check_marks(self, end: np.ndarray) -> None:
+        """Raise DataError if an array that is left out tells of an episode that ends where ``end`` ``[n]`` does not."""
+        lone = not end[:-1].any()  # it would be a single episode
+        for name in self.left_out if lone else filter(MARKS.search, self.left_out):
+            values = self.array(name)
+            if values is not None and marks_more(values, end):
+                raise DataError(
+                    f"{self.path}: '{name}' seems to mark ends of episodes that 'terminals' does not, and is no name "
+                    "of D4RL's. Store where episodes were cut off as 'timeouts', or where they end for whatever cause "
+                    "as 'episode_terminals': 1 in the last step, else 0. Or pass --data.time-limit."
+                )
 
     def _flag(self, name: str) -> np.ndarray:
         return as_flags(self.columns[name].read(0, self.columns[name].shape[0]), f"{self.path}: '{name}'")
+
+
+def marks_more(values: np.ndarray, ends: np.ndarray) -> bool:
+    """Return whether ``values`` tell of an episode that ends where ``ends`` ``[n]`` bool is not set.
+
+    They may be flags of first, of last or of all other steps, numbers of episodes or of steps ``[n]``, or one number
+    for each episode: where it ends, or its length.
+    """
+    flat, running = values.reshape(-1), ~ends[:-1]
+    is_whole = flat.dtype.kind in "biuf" and bool((flat >= 0).all() and (flat == np.rint(flat)).all())
+    if flat.size != len(ends):
+        return is_whole and values.ndim == 1 and flat.size > np.count_nonzero(ends)
+    before, after = flat[:-1], flat[1:]
+    if is_whole and (flat <= 1).all():
+        return all((running & (side == value)).any() for side in (before, after) for value in (0, 1))
+    if is_whole and np.count_nonzero(before != after) > len(flat) // 2:
+        return bool((running & (after < before)).any())
+    return bool(flat.dtype.kind != "f" or is_whole) and bool((running & (before != after)).any())
 
 
 class D4RLReader(ColumnsReader):
@@ -163,9 +260,19 @@ class D4RLReader(ColumnsReader):
 
     format = "D4RL HDF5"
 
-    def found(self) -> dict[str, Column]:
-        self.file: Hdf5File = Hdf5File(self.path)  # type: ignore[misc]  # one for each reader
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader
         with self.file:
-            self.declared: dict[Any, Any] = dict(self.file.opened.attrs)
-            names = set(self.file.opened)
-            return {name: self.file.column(name) for name in (*NEEDED, *OPTIONAL) if name in names}
+            self.declared = dict(self.file.opened.attrs)
+        super().__init__(path, options)
+
+    def names(self) -> list[str]:
+        inner: list[str] = []
+        self.file.opened.visititems(lambda name, item: inner.append(name) if hasattr(item, "dtype") else None)
+        return list(dict.fromkeys([*inner, *(n for n in NEEDED if n in self.file.opened)]))  # links are not visited
+
+    def column(self, name: str) -> Column:
+        return self.file.column(name)
+
+    def array(self, name: str) -> np.ndarray | None:
+        return np.asarray(self.file.opened[name][()])

@@ -6,7 +6,6 @@ settings holds the text alone, so a run that is resumed needs the object again.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, brief
-from reverie.datasets.arrow import damage, pyarrow_of
+from reverie.datasets.arrow import pyarrow_of
 from reverie.datasets.hdf5 import NEEDED, OPTIONAL, ColumnsReader
-from reverie.datasets.reader import Reader, ReadOptions
+from reverie.datasets.npz import arrays_in, names_in, open_npz
+from reverie.datasets.reader import Reader, ReadOptions, reading
 from reverie.datasets.table import TableReader
 from reverie.datasets.transitions import Column
 
@@ -60,12 +60,12 @@ def path_of(data: DataLike) -> str | tuple[str, ...]:
             )
         return str(Path(storage.data_path).parent)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "columns"):
-        with damage(Path(OBJECT + kind)):  # Polars' own way gives types that every version of pyarrow knows
+        with reading(OBJECT + kind):  # Polars' own way gives types that every version of pyarrow knows
             return Held(data.to_arrow() if hasattr(data, "to_arrow") else pyarrow_of().table(data), kind)
     has = f" with {', '.join(map(str, data))}" if isinstance(data, Mapping) else ""
     raise ConfigError(
         f"data = {brief(data)} ({kind}{has}): expected a path, minari:NAME, a DatasetConfig or its settings, a "
-        f"dictionary of the arrays {', '.join(NEEDED)}, perhaps {' and '.join(OPTIONAL)}, a table, a dataset of "
+        f"dictionary of the arrays {', '.join(NEEDED)}, perhaps {', '.join(OPTIONAL)}, a table, a dataset of "
         "Minari's, or a list of these."
     )
 
@@ -96,31 +96,18 @@ class ArraysReader(ColumnsReader):
         self.arrays = arrays
         super().__init__(path, options)
 
-    def found(self) -> dict[str, Column]:
-        arrays = loaded(self.path) if self.arrays is None else self.arrays
-        for name in arrays.keys() - {*NEEDED, *OPTIONAL}:
-            self.note(f"the array '{name}' is left out: expected {', '.join((*NEEDED, *OPTIONAL))}")
-        return {name: self._column(name, arrays[name]) for name in (*NEEDED, *OPTIONAL) if name in arrays}
+    def names(self) -> list[str]:
+        return names_in(self.path) if self.arrays is None else list(self.arrays)
 
-    def _column(self, name: str, values: np.ndarray) -> Column:
-        if values.dtype.kind not in "biuf" or not values.ndim:
-            raise DataError(f"{self.path}: '{name}' contains {values.dtype}: expected an array of numbers.")
+    def array(self, name: str) -> np.ndarray | None:
+        if self.arrays is not None:
+            return self.arrays[name]
+        with open_npz(self.path) as file:
+            return arrays_in(file, [name]).get(name)
+
+    def column(self, name: str) -> Column:
+        values = self.array(name)
+        if values is None or values.dtype.kind not in "biuf" or not values.ndim:
+            found = "Python objects, which are not unpickled" if values is None else f"{values.dtype}"
+            raise DataError(f"{self.path}: '{name}' contains {found}: expected an array of numbers.")
         return Column(values.shape, values.dtype, lambda start, stop: values[start:stop])
-
-
-def loaded(path: Path) -> dict[str, np.ndarray]:
-    """Return all arrays of an npz file; nothing is unpickled."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (zipfile.BadZipFile, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
-
-
-def is_arrays(path: Path) -> bool:
-    """Return whether an npz file has arrays under D4RL's names."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return set(NEEDED) <= set(file.files)
-    except zipfile.BadZipFile:
-        return False  # reading it says so

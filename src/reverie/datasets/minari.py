@@ -25,14 +25,16 @@ from reverie.core.space_json import space_of
 from reverie.core.spaces import column, leaves_of, with_leaves
 from reverie.datasets.arrow import numbers, pictures, pyarrow_of, table_of
 from reverie.datasets.hdf5 import open_hdf5
-from reverie.datasets.reader import BOTH, PART_BYTES, SEED, About, Reader, ReadOptions, Space, action_space
-from reverie.datasets.transitions import OPEN, STEPLESS
+from reverie.datasets.reader import BOTH, OF_OUTCOMES, PART_BYTES, SEED, About, Reader, ReadOptions, Space
+
+from reverie.datasets.reader import action_space, reading  # isort: skip
+from reverie.datasets.transitions import EARLY, OPEN, STEPLESS
 
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
+AGAIN = "Download or copy the dataset again"
 # Keys in the metadata of datasets written by this package: whether the original did not declare its action space, an
 # environment's id with the module that registers it, which an env_spec cannot hold, and its settings as JSON.
 MEASURED_KEY, ENV_ID, ENV_SETTINGS = "reverie_action_space_measured", "reverie_env_id", "reverie_env_settings"
-EARLY = "terminated or truncated is set before the last step of an episode: ignored"
 
 
 def minari_root() -> Path:
@@ -71,7 +73,8 @@ def metadata_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
     """Return the data folder and its metadata if ``path`` is a Minari dataset or its ``data`` folder; else None."""
     for file in (path / "data" / METADATA, path / METADATA):
         if file.is_file():
-            content = json.loads(file.read_text(encoding="utf-8"))
+            with reading(file):
+                content = json.loads(file.read_text(encoding="utf-8"))
             if isinstance(content, dict) and "data_format" in content:
                 return file.parent, content
     return None
@@ -112,13 +115,14 @@ class MinariReader(Reader):
         self.folder: Path
         self.metadata: dict[str, Any]
         self.folder, self.metadata = found
-        self.observation: Space = space_of(self.metadata["observation_space"], str(path))
-        self.action: Space = space_of(self.metadata["action_space"], str(path))
+        with reading(self.folder / METADATA):
+            self.observation: Space = space_of(self.metadata["observation_space"], str(path))
+            self.action: Space = space_of(self.metadata["action_space"], str(path))
+            self.count: int = int(self.metadata["total_episodes"])
+            self.steps: int = int(self.metadata["total_steps"])
         self.leaves: list[Leaf] = leaves(self.observation, "obs", "observations")
         self.leaves += leaves(self.action, "action", "actions")
         self.jpeg: bool = bool(self.metadata.get("jpeg_encoding", True))
-        self.count: int = int(self.metadata["total_episodes"])
-        self.steps: int = int(self.metadata["total_steps"])
 
     def _described(self, key: str) -> dict[str, Any]:
         """Return what the metadata hold as JSON under ``key``; empty if there is nothing."""
@@ -172,7 +176,9 @@ class MinariReader(Reader):
     def _episodes(self, with_seeds: bool) -> Iterator[Rows]:
         met: Counter[str] = Counter()
         for index in range(self.count):
-            if (rows := self._rows(index, met)) is None:
+            with reading(f"{self.folder}: episode {index}"):
+                rows = self._rows(index, met)
+            if rows is None:
                 continue
             if with_seeds:
                 rows[SEED] = np.full(len(rows["reward"]), None, object)
@@ -181,6 +187,14 @@ class MinariReader(Reader):
                 del rows[BOTH]
             yield rows
         self.note_all(met)
+
+    def origin(self, row: int, column: str) -> str:
+        for index in range(self.count):
+            rows = len(self.outcome(index, "rewards")) + 1
+            if row < rows > 1:
+                return f"index {row - (column in OF_OUTCOMES)} in episode_{index}"
+            row -= rows if rows > 1 else 0
+        return ""
 
     @abstractmethod
     def values(self, index: int, leaf: Leaf) -> np.ndarray:
@@ -242,7 +256,7 @@ class MinariHdf5Reader(MinariReader):
         self.kinds: dict[str, tuple[Any, np.dtype[Any]]] = {}
         if len(self.file) != self.count:
             says = f"{METADATA} says total_episodes = {self.count:,}, but {MAIN} has {len(self.file):,}"
-            raise DataError(f"{self.folder}: {says}. Download or copy the dataset again.")
+            raise DataError(f"{self.folder}: {says}. {AGAIN}.")
 
     def close(self) -> None:
         self.file.close()
@@ -290,12 +304,15 @@ class MinariArrowReader(MinariReader):
 
     def seed(self, index: int) -> int | None:
         file = self.folder / str(index) / METADATA
-        found: int | None = json.loads(file.read_text(encoding="utf-8")).get("seed") if file.is_file() else None
+        with reading(file):
+            found: int | None = json.loads(file.read_text(encoding="utf-8")).get("seed") if file.is_file() else None
         return found
 
     def _read(self, index: int) -> Any:
         folder = self.folder / str(index)
         found = sorted(p for p in folder.glob("*") if p.suffix in (".arrow", ".parquet"))
+        if not found:
+            raise DataError(f"{folder} contains no episode, but {METADATA} says there are {self.count:,}. {AGAIN}.")
         return self.arrow.concat_tables([table_of(file) for file in found])
 
     def outcome(self, index: int, name: str) -> np.ndarray:

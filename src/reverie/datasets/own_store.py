@@ -19,7 +19,7 @@ from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
 from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import VERSION, ActionPart, ActionSpec, ObsPart, ObsSpec, differences, signature
-from reverie.datasets.reader import PART_BYTES, About, Reader, ReadOptions, Space, nested_space
+from reverie.datasets.reader import PART_BYTES, About, Reader, ReadOptions, Space, nested_space, reading
 from reverie.store import segment as segments
 from reverie.store.segment import META
 from reverie.store.store import Store, episodes
@@ -155,8 +155,9 @@ def content_of(file: Path) -> dict[str, Any]:
     """Return the content of a JSON or YAML file that lies beside a store; empty if there is none."""
     if not file.is_file():
         return {}
-    text = file.read_text(encoding="utf-8")
-    return dict(yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text))
+    with reading(file):
+        text = file.read_text(encoding="utf-8")
+        return dict(yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text))
 
 
 def store_in(path: Path | str) -> Path | str:
@@ -167,7 +168,7 @@ def store_in(path: Path | str) -> Path | str:
     if holds_store(path) or not (path / "config.yaml").is_file():
         return path if holds_store(path) else path / "replay"
     named = "auto"
-    with contextlib.suppress(AttributeError):  # a file of somebody else may have this name
+    with contextlib.suppress(AttributeError, DataError):  # a file of somebody else may have this name
         settings = content_of(path / "config.yaml").get("experiment") or {}
         named = str((settings.get("replay") or {}).get("store", "auto"))
     return path / "replay" if named in ("auto", "none") else named if "://" in named else Path(named)

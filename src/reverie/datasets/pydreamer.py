@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import zipfile
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,15 +16,17 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.datasets.reader import About, Reader, ReadOptions, Space, action_space, as_flags, by_number, files_of
+from reverie.datasets.npz import arrays_in, open_npz
+from reverie.datasets.reader import About, MeasuredAction, Reader, ReadOptions, as_flags, by_number, files_of
 
-from reverie.datasets.reader import nested_space, observed_space  # isort: skip
+from reverie.datasets.reader import measured_action, nested_space, observed_space, reading  # isort: skip
 
 OF_ROWS = {"action", "reward", "terminal", "reset"}
 OF_GENERATOR = {"action_next", "policy_value", "policy_entropy", "action_prob"}
 """Arrays that PyDreamer stores as well, which are no observations."""
 LOOKED_AT = 8
 """Number of files with actions that are examined to tell one-hot actions from continuous ones."""
+EMPTY = "a file without rows is left out"
 LOST = "a file begins within an episode whose first steps are missing: the episode starts with the file"
 
 
@@ -50,12 +51,13 @@ class PyDreamerReader(Reader):
         first = load(self.paths[0])
         found = {name: observed_space(v.shape[1:], v.dtype) for name, v in self._obs(first).items()}
         if self._one_hot:
-            action: Space = spaces.Discrete(first["action"].shape[-1])
-            measured = False
+            action = MeasuredAction(spaces.Discrete(first["action"].shape[-1]), False, False)
         else:
-            action, measured = action_space(self._actions, self.path, scaled=True)
+            action = measured_action(self, self._actions, scaled=True)
         text = {"files": f"{len(self.paths):,}", "actions": "one-hot" if self._one_hot else "continuous"}
-        return About(observation=nested_space(found, "obs"), action=action, measured=measured, text=text)
+        space, measured, numbered = action
+        observation = nested_space(found, "obs")
+        return About(observation=observation, action=space, measured=measured, numbered=numbered, text=text)
 
     def _actions(self) -> Iterator[np.ndarray]:
         return (load(path, "action")["action"] for path in self.paths)
@@ -65,25 +67,43 @@ class PyDreamerReader(Reader):
 
     def parts(self) -> Iterator[Rows]:
         """Yield one file at a time. The action of its last row is in the next file, if the episode continues there."""
-        path: Path | None = self.paths[0]
-        values, inside, lost = load(self.paths[0]), False, 0
-        for after in [*self.paths[1:], None]:
-            coming = {} if after is None else load(after)
-            goes_on = after is not None and follows(path, after) and not coming["reset"].reshape(-1)[0]
-            first, terminal = (as_flags(values[name], f"{path}: '{name}'") for name in ("reset", "terminal"))
-            lost += int(not first[0] and not inside)
-            first[0] |= not inside
-            last = np.append(first[1:], not goes_on)
-            led_on = coming["action"][:1] if goes_on else np.zeros_like(values["action"][:1])
-            action = np.concatenate([values["action"][1:], led_on])
-            action = action.argmax(axis=1) if self._one_hot else action
-            action[last] = 0
-            reward = values["reward"].reshape(-1).astype(np.float32)
-            reward[first] = 0.0
-            flags = {"is_first": first, "is_last": last, "is_terminal": terminal & last}
+        inside, lost = False, 0
+        files = itertools.chain(self._files(), [(None, Rows())])
+        for (path, values), (after, coming) in itertools.pairwise(files):
+            with reading(path or self.path):
+                goes_on = after is not None and follows(path, after) and not coming["reset"].reshape(-1)[0]
+                first, terminal = (as_flags(values[name], f"{path}: '{name}'") for name in ("reset", "terminal"))
+                lost += int(not first[0] and not inside)
+                first[0] |= not inside
+                last = np.append(first[1:], not goes_on)
+                led_on = coming["action"][:1] if goes_on else np.zeros_like(values["action"][:1])
+                action = np.concatenate([values["action"][1:], led_on])
+                action = action.argmax(axis=1) if self._one_hot else action
+                action[last] = 0
+                reward = values["reward"].reshape(-1).astype(np.float32)
+                reward[first] = 0.0
+                flags = {"is_first": first, "is_last": last, "is_terminal": terminal & last}
             yield self._obs(values) | {"action": action, "reward": reward} | flags
-            path, values, inside = after, coming, goes_on
+            inside = goes_on
         self.note(LOST, lost)
+
+    def _files(self) -> Iterator[tuple[Path | None, Rows]]:
+        """Yield the files that have rows, with their arrays."""
+        empty = 0
+        for path in self.paths:
+            values = load(path)
+            empty += not values["reset"].size
+            if values["reset"].size:
+                yield path, values
+        self.note(EMPTY, empty)
+
+    def origin(self, row: int, column: str) -> str:
+        row += column.startswith("action")  # a file has it beside what it led to
+        for path in self.paths:
+            if row < (rows := len(load(path, "reset")["reset"])):
+                return f"index {row:,} of {path.name}"
+            row -= rows
+        return ""
 
     def _obs(self, values: Rows) -> Rows:
         """Return observations by column. The last axis of ``image_t`` is time; a lone ``vecobs`` becomes ``obs``."""
@@ -113,12 +133,9 @@ def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
 
 
 def load(path: Path, *names: str) -> Rows:
-    """Return the arrays ``names`` of a file, by default all of them."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if missing := sorted(OF_ROWS - set(file.files)):
-                found = f"has {', '.join(file.files)}, but no {', '.join(missing)}"
-                raise DataError(f"{path} {found}: a PyDreamer file has {', '.join(sorted(OF_ROWS))}.")
-            return {name: file[name] for name in names or file.files}
-    except zipfile.BadZipFile as error:
-        raise DataError(f"{path} is damaged or incomplete: {error}. Download or copy it again.") from None
+    """Return the arrays ``names`` of a file, by default all but those of Python objects."""
+    with open_npz(path) as file:
+        if missing := sorted(OF_ROWS - set(file.files)):
+            found = f"has {', '.join(file.files)}, but no {', '.join(missing)}"
+            raise DataError(f"{path} {found}: a PyDreamer file has {', '.join(sorted(OF_ROWS))}.")
+        return arrays_in(file, names or file.files)

@@ -8,21 +8,24 @@ Columns are named ``obs`` or ``obs/arm/camera``, ``action`` or ``action/grip``, 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
+import math
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from gymnasium import spaces
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError, brief, repeated
+from reverie.core.errors import ConfigError, DataError, ReverieError, RowError, brief, repeated
 from reverie.core.rows import Rows
 from reverie.core.specs import ActionSpec, ObsSpec
 
@@ -41,6 +44,8 @@ object, as a seed may have 64 bits or more."""
 PROPENSITY = "propensity"
 """Column that a reader may add: the probability with which the logging policy took the recorded action, in (0, 1]; 1 in
 the last row of an episode, where none is taken."""
+OF_OUTCOMES = frozenset({"reward", "is_last", "is_terminal"})
+"""Columns that hold what the action of the row before led to."""
 PART_BYTES = 1_500_000
 """Approximate size of a part in bytes; small enough for a processor's cache."""
 
@@ -90,6 +95,8 @@ class About:
     """Number of steps after which the environment truncated episodes; None if not declared."""
     measured: bool = False
     """True if the bounds or the number of actions come from recorded actions, as none are declared."""
+    numbered: bool = False
+    """True if ``action`` has classes only because recorded floats are whole numbers: see ``classes_in``."""
     declared: Space | None = None
     """The declared action space if it is infinite, so that only the bounds of ``action`` are measured; else None."""
     specs: tuple[ObsSpec, ActionSpec] | None = None
@@ -107,6 +114,12 @@ class Reader(ABC):
 
     format: ClassVar[str] = "own"
     """Name of the format, for messages."""
+
+    def __init_subclass__(cls) -> None:
+        """Let libraries' errors leave our own readers as DataErrors. Those of a user's reader show its lines."""
+        super().__init_subclass__()
+        for name in GUARDED.intersection(vars(cls)) if cls.__module__.startswith("reverie.") else ():
+            setattr(cls, name, guarded(vars(cls)[name]))
 
     def __init__(self, path: Path | str, options: ReadOptions | None = None) -> None:
         self.path: Path = Path(path)
@@ -145,6 +158,38 @@ class Reader(ABC):
         """Return the numbers of episodes that had to be cut, as a step does not begin with what the last one led to."""
         return np.empty(0, np.int64)
 
+    def origin(self, row: int, column: str) -> str:
+        """Return where the files hold the value in row number ``row`` of ``parts``, as text; "" if not known."""
+        return ""
+
+    def place_of(self, row: int, column: str) -> str:
+        """Return where the value in row number ``row`` of ``parts`` lies: path, episode, step, and its ``origin``.
+
+        Rows are read again. A step is an action and its outcome, which is in the next row.
+        """
+        episode, begins, total = -1, 0, 0
+        for part in self.parts():
+            firsts = np.flatnonzero(part["is_first"][: row - total + 1])
+            episode, begins = episode + len(firsts), total + int(firsts[-1]) if len(firsts) else begins
+            total += len(part["is_first"])
+            if total > row:
+                break
+        origin = self.origin(row, column)
+        return f"{self.path}, {step_text(episode, row - begins, column, origin)}"
+
+    @contextlib.contextmanager
+    def telling_places(self, whole: bool = True) -> Iterator[None]:
+        """While entered, turn errors of rows into those that tell their place.
+
+        ``whole``: they are rows of ``parts``; else of some of its episodes, whose numbers are not those in the files.
+        """
+        try:
+            yield
+        except RowError as error:
+            if not whole:
+                raise DataError(f"{self.path}: {error} (row of the chosen episodes)") from None
+            raise DataError(f"{self.place_of(error.row, error.column)}: {error.what} {error.problem}") from None
+
     def close(self) -> None:  # noqa: B027  # most readers hold no file open
         """Close all files. Nothing can be read after that."""
 
@@ -165,6 +210,52 @@ class Reader(ABC):
     def remarks(self) -> list[str]:
         """Return all notes as sentences."""
         return [repeated(what, times) for what, times in self.notes.items()]
+
+
+def step_text(episode: int, row: int, column: str, origin: str) -> str:
+    """Return the place of a value in a ``row`` of an episode as text; ``origin``: see ``Reader``."""
+    step = max(0, row - (column in OF_OUTCOMES))
+    return f"episode {episode:,}, step {step:,}" + (f" ({origin})" if origin else "")
+
+
+# ---------------------------------------------------------------- damaged files
+
+GUARDED = frozenset({"about", "env_id", "rows", "parts", "as_recorded", "disordered"})
+"""Methods of readers in which files are read."""
+
+
+@contextlib.contextmanager
+def reading(what: Path | str) -> Iterator[None]:
+    """While entered, turn any error but ours into a DataError that says that ``what``, a file or a part, seems damaged.
+
+    Libraries raise errors of all types for damaged files, down to AttributeError and SyntaxError.
+    """
+    try:
+        yield
+    except (ReverieError, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        if isinstance(error, OSError) and error.errno is not None:
+            raise DataError(f"{what} cannot be read: {error}.") from error
+        seems = "it seems damaged, incomplete or of another format"
+        raise DataError(f"{what} cannot be read: {seems} ({told}).") from error
+
+
+def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a reader whose errors, or those of the iterator that it returns, name the reader's path."""
+
+    def iterated(reader: Reader, parts: Iterator[Any]) -> Iterator[Any]:
+        with reading(reader.path):
+            yield from parts
+
+    @functools.wraps(method)
+    def call(reader: Reader) -> Any:
+        with reading(reader.path):
+            result = method(reader)
+        return iterated(reader, result) if isinstance(result, Iterator) else result
+
+    return call
 
 
 def format_of(path: Path) -> str:
@@ -192,19 +283,33 @@ def package(name: str, extra: str) -> Any:
         raise ConfigError(f"{what} is needed ({error}): pip install 'reverie-rl[{extra}]'.") from None
 
 
-def as_flags(values: np.ndarray, where: str) -> np.ndarray:
-    """Return a column of true and false, or of 1 and 0, as bool ``[n]``; ``where`` names it in messages."""
+def as_flags(values: np.ndarray, where: str, place: Callable[[int], str] = "row {:,}".format) -> np.ndarray:
+    """Return a column of true and false, or of 1 and 0, as bool ``[n]``.
+
+    ``where`` names it in messages, ``place`` one of its rows.
+    """
     values = values.reshape(-1)
     if values.dtype == bool:
         return values.copy()  # a mapped file is not kept open
     wrong = (values != 0) & (values != 1) if values.dtype.kind in "biuf" else np.ones(len(values), bool)
     if wrong.any():
         row = int(wrong.argmax())
-        raise DataError(f"{where} has the value {values[row]} in row {row:,}: expected true or false, or 1 or 0.")
+        raise DataError(f"{where} has the value {values[row]} in {place(row)}: expected true or false, or 1 or 0.")
     return values.astype(bool)
 
 
 # ---------------------------------------------------------------- spaces of arrays that declare none
+
+MOST_CLASSES = 256
+"""Most classes that whole numbers stored as floats are taken for."""
+CLASSES = (
+    "the recorded actions are floats, all of them whole numbers from 0 to {}: they are taken for class numbers (if "
+    "there is an environment with continuous actions, its action space is used instead)"
+)
+WHOLE = (
+    "the recorded actions are floats, all of them whole numbers, several for a step: they are taken for continuous "
+    "actions, as class numbers would be integers"
+)
 
 
 def nested_space(found: Mapping[str, Space], root: str) -> Space:
@@ -263,6 +368,44 @@ def action_space(
         return spaces.Box(lows.astype(dtype), highs.astype(dtype), shape, dtype), True
     counts = np.maximum(highs.astype(np.int64), 1) + 1
     return (spaces.MultiDiscrete(counts) if counts.ndim else spaces.Discrete(int(counts))), True
+
+
+class MeasuredAction(NamedTuple):
+    """The space of recorded actions, for ``About``."""
+
+    space: Space
+    measured: bool
+    numbered: bool
+
+
+def measured_action(
+    reader: Reader, blocks: Callable[[], Iterable[np.ndarray]], *, scaled: bool = False, classes: bool = True
+) -> MeasuredAction:
+    """Return the space of actions ``[n, ...]`` for which none is declared, as ``action_space`` does.
+
+    With ``classes``, floats that number classes are discrete actions as integers are; ``reader`` notes what is assumed.
+    """
+    space, measured = action_space(blocks, reader.path, scaled=scaled)
+    count = classes_in(blocks()) if classes else 0
+    if not count or math.prod(space.shape or ()) != 1:
+        reader.note(WHOLE, int(count > 0))
+        return MeasuredAction(space, measured, False)
+    reader.note(CLASSES.format(count - 1))
+    return MeasuredAction(spaces.MultiDiscrete([count]) if space.shape else spaces.Discrete(count), True, True)
+
+
+def classes_in(blocks: Iterable[np.ndarray]) -> int:
+    """Return the number of classes that recorded actions ``[n, ...]`` number as floats; 0 if they are no classes.
+
+    A class is stored as a float where a table had missing values, or where one array holds all columns. Floats are
+    taken for classes if all are whole numbers from 0 to at most ``MOST_CLASSES - 1``, and not all of them 0.
+    """
+    most = 0.0
+    for block in blocks:
+        if block.dtype.kind != "f" or not ((block >= 0) & (block < MOST_CLASSES) & (block == np.rint(block))).all():
+            return 0
+        most = max(most, float(block.max(initial=0)))
+    return int(most) + 1 if most else 0
 
 
 def _fits(values: np.ndarray) -> np.ndarray:

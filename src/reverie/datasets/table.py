@@ -60,20 +60,20 @@ class TableReader(TransitionsReader):
         """``paths``: its files, if ``path`` names several. ``table``: the Arrow table itself, if it is in memory."""
         super().__init__(path, options)
         self.paths: list[Path] = list(paths) or (tables_in(path) if path.is_dir() else [path])
-        found = {file: open_table(file) if table is None else pieces_of(table) for file in self.paths}
+        found = {file: open_table(file) if table is None else pieces_of(table, str(path)) for file in self.paths}
         self.pieces: list[Piece] = [piece for _, pieces in found.values() for piece in pieces]
         self.ends: np.ndarray = np.cumsum([sum(piece.rows for piece in pieces) for _, pieces in found.values()])
         """Number of rows up to the end of each file."""
         self.total: int = int(self.ends[-1])
-        self.schema: Any = found[self.paths[0]][0]
+        schemas = {file: schema for file, (schema, pieces) in found.items() if pieces}
+        if not schemas:
+            names = ", ".join(map(str, found[self.paths[0]][0].names)) or "none"
+            raise DataError(f"{path} has no rows, only names of columns: {names}.")
+        self.schema: Any = next(iter(schemas.values()))
         self._made: dict[str, TableColumn] = {}
         self.roles: dict[str, Named] = {k: v for k, v in (options.columns or self._own(COLUMNS_OF_OURS)).items() if v}
         check_roles(self.roles, list(map(str, self.schema.names)), path)
-        for name in itertools.chain.from_iterable(map(_names, self.roles.values())):
-            for file, (schema, _) in found.items():
-                one, other = self.schema.field(name).type, schema.field(name).type
-                if one != other:
-                    raise DataError(f"'{name}' is {other} in {file}, but {one} in {self.paths[0]}: expected one type.")
+        check_schemas(schemas, list(itertools.chain.from_iterable(map(_names, self.roles.values()))), path)
 
     def _own(self, key: bytes) -> Any:
         """Return an entry of the schema of a table written by this package; empty for other tables."""
@@ -86,16 +86,19 @@ class TableReader(TransitionsReader):
     @cached_property
     def whole(self) -> bool:
         """True if a row of the table is a whole episode, that is a list of each of the columns that are needed."""
-        types = pyarrow_of().types
         named = [name for role in self.roles if _head(role) in NEEDED for name in _names(self.roles[role])]
-        kinds = [self.schema.field(name).type for name in named]
-        return all(types.is_list(kind) or types.is_large_list(kind) for kind in kinds)
+        return all(map(self._is_list, named))
+
+    def _is_list(self, name: str) -> bool:
+        kind, types = self.schema.field(name).type, pyarrow_of().types
+        return bool(types.is_list(kind) or types.is_large_list(kind))
 
     def columns(self, role: str) -> list[TableColumn]:
         """Return the columns of a role, one value for each step."""
         for name in _names(self.roles[role]):
             if name not in self._made:
-                self._made[name] = TableColumn(self.pieces, name, f"{self.path}: '{name}'", self.whole)
+                flat = self.whole and self._is_list(name)
+                self._made[name] = TableColumn(self.pieces, name, f"{self.path}: '{name}'", flat)
         return [self._made[name] for name in _names(self.roles[role])]
 
     def column(self, role: str) -> Column:
@@ -109,6 +112,8 @@ class TableReader(TransitionsReader):
 
     @cached_property
     def transitions(self) -> Transitions:
+        if self.whole:
+            self._check_lengths()
         obs, next_obs, limit = self.group("obs"), self.group("next_obs"), self.options.time_limit
         flags = {role: self._flag(role) for role in END_ROLES if role in self.roles}
         reward = self.column("reward")
@@ -119,11 +124,15 @@ class TableReader(TransitionsReader):
             flags["truncated"] = np.zeros_like(terminal) if limit is None else limited(terminal, limit)
         end = np.any([*flags.values(), terminal], axis=0)
         if self.whole:
-            end = self._whole_ends(flags)
-            index = np.arange(len(end)) + np.repeat(np.arange(self.total), self.columns("reward")[0].lengths)
-            final = {_column(role): self.column(role) for role in self.roles if self._has_final(role)}
-            obs |= {name: reordered(column, index) for name, column in final.items()}
-            next_obs |= {name: reordered(column, index + 1) for name, column in final.items()}
+            end = self._last_steps(self.steps > 0)
+            self._check_flags(flags, end)
+            self.note(STEPLESS, int(np.count_nonzero(self.steps == 0)))
+            for role in filter(self._has_final, self.roles):
+                seen = self.columns(role)[0].lengths
+                before = np.cumsum(seen - self.steps) - (seen - self.steps)  # final observations of earlier episodes
+                index = np.arange(len(end)) + np.repeat(before, self.steps)
+                obs[_column(role)] = reordered(self.column(role), index)
+                next_obs[_column(role)] = reordered(self.column(role), index + 1)
         elif "episode" in self.roles:
             end = self._episode_ends(end, flags)
         told, action = not self.uses("time_limit") or limit is not None, self.group("action")
@@ -133,9 +142,18 @@ class TableReader(TransitionsReader):
         )  # fmt: skip
 
     def _flag(self, role: str) -> np.ndarray:
-        column = self.column(role)
-        where = f"{self.path}: '{self.roles[role]}'{', of all steps,' if self.whole else ''}"
-        return as_flags(column.read(0, column.shape[0]), where)
+        column, is_of_episode = self.column(role), self.whole and not self.columns(role)[0].flat
+        place = "row {:,}".format if is_of_episode else self.position
+        flags = as_flags(column.read(0, column.shape[0]), f"{self.path}: '{self.roles[role]}'", place)
+        return self._last_steps(flags) if is_of_episode else flags
+
+    def position(self, index: int) -> str:
+        """Return where a step lies: in which row of which file, and of a list also in which place."""
+        row = int(np.searchsorted(np.cumsum(self.steps), index, "right")) if self.whole else index
+        file = int(np.searchsorted(self.ends, row, "right"))
+        item = f", item {index - int(self.steps[:row].sum()):,}" if self.whole else ""
+        name = f" of {self.paths[file].name}" if len(self.paths) > 1 else ""
+        return f"row {row - int(np.append(0, self.ends)[file]):,}{item}{name}"
 
     def _episode_ends(self, end: np.ndarray, flags: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return where episodes end by their ids or by flags ``end``, bool ``[n]``; each file may number its own."""
@@ -148,7 +166,8 @@ class TableReader(TransitionsReader):
         if again >= 0:
             raise DataError(
                 f"{self.path}: the steps of episode {ids[number[again]]} ('{column.name}') are not contiguous: they "
-                f"stop after row {left:,} and continue in row {again:,}. Sort the table by this column, stably."
+                f"stop after {self.position(left)} and continue in {self.position(again)}. Sort the table by this "
+                "column, stably."
             )
         self._check_flags(flags, last)
         return end | last
@@ -157,30 +176,44 @@ class TableReader(TransitionsReader):
         """Raise DataError if one of ``flags`` ends an episode in another step than its ``last``, bool ``[n]``."""
         for role, flag in flags.items():
             if (early := flag & ~last).any():
-                what = f"'{self.roles[role]}' ends an episode in step {int(early.argmax()):,} of the table"
+                what = f"'{self.roles[role]}' ends an episode in {self.position(int(early.argmax()))}"
                 others = f"the next step belongs to the episode too ({int(early.sum()):,} such steps)"
                 raise DataError(f"{self.path}: {what}, but {others}. One of the columns is wrong.")
 
+    @cached_property
+    def steps(self) -> np.ndarray:
+        """Number of steps of each row that is an episode, ``[rows]``."""
+        return self.columns("reward")[0].lengths
+
     def _has_final(self, role: str) -> bool:
         """Return whether lists of observations have one more than those of rewards: what the last action led to."""
-        steps = self.columns("reward")[0].lengths
-        return _head(role) == "obs" and all((column.lengths == steps + 1).all() for column in self.columns(role))
+        extra = (self.columns(role)[0].lengths - self.steps)[self.steps > 0] if _head(role) == "obs" else np.zeros(1)
+        return bool(2 * np.count_nonzero(extra == 1) > len(extra))
 
-    def _whole_ends(self, flags: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return where episodes end that are lists in rows of the table, bool ``[n]``."""
-        steps = self.columns("reward")[0].lengths
+    def _check_lengths(self) -> None:
+        """Raise DataError unless the lists of each episode fit together; one without steps may lack observations."""
+        if not self.steps.any():
+            raise DataError(f"{self.path} has no steps: all lists of '{self.roles['reward']}' are empty.")
         for role in self.roles:
             for column in self.columns(role) if role != "episode" else ():
-                if (wrong := column.lengths != steps + self._has_final(role)).any():
+                if not column.flat and role not in END_ROLES:
+                    raise DataError(f"{self.path}: '{column.name}' has one value for an episode: expected a list.")
+                if not column.flat:
+                    continue
+                lengths, first = column.lengths, self.columns(role)[0].lengths
+                wrong = lengths != self.steps + self._has_final(role)
+                wrong &= (self.steps > 0) | (lengths > (_head(role) == "obs"))
+                if (wrong := wrong | (lengths != first)).any():
                     row = int(wrong.argmax())
                     raise DataError(
-                        f"{self.path}: row {row} has {steps[row]} rewards, but {column.lengths[row]} values in "
+                        f"{self.path}: row {row} has {self.steps[row]} rewards, but {lengths[row]} values in "
                         f"'{column.name}': expected as many, or one more of observations in each row."
                     )
-        self.note(STEPLESS, int(np.count_nonzero(steps == 0)))
-        last = np.zeros(int(steps.sum()), bool)
-        last[np.cumsum(steps)[steps > 0] - 1] = True
-        self._check_flags(flags, last)
+
+    def _last_steps(self, chosen: np.ndarray) -> np.ndarray:
+        """Return the last steps of the ``chosen`` episodes ``[rows]`` bool, of which each is a row, bool ``[n]``."""
+        last = np.zeros(int(self.steps.sum()), bool)
+        last[np.cumsum(self.steps)[chosen & (self.steps > 0)] - 1] = True
         return last
 
     # ------------------------------------------------------------------ all
@@ -234,6 +267,23 @@ def tables_in(path: Path, *, with_text: bool = True) -> list[Path]:
             f"{path} has the splits {', '.join(sorted(splits))}: pass the path of one, such as {path}/train."
         )
     return sorted(shown, key=by_number)
+
+
+def check_schemas(schemas: Mapping[Path, Any], names: Sequence[str], path: Path) -> None:
+    """Check that all files of a table have the columns ``names``, each once and of one type."""
+    first, schema = next(iter(schemas.items()))
+    groups: dict[str, list[Path]] = {}
+    for file, other in schemas.items():
+        groups.setdefault(", ".join(map(str, other.names)), []).append(file)
+    if any(name not in other.names for name in names for other in schemas.values()):
+        found = "; ".join(f"{len(files)} such as {files[0]} with {columns}" for columns, files in groups.items())
+        raise DataError(f"{path} has tables of different columns: {found}. Pass the path or a glob of one kind.")
+    for file, other in schemas.items():
+        for name in names:
+            if other.names.count(name) > 1:
+                raise DataError(f"{file} has {other.names.count(name)} columns that are called '{name}': rename them.")
+            if (kind := other.field(name).type) != (expected := schema.field(name).type):
+                raise DataError(f"'{name}' is {kind} in {file}, but {expected} in {first}: expected one type.")
 
 
 def check_roles(given: Mapping[str, Named], columns: Sequence[str], path: Path) -> None:

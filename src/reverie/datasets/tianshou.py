@@ -107,7 +107,10 @@ class TianshouReader(TransitionsReader):
         if name not in self.names:
             return None
         flags = self.file.column(f"_meta/{name}")
-        return as_flags(flags.read(0, flags.shape[0])[self._order], f"{self.path}: '_meta/{name}'")
+        return as_flags(flags.read(0, flags.shape[0])[self._order], f"{self.path}: '_meta/{name}'", self.position)
+
+    def position(self, index: int) -> str:
+        return f"index {self._order[index]:,}"
 
 
 def stacked(frames: Column, end: np.ndarray, count: int) -> Column:

@@ -30,12 +30,15 @@ import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.datasets.reader import PART_BYTES, PROPENSITY, About, Reader, action_space, nested_space, observed_space
+from reverie.datasets.reader import OF_OUTCOMES, PART_BYTES, PROPENSITY, About, Reader
+
+from reverie.datasets.reader import measured_action, nested_space, observed_space  # isort: skip
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is left out"
 OPEN = "an episode has no end: it is treated as truncated"
 STEPLESS = "an episode without steps is left out"
+EARLY = "terminated or truncated is set before the last step of an episode: ignored"
 TORN = "a step does not start from the previous step's next observation: the episode is truncated there"
 BLOCK = 1 << 14
 """Number of transitions that are read together."""
@@ -131,6 +134,15 @@ class Transitions:
         """Number of rows that ``parts`` will yield."""
         return len(self.end) + int(np.count_nonzero(self._adds))
 
+    def source(self, row: int, column: str) -> tuple[int, bool]:
+        """Return the transition that holds the value in row number ``row``, and whether it is its next observation."""
+        ends = np.cumsum(1 + self._adds)  # [n], the row after the last one of each transition
+        index = int(np.searchsorted(ends, row, "right"))
+        added = bool(self._adds[index] and row == ends[index] - 1)
+        if column in OF_OUTCOMES:
+            return index - (not added and index > 0), False
+        return index, added and bool(self.next_obs)
+
     def disordered(self) -> np.ndarray:
         """Return the numbers of episodes that were cut because the next transition begins with another observation."""
         episode = np.cumsum(self.ends) - self.ends
@@ -181,20 +193,35 @@ class TransitionsReader(Reader):
     def transitions(self) -> Transitions:
         """The columns of all transitions."""
 
-    def measured(self, *, scaled: bool = False, **more: Any) -> About:
-        """Return the description that the columns give of themselves, and ``more``. See ``reader.action_space``."""
+    def measured(self, *, scaled: bool = False, classes: bool = True, **more: Any) -> About:
+        """Return the description that the columns give of themselves, and ``more``.
+
+        ``scaled`` and ``classes``: see ``reader.measured_action``.
+        """
         found = self.transitions
 
         def blocks(column: Column) -> Iterator[np.ndarray]:
             return (column.read(i, min(i + BLOCK, column.shape[0])) for i in range(0, column.shape[0], BLOCK))
 
         seen = {name: observed_space(column.shape[1:], column.dtype) for name, column in found.obs.items()}
-        columns = {} if "action" in more else found.action
-        done = {name: action_space(partial(blocks, c), self.path, scaled=scaled) for name, c in columns.items()}
-        known = {"measured": any(measured for _, measured in done.values())} | more
-        if done:
-            known["action"] = nested_space({name: space for name, (space, _) in done.items()}, "action")
-        return About(observation=nested_space(seen, "obs"), **known)
+        known: dict[str, Any] = {"observation": nested_space(seen, "obs")} | more
+        if "action" in more:
+            return About(**known)
+        every = {
+            name: measured_action(self, partial(blocks, column), scaled=scaled, classes=classes)
+            for name, column in found.action.items()
+        }
+        known["action"] = nested_space({name: one.space for name, one in every.items()}, "action")
+        measured, numbered = (any(values) for values in zip(*(one[1:] for one in every.values()), strict=True))
+        return About(**{"measured": measured, "numbered": numbered} | known)
+
+    def position(self, index: int) -> str:
+        """Return where a transition lies in the files, as text."""
+        return f"index {index:,}"
+
+    def origin(self, row: int, column: str) -> str:
+        index, is_next = self.transitions.source(row, column)
+        return f"{'the next observation of ' * is_next}{self.position(index)}"
 
     def disordered(self) -> np.ndarray:
         return self.transitions.disordered()

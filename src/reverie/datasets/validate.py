@@ -7,7 +7,7 @@ as well. An episode that breaks a rule is bad, and can be left out (``--quaranti
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from reverie.core.errors import EnvError, plural
 from reverie.core.rows import Rows, broken_rules, check_rows, episodes_of, mostly_stepless
 from reverie.core.spaces import classes_of, columns_in, nested
 from reverie.datasets.dataset import shown
-from reverie.datasets.reader import SEED, About, Reader, Space
+from reverie.datasets.reader import SEED, About, Reader, Space, step_text
 from reverie.datasets.recorded_env import env_as_recorded
 from reverie.envs.make import put_away
 from reverie.envs.together import first_of
@@ -63,13 +63,18 @@ class DataReport:
         """Whether no rule is broken."""
         return not self.findings
 
-    def add(self, rule: str, wrong: np.ndarray) -> None:
-        """Record that rows ``wrong`` ``[n]`` bool of the newest episode, not counted yet, break a rule."""
+    def add(self, rule: str, wrong: np.ndarray, origin: Callable[[int, str], str] = lambda row, column: "") -> None:
+        """Record that rows ``wrong`` ``[n]`` bool of the newest episode, not counted yet, break a rule.
+
+        ``origin``: see ``Reader``. The name of the column is the rule's first word.
+        """
         if not wrong.any():
             return
-        number = self.episodes - 1
-        place = f"in row {self.rows + int(wrong.argmax())}, episode {number}"
-        finding = self.findings.setdefault(rule, Finding(rule, place))
+        number, row, column = self.episodes - 1, int(wrong.argmax()), rule.partition(" ")[0]
+        if rule not in self.findings:
+            place = step_text(number, row, column, origin(self.rows + row, column))
+            self.findings[rule] = Finding(rule, f"in {place}")
+        finding = self.findings[rule]
         finding.rows += int(wrong.sum())
         finding.episodes += 1
         if self.bad[-1:] != [number]:
@@ -89,7 +94,7 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
             report.episodes += 1
             stepless += len(rows["reward"]) < 2
             for rule, wrong in rules(rows):
-                report.add(rule, wrong)
+                report.add(rule, wrong, reader.origin)
             seed = rows[SEED][0] if SEED in rows else None
             if env is not None and done < replayed and seed is not None and int(seed) >= 0:
                 done += 1

@@ -13,7 +13,7 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,17 +129,28 @@ def target_path(target: str) -> Path:
     return Path(target).expanduser() if name == target else minari_root() / name
 
 
-def check_target(target: str, to: str) -> None:
-    """Check, before the work of hours, that ``target`` can be written in the format ``to``, one of ``WRITTEN``."""
+def check_target(target: str, to: str) -> str:
+    """Check, before the work of hours, that ``target`` can be written in the format ``to``, and return that.
+
+    ``to`` is one of ``WRITTEN``, or "auto", the format that the suffix of ``target`` names, or Minari's.
+    """
     if target.startswith("minari:"):
         check_name(target.removeprefix("minari:"))
         named = "" if to == "minari" else "Minari"
     else:
         check_local(target, "target")
         named = format_of(Path(target))
-    if named not in ("", WRITTEN[to]):
+    if to == "auto":
+        to = {"HDF5": "d4rl", "Parquet": "parquet"}.get(named, "minari")
+        if to == "minari" and named not in ("", "Minari"):
+            raise ConfigError(
+                f"{target}: no {named} file can be written. Expected a name that ends with .hdf5 (D4RL) or .parquet, "
+                f"the name of a folder (Minari), or --to {', --to '.join(WRITTEN)}."
+            )
+    elif named not in ("", WRITTEN[to]):
         raise ConfigError(f"{target} is the name of a dataset in the format {named}, but --to is {to}: rename it.")
     check_absent(target_path(target))
+    return to
 
 
 def check_absent(path: Path) -> None:
@@ -229,8 +240,11 @@ def transitions_of(rows: Rows) -> Rows:
     return out | {"reward": rows["reward"][1:], "terminal": terminal, "truncated": rows["is_last"][1:] & ~terminal}
 
 
-def blocks_of(episodes: Iterable[Rows], done: Exported) -> Iterator[Rows]:
-    """Yield the transitions of ``episodes`` in large blocks, with a column ``episode``; count them in ``done``."""
+def blocks_of(episodes: Iterable[Rows], done: Exported, check: Callable[[Rows], None]) -> Iterator[Rows]:
+    """Yield the transitions of ``episodes`` in large blocks, with a column ``episode``; count them in ``done``.
+
+    ``check`` is given those of each episode.
+    """
     kinds: dict[str, np.dtype[Any]] = {}
     held: list[Rows] = []
 
@@ -248,6 +262,7 @@ def blocks_of(episodes: Iterable[Rows], done: Exported) -> Iterator[Rows]:
         if (steps := len(rows["reward"]) - 1) < 1:
             continue
         held.append(transitions_of(rows) | {"episode": np.full(steps, done.episodes, np.int64)})
+        check(held[-1])
         done.add(steps)
         if sum(map(size_of, held)) >= BUFFERED:
             yield block()
@@ -272,17 +287,30 @@ OF_D4RL = {
     "obs": "observations", "action": "actions", "reward": "rewards", "terminal": "terminals", "truncated": "timeouts",
     "next_obs": "next_observations",
 }  # fmt: skip
+FINAL_IMAGES = (
+    "images are stored once, without next_observations: an episode that was truncated loses its last step, a terminal "
+    f"one its last image. {ELSE}"
+)
 
 
 def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported:
-    """Write one HDF5 file in D4RL's format; attributes hold what that lacks: the environment and the action space."""
+    """Write one HDF5 file in D4RL's format; attributes hold what that lacks: the environment and the action space.
+
+    Images are compressed, and not written a second time as next observations.
+    """
     done = Exported(target)
+
+    def check(block: Rows) -> None:
+        check_plain(block, "D4RL files", "one array of observations and one of actions", 99, nested=False)
+
     with staged_file(target) as staged, hdf5_file(staged) as file:
-        for block in blocks_of(episodes, done):
+        for block in blocks_of(episodes, done, check):
             check_room(target, 2 * size_of(block) + BUFFERED)
-            check_plain(block, "D4RL files", "one array of observations and one of actions", 99, nested=False)
-            for name, called in OF_D4RL.items():
-                append(file, called, block[name])
+            if is_images(block["obs"]):
+                done.remarks = [FINAL_IMAGES]
+                del block["next_obs"]
+            for name in block.keys() & OF_D4RL.keys():
+                append(file, OF_D4RL[name], block[name])
         declared: dict[str, Any] = {} if about.measured else {"action_space": text_of(about.action)}
         if about.env:
             declared |= {"env_id": about.env, "env_kwargs": json.dumps(about.env_kwargs)}
@@ -292,10 +320,12 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported
 
 
 def append(file: Any, name: str, values: np.ndarray) -> None:
-    """Append ``values`` ``[n, ...]`` to the file's dataset ``name``, which is created if missing."""
+    """Append ``values`` ``[n, ...]`` to the file's dataset ``name``, made if missing. Images are compressed."""
     if name not in file:
         rows = min(len(values), max(1, BUFFERED // values[:1].nbytes))  # HDF5 allocates whole chunks
-        file.create_dataset(name, data=values, maxshape=(None, *values.shape[1:]), chunks=(rows, *values.shape[1:]))
+        how: dict[str, Any] = {"maxshape": (None, *values.shape[1:]), "chunks": (rows, *values.shape[1:])}
+        how |= {"compression": "gzip", "compression_opts": LEVEL} if is_images(values) else {}
+        file.create_dataset(name, data=values, **how)
         return
     data = file[name]
     data.resize(data.shape[0] + len(values), axis=0)
@@ -308,8 +338,11 @@ def write_parquet(episodes: Iterable[Rows], target: Path, about: About) -> Expor
     done = Exported(target)
     with staged_file(target, folder=True) as staged, contextlib.ExitStack() as stack:
         writer, written = None, 0
-        for block in blocks_of(episodes, done):
+
+        def check(block: Rows) -> None:
             check_plain(block, "tables", "numbers and vectors", 2, nested=True)
+
+        for block in blocks_of(episodes, done, check):
             named = {name: column_of(name) for name in block}
             check_distinct(named, "tables")
             table = arrow.table({column: arrow_of(arrow, block[name]) for name, column in named.items()})
