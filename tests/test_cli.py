@@ -450,6 +450,19 @@ def test_info(trained: Path, capsys: Captured) -> None:
         assert piece in text
 
 
+def test_info_counts_by_the_checkpoint_if_the_log_is_damaged(trained: Path, tmp_path: Path, capsys: Captured) -> None:
+    def counters(run: Path) -> list[str]:
+        assert main(["info", str(run)]) == 0
+        return re.findall(r"^(?:progress|updates|episodes) .*", capsys.readouterr().out, re.MULTILINE)
+
+    copy = shutil.copytree(trained, tmp_path / "copy")
+    whole = counters(copy)
+    for damaged in (b"{" * 100, b""):
+        (copy / "metrics.jsonl").write_bytes(damaged)
+        assert counters(copy) == whole
+    assert len(whole) == 3
+
+
 # ---------------------------------------------------------------- without a C compiler
 
 

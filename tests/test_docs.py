@@ -509,8 +509,10 @@ def test_the_worked_example_of_the_loop() -> None:
 
 
 def test_the_counters_of_the_loop_are_those_of_the_logs() -> None:
-    """Every name that the table gives is written by ``run/metrics.py``."""
-    source = (ROOT / "src/reverie/run/metrics.py").read_text(encoding="utf-8")
+    """Every name that the table gives is written by ``run/metrics.py`` or measured by ``run/collect.py``."""
+    source = "".join(
+        (ROOT / f"src/reverie/run/{name}.py").read_text(encoding="utf-8") for name in ("collect", "metrics")
+    )
     counters = set(re.findall(r"\"(\w+)\"", source[source.index("def _counters") :]))
     names = [name for row in rows("docs/loop.md", "| name | unit") for name in row[0].split(", ") if "/" in name]
     assert len(names) >= 10

@@ -41,7 +41,7 @@ IMPLEMENTED: dict[str, Any] = {
     "dyn.rssm.absolute": False, "dyn.rssm.norm": "rms", "dyn.rssm.act": "silu", "enc.simple.outer": False,
     "enc.simple.strided": False, "enc.simple.symlog": True, "dec.simple.outer": False, "dec.simple.strided": False,
     "imag_loss.slowtar": False, "repl_loss.slowtar": False, "valnorm.impl": "none", "advnorm.impl": "none",
-    "retnorm.impl": "perc", "retnorm.debias": False, "slowvalue.every": 1, "opt.wd": 0.0, "opt.schedule": "const",
+    "retnorm.impl": "perc", "retnorm.debias": False, "opt.wd": 0.0, "opt.schedule": "const",
 }  # fmt: skip
 """Switches of the authors' configuration that we do not have, with the value that ours is equal to."""
 
@@ -127,7 +127,8 @@ class Recording:
             "batch_size": a["batch_size"], "batch_length": a["batch_length"] - self.context,
             "replay_context": self.context, "horizon": a["imag_length"], "discount_horizon": a["horizon"],
             "lam": a["imag_loss.lam"], "entropy": a["imag_loss.actent"], "free_nats": a["dyn.rssm.free_nats"],
-            "slow_rate": a["slowvalue.rate"], "slow_regulariser": a["imag_loss.slowreg"],
+            "slow_rate": a["slowvalue.rate"], "slow_every": a["slowvalue.every"],
+            "slow_regulariser": a["imag_loss.slowreg"],
             "imagine_last": a["imag_last"], "return_rate": a["retnorm.rate"], "return_limit": a["retnorm.limit"],
             "actor.unimix": 0.0, "actor.min_std": a["policy.minstd"], "actor.max_std": a["policy.maxstd"],
             "rssm.posterior_layers": a["dyn.rssm.obslayers"], "rssm.prior_layers": a["dyn.rssm.imglayers"],

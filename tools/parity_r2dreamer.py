@@ -20,7 +20,7 @@ from reverie.nn.decoder import UnitImage
 from reverie.nn.rssm import Latent
 
 KINDS = {"r2dreamer": "barlow", "infonce": "infonce", "dreamerpro": "dreamerpro", "dreamer": "decoder"}
-SAME = {"slow_target_update": 1, "pmin": 1e-3, "norm": True, "act": "SiLU", "dreamer_pro.aug.bilinear": True}
+SAME = {"norm": True, "act": "SiLU"}
 """Settings of theirs that we do not have, with the value that ours is equal to."""
 FLAGS = ("is_first", "is_last", "is_terminal")
 OTHERS = {*FLAGS, "reward", "action", "stoch0", "deter0", "aug_shift"}
@@ -70,6 +70,7 @@ class Recording:
             "batch_size": self.meta["B"], "batch_length": self.meta["T"], "replay_context": 1,
             "horizon": t["imag_horizon"], "discount_horizon": t["horizon"], "lam": t["lamb"],
             "entropy": t["act_entropy"], "free_nats": t["kl_free"], "slow_rate": t["slow_target_fraction"],
+            "slow_every": t["slow_target_update"], "optim.agc_min_norm": t["pmin"],
             "optim.lr": t["lr"], "optim.agc": t["agc"], "optim.beta1": t["beta1"], "optim.beta2": t["beta2"],
             "optim.eps": t["eps"], "optim.warmup": t["warmup"], "decoder.blocks": t["decoder"]["cnn"]["bspace"],
             "rssm.classes": t["rssm"]["discrete"], "rssm.unimix": t["rssm"]["unimix_ratio"],
@@ -80,7 +81,7 @@ class Recording:
         for part in ("encoder", "decoder"):
             cnn, mlp = t[part]["cnn"], t[part]["mlp"]
             values |= {f"{part}.depth": cnn["depth"], f"{part}.mults": cnn["mults"], f"{part}.units": mlp["units"]}
-            values |= {f"{part}.kernel": cnn["kernel_size"], f"{part}.layers": mlp["layers"]}
+            values |= {f"{part}.kernel": cnn["kernel_size"], f"{part}.layers": mlp["layers"], f"{part}.min_side": 1}
         for part in ("reward", "cont", "actor", "critic"):
             values |= {f"{part}.layers": t[part]["layers"], f"{part}.units": t[part]["units"]}
         values |= {f"{part}.bins": t[part]["dist"]["bin_num"] for part in ("reward", "critic")}
@@ -283,7 +284,10 @@ class Recording:
         table, state = self.names(agent), dict(agent.named_parameters())
         out = []
         for path in self.meta["param_order"][f"{self.kind}/with_grad"]:
-            grad, limit = grads.get(path), agent.cfg.optim.agc * state[table[path]].norm().clamp(min=1e-3)
+            grad, limit = (
+                grads.get(path),
+                agent.cfg.optim.agc * state[table[path]].norm().clamp(min=agent.cfg.optim.agc_min_norm),
+            )
             factor = torch.tensor(torch.nan) if grad is None else 1 / (grad.norm() / limit).clamp(min=1)
             frozen = path == "prototypes" and self.theirs["dreamer_pro"]["freeze_prototypes_iters"] > 1
             out.append(torch.zeros(()) if frozen else factor)  # they had no gradient left when gradients were clipped

@@ -1,7 +1,7 @@
 """Hold DreamerV1 and DreamerV2 against recordings of their authors' code: the part of ``parity.py`` for these two.
 
 Their features are z, then h; ours h, then z: the rows of kernels that read features are rolled. Observations are
-renamed so that their order by key is the authors'.
+renamed so that their order by key is the one in which the authors' coders list them: ``obs`` itself may be sorted.
 """
 
 from __future__ import annotations
@@ -93,8 +93,9 @@ class Recording:
     def __init__(self, arrays: Arrays, meta: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         self.arrays = self.separated(arrays)
         self.settings, self.variant = Settings(settings), meta["variant"]
-        kinds = self.variant["obs"]
-        self.keys = {key: f"{i:02}_{key}" for i, key in enumerate(kinds)}  # ours sort as theirs are declared
+        coders = [f"{part}_{net}_keys" for part in ("encoder", "decoder") for net in ("cnn", "mlp")]
+        listed = [key for name in coders for key in self.variant.get(name, ())]
+        self.keys = {key: f"{i:02}_{key}" for i, key in enumerate(dict.fromkeys([*listed, *self.variant["obs"]]))}
         self.agent = self.load()
 
     def separated(self, arrays: Arrays) -> Arrays:
@@ -648,8 +649,18 @@ class RecordingP2E(RecordingV2):
             return self.agent.cfg.ensemble.head.layers
         return super().layers_of(network.removeprefix("expl_"))
 
+    def predicted(self, x: Tensor) -> Tensor:
+        """What the ensemble predicts, in their order."""
+        return self.feature(x) if self.settings["disag_target"] == "feat" else x
+
+    def predicts_features(self, path: str) -> bool:
+        """Whether a parameter writes features."""
+        return path.startswith("disag") and "/out/out/" in path and self.settings["disag_target"] == "feat"
+
     def to_ours(self, path: str, x: np.ndarray) -> Tensor:
         """One of the authors' parameters in our layout. The ensemble reads actions behind features."""
+        if self.predicts_features(path):
+            x = np.roll(x, self.agent.world.rssm.cfg.deter, -1)
         if not (path.startswith("disag") and self.reads_features(path)):
             return super().to_ours(path, x)
         width = self.agent.world.rssm.feature_width
@@ -658,6 +669,8 @@ class RecordingP2E(RecordingV2):
 
     def to_theirs(self, path: str, x: Tensor) -> np.ndarray:
         """One of our parameters, or its gradient, in the authors' layout."""
+        if self.predicts_features(path):
+            x = self.feature(x.mT).mT if x.ndim == 2 else self.feature(x)
         if not (path.startswith("disag") and self.reads_features(path)):
             return super().to_theirs(path, x)
         width = self.agent.world.rssm.feature_width
@@ -705,14 +718,15 @@ class RecordingP2E(RecordingV2):
             values |= {"expl_imag/actor_loss": losses["explore_actor"], "disag/loss": losses["ensemble"]}
             values |= {"expl_imag/critic_loss": losses["explore_critic"]}
             values["acting/expl_action"] = self.acting(rows, context.action, Likeliest(agent.policy))
-            feature, target = post.latent.feature, agent.ensemble.target(post)[:, offset:]
+            feature, target = post.latent.feature, self.predicted(agent.ensemble.target(post)[:, offset:])
             inputs = torch.cat([self.feature(feature), before * agent.cfg.ensemble.action_conditioned], -1)
             width = inputs.shape[-1] if agent.cfg.ensemble.action_conditioned else feature.shape[-1]
             values |= {"disag/input": inputs[:, :kept, :width], "disag/target": target}
-            values["disag/pred"] = agent.ensemble(feature[:, :kept], before[:, :kept])
+            values["disag/pred"] = self.predicted(agent.ensemble(feature[:, :kept], before[:, :kept]))
             led = torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]])
-            values["disag/imag_pred"] = agent.ensemble(dream.feature, led)
-            values["disag/imag_disag"] = agent.ensemble.disagreement(dream.feature, led)
+            values["disag/imag_pred"] = self.predicted(agent.ensemble(dream.feature, led))
+            disagreement = agent.ensemble.disagreement(dream.feature, led)
+            values["disag/imag_disag"] = disagreement.exp() if agent.cfg.ensemble.log else disagreement
         return values, losses
 
     def update(self, rows: Batch, context: Context, number: int) -> tuple[Tensors, Any]:

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from reverie.run.callback import TrainingRun as TrainingRun
     from reverie.run.evaluate import Evaluation as Evaluation
     from reverie.run.run import Result as Result
+    from reverie.scale.async_collector import AsyncCollector as AsyncCollector
     from reverie.scale.search import TuneResult as TuneResult
     from reverie.scale.seeds import SeedsResult as SeedsResult
     from reverie.scale.seeds import compare as compare
@@ -129,6 +130,7 @@ _PLACES = {
     "run.callback": "Callback TrainingRun",
     "run.evaluate": "Evaluation",
     "run.run": "Result",
+    "scale.async_collector": "AsyncCollector",
     "scale.search": "TuneResult",
     "scale.seeds": "SeedsResult compare",
 }

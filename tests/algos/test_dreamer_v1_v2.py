@@ -30,6 +30,20 @@ def test_noise_is_for_exploring_only(actions):
         assert found[1].abs().max() <= 1
 
 
+def test_noise_may_fall_along_a_ramp():
+    """DreamerV1's ``expl_decay``. Where it has reached 0.5, actions are those of a constant 0.5."""
+    falling = build_earlier("v1", "continuous", noise=[[0, 1.0], [100, 0.5]])
+    steady = build_earlier("v1", "continuous", noise=0.5)
+    assert [falling.exploration(step) for step in (0, 50, 200)] == [1.0, 0.75, 0.5]
+    falling.position = lambda: 200
+    actions = []
+    for agent in (falling, steady):
+        torch.manual_seed(3)
+        agent.update(batch(agent, "continuous"))
+        actions.append(agent.policy.act(shown(batch(agent, "continuous")), agent.policy.initial(3), "explore")[0])
+    assert torch.equal(*actions)
+
+
 # ---------------------------------------------------------------- parts
 
 

@@ -6,11 +6,13 @@ import math
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from windows import ACTS, MOVE, OBS, batch, steps
 
 from reverie.algos.bc import BCConfig
 from reverie.algos.bcq import BCQConfig
 from reverie.algos.cql import RETURN, CQLConfig, Lagrange, ReturnsToGo
+from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_crr import DiscreteCRRConfig
 from reverie.algos.discrete_sac import DiscreteSACConfig
@@ -39,6 +41,46 @@ def learner(config, spec=MOVE, **changes):
 
 def rows(seed=0, **more):
     return batch(4, 2, seed, crossing=False, dtype=torch.float32, **more)
+
+
+# ---------------------------------------------------------------- critics of DDPG, TD3 and SAC
+
+
+@pytest.mark.parametrize("config", [TD3Config, SACConfig])
+@pytest.mark.parametrize("loss", ["l1", "smooth_l1"])
+def test_the_error_of_critics_may_be_another(config, loss):
+    made, data = learner(config(critic_loss=loss)), batch(dtype=torch.float32)
+    torch.manual_seed(0)
+    found = made.objective.critic_loss(data)
+    torch.manual_seed(0)
+    target, mask = made.objective.targets(data), ~data.is_last[:, :-1]
+    taken = made.objective.critic({"state": data.obs["state"][:, :-1]}, data.action[:, :-1])
+    each = (F.l1_loss if loss == "l1" else F.smooth_l1_loss)(taken, target.expand_as(taken), reduction="none")
+    expected = (each.sum(0) * data.weight[:, None])[mask].sum() / mask.sum()
+    torch.testing.assert_close(found.metrics["loss/critic"], expected)
+    torch.testing.assert_close(found.metrics["train/value_max"], taken.mean(0)[mask].max())
+    torch.testing.assert_close(found.metrics["train/target_max"], target[mask].max())
+
+
+def test_gradients_are_clipped_and_weights_decay_as_in_pytorch():
+    """Also in captured updates, which begin with the fourth."""
+    changes = {"critic_weight_decay": 0.1, "max_grad_norm": 0.05}
+    ours, theirs = (learner(DDPGConfig(), graph=graph, **changes) for graph in (True, False))
+    o = theirs.objective
+    steps = {
+        o.critic_loss: (o.critic, torch.optim.Adam(o.critic.parameters(), 1e-3, weight_decay=0.1)),
+        o.actor_loss: (o.actor, torch.optim.Adam(o.actor.parameters(), 1e-4)),
+    }
+    for seed in range(8):
+        ours.update(rows(seed))
+        for loss, (network, optim) in steps.items():
+            optim.zero_grad()
+            loss(rows(seed)).total().backward()
+            assert float(torch.nn.utils.clip_grad_norm_(network.parameters(), 0.05)) > 0.05
+            optim.step()
+        o.update_targets()
+    for name, x in ours.objective.state_dict().items():
+        torch.testing.assert_close(x, o.state_dict()[name], msg=name)
 
 
 # ---------------------------------------------------------------- TD3 and SAC

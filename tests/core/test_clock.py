@@ -28,6 +28,20 @@ def test_updates_are_the_floor_of_ratio_times_steps(ratio, envs, turns, start):
         assert updates == floor(ratio * (clock.env_steps - start))
 
 
+def test_updates_in_bursts_after_those_at_the_beginning():
+    """DreamerV1: 100 updates at once, then 100 every 1000 steps."""
+    clock, made = Clock(length=10_100, replay_ratio=0.1, learning_starts=10, pretrain_updates=100, train_freq=1000), {}
+    for step in range(0, 10_101, 4):
+        clock.env_steps = step
+        if due := clock.updates_due(windows=step // 4):
+            made[step] = due
+            clock.updates += due
+        resumed = Clock(length=10_100, replay_ratio=0.1, learning_starts=10, pretrain_updates=100, train_freq=1000)
+        resumed.load_state_dict(clock.state_dict())
+        clock = resumed
+    assert made == {40: 100, **{1040 + 1000 * i: 100 for i in range(10)}, 10_100: 6}
+
+
 def test_updates_that_were_due_and_not_made_stay_due():
     clock = Clock(length=100, replay_ratio=2.5)
     clock.updates_due(windows=1)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -178,3 +179,18 @@ def test_memory_is_bounded(tmp_path, disk, said):
     assert_rows(store.pending(), stacked(range(17, 47)))
     assert not store.close(0.1)
     assert "closed before 30 rows of each stream" in said[-1]
+
+
+# ---------------------------------------------------------------- a file in the place of a folder
+
+
+def test_a_file_in_the_place_of_the_store_is_an_error(tmp_path):
+    """No waiting mends it: the run ends, and the rows that were not stored go into its checkpoint."""
+    store = Store(tmp_path / "replay")
+    store.begin(COLUMNS, STREAMS)
+    shutil.rmtree(tmp_path / "replay")
+    (tmp_path / "replay").write_bytes(b"")
+    store.extend(stacked(range(20)))
+    with pytest.raises(RunError, match="cannot be used"):
+        store.flush(20)
+    assert_rows(store.pending(), stacked(range(20)))

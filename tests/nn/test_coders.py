@@ -39,6 +39,10 @@ def test_stages(expected):
     assert stage_sizes(expected[0], 4) == expected
 
 
+def test_stages_down_to_a_side_that_is_asked_for():
+    assert stage_sizes((32, 48), 4, min_side=2) == [(32, 48), (16, 24), (8, 12), (4, 6), (2, 3)]
+
+
 def test_depths_follow_the_number_of_stages():
     found = {stages: stage_depths(8, (2, 3, 4, 4), stages) for stages in (2, 4, 6)}
     assert found == {2: [32, 32], 4: [16, 24, 32, 32], 6: [16, 24, 32, 32, 32, 32]}

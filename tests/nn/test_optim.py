@@ -95,11 +95,13 @@ def test_a_target_follows_its_source_to_another_device():
     assert all(p.device.type == "meta" for p in both.parameters())
 
 
-@pytest.mark.parametrize(("rate", "every"), [(1.0, 3), (0.5, 2), (0.25, 1)])
-def test_target_moves_at_every_nth_call_and_stands_still_between(rate, every, either):
+@pytest.mark.parametrize(
+    ("rate", "every", "at_first"), [(1.0, 3, 0), (0.5, 2, 0), (0.25, 1, 0), (0.5, 3, 1), (0.5, 1, 1)]
+)
+def test_target_moves_at_every_nth_call_and_stands_still_between(rate, every, at_first, either):
     source = torch.nn.Linear(2, 3)
-    target = Target(source, rate, every)
-    for call in range(1, 3 * every + 1):
+    target = Target(source, rate, every, bool(at_first))
+    for call in range(1 + at_first * (every - 1), 4 * every + 1):
         before = target.model.weight.detach().clone()
         with torch.no_grad():
             source.weight.add_(1.0)

@@ -134,6 +134,9 @@ class ScriptedAlgo:
     def __init__(self, losses=lambda update: {"loss/a": 1.0, "loss/b": 2.0}) -> None:
         self.losses, self.updates, self.reports, self.policy = losses, 0, [], ScriptedPolicy()
 
+    def exploration(self, env_steps: int) -> float:
+        return 1 / (1 + env_steps)
+
     def update(self, batch: Batch) -> Update:
         self.updates += 1
         return Update(metrics={k: torch.tensor(v) for k, v in self.losses(self.updates).items()})

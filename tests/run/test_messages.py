@@ -31,3 +31,13 @@ def test_the_outlook_of_a_run(preset: str, more: dict[str, Any], update_s: float
     config = ExperimentConfig().merge(values | more)
     found = outlook(config, Window(batch=16, length=64), speed)
     assert found == f"{before} of learning and acting on this machine, as busy as it is, with 1 thread{after}"
+
+
+def test_a_run_too_short_for_an_update_says_so() -> None:
+    """16 windows of 64 rows in 4 streams exist after 16 + 4 * 63 steps."""
+    values = {"learning_starts": 16, "replay_ratio": 1.0, "env.num": 4}
+    config, window = ExperimentConfig().merge(values), Window(batch=16, length=64)
+    message = "nothing will be learned in 268 steps: the first update comes after 268"
+    assert message in outlook(config.merge({"steps": 268}), window, None)
+    assert not outlook(config.merge({"steps": 269}), window, None)
+    assert config.merge({"steps": 300}).planned(window) == (32, 75)

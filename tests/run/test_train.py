@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -48,6 +49,32 @@ def test_a_run_collects_updates_and_feeds_back(fakes):
     assert run.clock.updates == run.algo.updates == (run.clock.env_steps - 3) // 2
     assert [index for index, _ in run.source.fed_back] == list(range(1, run.clock.updates + 1))
     assert run.saves == [(run.clock.env_steps, False)]
+
+
+def test_the_log_says_where_the_time_goes_and_how_much_is_explored(fakes, said):
+    run = setting(fakes, lengths=[[20]])
+    run.env.receive = slowed(run.env.receive, 0.01)
+    run.algo.update = slowed(run.algo.update, 0.02)
+    begin = time.perf_counter()
+    run.go(schedule=Schedule(log_every=20, save_every=0, report_every=0), log_episodes=True)
+    took = time.perf_counter() - begin
+    entries = [values for _, values in run.sink.entries if "time/update_seconds" in values]
+    kinds = ("acting", "environment", "update")
+    acting, environment, update = (sum(x[f"time/{kind}_seconds"] for x in entries) for kind in kinds)
+    assert environment >= 0.01 * 40
+    assert update >= 0.02 * run.clock.updates
+    assert acting > 0
+    assert acting + environment + update < took
+    assert [x["train/exploration"] for x in entries] == pytest.approx([1 / 21, 1 / 41])
+    assert next(line for line in said if line.startswith("episode 2: return ")).endswith(" in 20 steps, env step 40")
+
+
+def slowed(call, seconds):
+    def slow(*args):
+        time.sleep(seconds)
+        return call(*args)
+
+    return slow
 
 
 def test_periods_in_env_steps(fakes):

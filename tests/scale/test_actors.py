@@ -28,7 +28,7 @@ from reverie.replay.replay import Replay
 from reverie.run.collect import EpisodeStats
 from reverie.scale.actor_processes import Child
 from reverie.scale.actor_replays import Lanes
-from reverie.scale.wire import Board, Failure, Over, Port, acting, adopt, packed
+from reverie.scale.wire import FAILED, HEAD, ROWS, Board, Failure, Over, Port, acting, adopt, packed
 from reverie.store.store import Store
 from tiny import CONFIG
 
@@ -86,6 +86,24 @@ def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path, said: list[str
     assert Store(run / "replay").rows() > rows
     with pytest.raises(RunError, match=r"actors = 0, but .* was trained with actors = 2"):
         reverie.train("dqn", run=run, steps=600, **(QUICK | {"actors": 0}))
+
+
+def test_a_loop_of_ones_own() -> None:
+    more = {"replay": {"capacity": 5000, "fractions": {"uniform": 0.0, "priority": 1.0}}, "random_steps": 50}
+    algo = reverie.DQNConfig(batch_size=16)
+    scores: list[float] = []
+    with reverie.AsyncCollector("CartPole-v1", algo, actors=2, envs=2, seed=1, **more) as collector:
+        while collector.env_steps < 400 or collector.clock.updates < 20:
+            scores += [episode.score for episode in collector.collect()]
+            if len(collector) >= 50:
+                batch = collector.sample()
+                losses = collector.algo.minimise(collector.algo.objective.critic_loss, collector.algo.prepared(batch))
+                collector.feedback(batch.index, losses)
+        replays = collector.source.replays
+        assert len({float(x) for r in replays for x in r.batch_sampler.priorities.priority[:20]}) > 5
+        assert max(int(r.storage.read(0, r.count, ["version"])["version"].max(initial=0)) for r in replays) > 0
+    assert len(scores) > 3
+    assert not multiprocessing.active_children()
 
 
 def elsewhere_missing(**kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -170,6 +188,28 @@ def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
     line.far.close()
     with pytest.raises(Over):
         port.check()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\xff" * 40,
+        HEAD.pack(ROWS, 99_999, 1, 0, 0) + b"[]",
+        HEAD.pack(ROWS, 0, 2**31, 0, 0) + b"[]",
+        HEAD.pack(ROWS, 0, 1, 0, 0) + b'[["x"]]',
+        HEAD.pack(ROWS, 0, 1, 0, 0) + b"[" * 100_000,
+        HEAD.pack(FAILED, 0, 0, 0, 0) + b"{}",
+    ],
+    ids=["empty", "noise", "slot", "turns", "episodes", "nested", "failure"],
+)
+def test_an_actor_whose_message_is_damaged_is_lost(message: bytes) -> None:
+    line = wire()
+    line.far.send_bytes(message)
+    failure = line.receive()
+    assert isinstance(failure, Failure)
+    assert "message of" in failure.text
+    assert not failure.final
 
 
 def test_a_torn_copy_of_weights_counts_as_none() -> None:

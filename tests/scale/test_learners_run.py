@@ -3,8 +3,10 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +24,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.replay.durable import dealt
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import read_saved
-from reverie.scale.launch import check, log_rules, scaled
+from reverie.scale.launch import check, log_rules, meet, scaled
 from reverie.store.store import Store
 
 FLAGS = [
@@ -40,11 +42,58 @@ def reverie(*words):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    """A finished run of two learners, with a checkpoint on the way."""
-    path = tmp_path_factory.mktemp("runs") / "two"
-    reverie("train", "dqn", *FLAGS, "--steps", "200", "--run", str(path))
-    return path
+def run_and_addresses(tmp_path_factory) -> tuple[Path, set[str]]:
+    """A finished run of two learners, with a checkpoint on the way; the addresses that its processes listened on."""
+    path, addresses = tmp_path_factory.mktemp("runs") / "two", set()
+    words = ["train", "dqn", *FLAGS, "--steps", "200", "--run", str(path)]
+    with subprocess.Popen([sys.executable, "-m", "reverie", *words]) as process:
+        while process.poll() is None:
+            addresses |= listening_addresses(process.pid)
+            time.sleep(0.05)
+    assert process.returncode == 0
+    return path, addresses
+
+
+@pytest.fixture(scope="module")
+def run(run_and_addresses) -> Path:
+    return run_and_addresses[0]
+
+
+def listening_addresses(pid: int) -> set[str]:
+    """The addresses, as Linux writes them, on which a process and its children listen."""
+    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout.split()
+    links = [link for each in (pid, *children) for link in Path(f"/proc/{each}/fd").glob("*")]
+    sockets = set()
+    for link in links:
+        try:
+            sockets.add(os.readlink(link))
+        except OSError:  # closed meanwhile
+            continue
+    tables = [Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's tables of sockets")
+def test_learners_of_one_machine_listen_on_loopback_alone(run_and_addresses):
+    assert run_and_addresses[1] == {"0100007F"}
+
+
+def test_learners_that_meet_by_environment_variables_listen_on_the_named_address_alone(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    names = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": str(port)}
+    for name, value in {**names, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}.items():
+        monkeypatch.setenv(name, value)
+    for unspecified in ("0.0.0.0", "::"):
+        monkeypatch.setenv("MASTER_ADDR", unspecified)
+        with pytest.raises(ConfigError, match="opens them to every network"):
+            meet()
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    store, *_ = meet()
+    store.set("key", "value")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=5)
 
 
 def test_a_resumed_run_of_two_learners_goes_on_bit_for_bit(run, tmp_path):

@@ -179,6 +179,19 @@ def test_a_cluster_that_is_not_there_is_named(cluster, capfd):
     assert "No connection to the Ray cluster at 127.0.0.1:9" in capfd.readouterr().err
 
 
+def test_a_failure_of_ray_is_no_traceback(cluster, monkeypatch, capfd):
+    """As ``OutOfMemoryError``, which is neither an actor's death nor an error of a task."""
+
+    def kill(*_):
+        from ray.exceptions import OutOfMemoryError
+
+        raise OutOfMemoryError("the node has 0.1 GB left")
+
+    monkeypatch.setattr(on_ray, "ready", kill)
+    assert main(["train", *DQN, "--on", f"ray:{cluster.address}", "--resources", "{seat: 1}"]) == 1
+    assert "OutOfMemoryError: the node has 0.1 GB left" in capfd.readouterr().err
+
+
 def test_without_ray_the_extra_is_named(monkeypatch, capfd):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")  # put back afterwards
     monkeypatch.setitem(sys.modules, "ray", None)

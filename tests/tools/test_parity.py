@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 FILES = ["dreamerv3_image_discrete.npz", "dreamerv3_vector_context.npz"]
 EARLIER = [
     "dreamerv2_image_discrete.npz", "dreamerv2_vector_gaussian.npz", "dreamerv1_image.npz", "dreamerv1_image_pcont.npz",
-    "plan2explore_dv2_discrete.npz",
+    "plan2explore_dv2_discrete.npz", "plan2explore_dv2_continuous.npz", "dreamerv2_mixed_image.npz",
     "dreamerv2_dynamics_discrete.npz", "dreamerv2_mixed_tanh.npz", "dreamerv2_mixed_discrete.npz",
     "pydreamer_minigrid.npz", "pydreamer_dynamics.npz", "pydreamer_iwae3.npz", "pydreamer_cnn_goals.npz",
 ]  # fmt: skip
@@ -45,8 +45,9 @@ def test_equal_to_the_authors_tensor_by_tensor(parity, name):
         assert recorded - compared == halves
 
 
-def test_r2dreamer_and_its_siblings_are_equal_to_the_authors(parity):
-    file = ROOT / "tests" / "golden" / "r2dreamer_image.npz"
+@pytest.mark.parametrize("name", ["r2dreamer_image.npz", "r2dreamer_image_b.npz"])
+def test_r2dreamer_and_its_siblings_are_equal_to_the_authors(parity, name):
+    file = ROOT / "tests" / "golden" / name
     result = parity.compare(file)
     assert not result.failed, str(result)
     with np.load(file) as z:

@@ -32,7 +32,7 @@ from reverie.nn.rewards import RewardScale
 from reverie.nn.target import Target
 from reverie.objectives.categorical import best_value
 from reverie.objectives.estimators import TD0, ValueEstimator
-from reverie.objectives.td import Losses, after, td_targets
+from reverie.objectives.td import Losses, RegressionLoss, after, td_targets
 
 Optimiser = Adam | Optim | torch.optim.Optimizer
 Clip = Callable[[Tensor], Tensor] | None
@@ -236,6 +236,19 @@ class TDConfig(ValueConfig):
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class CriticConfig(TDConfig):
+    """Settings of critics that are trained by regression on their targets."""
+
+    critic_loss: RegressionLoss = "l2"
+    """Loss of the critic's error u: l2 is the paper's, l1 is abs(u), smooth_l1 is u^2 / 2 up to abs(u) = 1 and abs(u) -
+    1/2 beyond."""
+    critic_weight_decay: Annotated[float, AtLeast(0)] = 0.0
+    """Weight decay of the critic: this times each parameter is added to its gradient, as in PyTorch's Adam."""
+    max_grad_norm: Annotated[float, AtLeast(0)] = 0.0
+    """Largest norm of the gradient of the actor, and of that of the critic; 0 does not clip."""
+
+
 def check_sequences(memory: Memory | None, length: int, alone: int) -> None:
     """Raise ConfigError if windows of ``length`` rows teach ``memory`` nothing; ``alone``: those of a single row."""
     if memory is not None and not memory.from_rows and length == alone:
@@ -413,6 +426,10 @@ class Algorithm(nn.Module):
         """
         raise unwritten(self, "train_step")
 
+    def exploration(self, env_steps: int) -> float | None:
+        """Return the epsilon, or the deviation of the noise on actions, after ``env_steps``; None: there is neither."""
+        return None
+
     def report(self, batch: Batch) -> dict[str, np.ndarray]:
         """Return videos and curves for the log, by name; none by default."""
         return {}
@@ -545,6 +562,10 @@ class ModelFree(Algorithm):
             return super().state_value(told)
         values = self.objective.values(told.seen, choice if isinstance(choice, Tensor) else choice.mode())
         return values if values.ndim == 1 else values.amin(0)
+
+    def exploration(self, env_steps: int) -> float | None:
+        schedule = getattr(self.cfg, "exploration", None)
+        return None if schedule is None else float(schedule.amount(torch.tensor([env_steps])))
 
     @property
     def within_range(self) -> Clip:

@@ -29,7 +29,7 @@ from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam
 from reverie.nn.rewards import Factor, ReturnStd
 from reverie.objectives.returns import returns_to_go, transition_mask
-from reverie.objectives.td import Losses, after, before, mean_over, squared_error
+from reverie.objectives.td import Losses, after, before, mean_over, regression_error
 
 MAX_MULTIPLIER = 1e6
 """Upper bound of the multiplier: the authors' code."""
@@ -182,7 +182,7 @@ class CQLObjective(SACObjective):
         values = values_of(self.critic, before(batch.obs), every)  # [2, B, T-1, 1 + M]
         taken, others = torch.split(values, [1, action.shape[-2]], -1)
         taken = taken.squeeze(-1)  # [2, B, T-1]
-        losses = squared_error(taken, self.targets(batch), batch)
+        losses = regression_error(taken, self.targets(batch), batch, self.cfg.critic_loss)
         others, floored = self.apply_floor(others, batch)
         heat = self.cfg.cql_temperature
         soft = heat * ((others - log_density) / heat).logsumexp(-1)  # [2, B, T-1]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import ModelFree, TDConfig, TDObjective
+from reverie.algos.base import CriticConfig, ModelFree, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Stats
@@ -21,11 +21,11 @@ from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.optim import Adam, frozen
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import ActorCriticStats, Losses, before, mean_over, squared_error
+from reverie.objectives.td import ActorCriticStats, Losses, before, mean_over, regression_error
 
 
 @dataclass(frozen=True, kw_only=True)
-class DDPGConfig(TDConfig):
+class DDPGConfig(CriticConfig):
     """Settings of DDPG: the paper's (section 7), unless noted otherwise.
 
     The paper has batches of 64, tau = 0.001, weight decay of the critic, layers of 400 and 300 units, and actions enter
@@ -60,7 +60,7 @@ class DDPGObjective(TDObjective):
     def critic_loss(self, batch: Batch) -> Losses:
         """E[(Q(s, a) - y)^2]: Algorithm 1, the critic's line."""
         value = self.critic(before(batch.obs), batch.action[:, :-1])  # [B, T-1]
-        return squared_error(value, self.targets(batch), batch)
+        return regression_error(value, self.targets(batch), batch, self.cfg.critic_loss)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-Q(s, mu(s))], whose gradient is that of equation 6."""
@@ -90,8 +90,10 @@ class DDPG(ModelFree):
         critic = QEnsemble(seen, width, cfg.networks, copies=self.critics, dtype=cfg.dtype)
         self.objective: Any = self.losses(actor, critic, cfg)
         self.to(device)
-        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
-        self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
+        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)
+        self.optims["critic"] = Adam(
+            critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, max_grad_norm=cfg.max_grad_norm
+        )
         self._policy = NoisyPolicy(actor, cfg.exploration, width, device)
 
 

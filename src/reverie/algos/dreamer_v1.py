@@ -27,6 +27,7 @@ from reverie.algos.world_model import (
     predicted_reward,
     starts,
 )
+from reverie.core.bounds import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Update
 from reverie.nn.decoder import DenseDecoderConfig
@@ -43,7 +44,7 @@ class DreamerV1Config(DenseDreamerConfig):
     """Settings of DreamerV1; the defaults are those of the authors' code, for DeepMind Control."""
 
     batch_size: int = 50
-    noise: float = 0.3
+    noise: Rate = 0.3
     learn_cont: bool = False
     scales: ModelScales = field(default_factory=lambda: ModelScales(cont=10.0))
     kl: KLLoss = field(default_factory=Free)
@@ -122,7 +123,7 @@ class DreamerV1(ActorCritic, DenseDreamer):
             "actor": cfg.actor_optim.build(self.actor.parameters()),
             "critic": cfg.critic_optim.build(self.critic.parameters()),
         }
-        self._policy = LatentPolicy(self, cfg.noise)
+        self._policy = LatentPolicy(self, noisy=bool(cfg.noise))
 
     def train_step(self, batch: Batch) -> Update:
         terms, metrics = self.learn(batch)

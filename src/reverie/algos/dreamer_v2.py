@@ -297,7 +297,7 @@ class DreamerV2(DenseDreamer):
         self.optims: dict[str, Optim] = {"model": cfg.model_optim.build(trained), **self.behaviour.optims}
         if self.probe is not None and not cfg.probe.gradients:
             self.optims["probe"] = cfg.probe.optim.build(self.probe.parameters())
-        self._policy = LatentPolicy(self, cfg.noise)
+        self._policy = LatentPolicy(self, noisy=bool(cfg.noise))
 
     @property
     def actor(self) -> Actor:  # type: ignore[override]  # others have it as an attribute

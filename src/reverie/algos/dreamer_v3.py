@@ -93,7 +93,9 @@ class DreamerV3Config(DreamerConfig):
     free_nats: Annotated[float, AtLeast(0)] = 1.0
     """KL in nats below which a KL loss gives no gradient."""
     slow_rate: Annotated[float, Within("(0, 1]")] = 0.02
-    """Step of the slow critic towards the critic at each update."""
+    """Step of the slow critic towards the critic at each move."""
+    slow_every: Annotated[int, AtLeast(1)] = 1
+    """Updates from one move of the slow critic to the next; the first update moves it."""
     slow_regulariser: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the slow critic's prediction as a second target of the critic."""
     imagine_last: Annotated[int, AtLeast(0)] = 0
@@ -249,7 +251,7 @@ class ActorCritic(nn.Module):
         self.cfg = cfg
         self.actor = Actor(width, action_spec, cfg.actor)
         self.critic = TwoHotHead(width, cfg.critic)
-        self.slow_critic = Target(self.critic, cfg.slow_rate)
+        self.slow_critic = Target(self.critic, cfg.slow_rate, cfg.slow_every, at_first=True)
         self.return_scale = PercentileScale(cfg.return_rate, cfg.return_limit)
         let_change(self, "entropy_scale", cfg.entropy)
 

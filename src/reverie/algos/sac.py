@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.algos.base import ModelFree, TDConfig, TDObjective
+from reverie.algos.base import CriticConfig, ModelFree, TDObjective
 from reverie.core.bounds import Above, AtLeast, Finite, Ramp, Rate, first
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -35,11 +35,11 @@ from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam, frozen, let_change
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, squared_error, td_targets
+from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, regression_error, td_targets
 
 
 @dataclass(frozen=True, kw_only=True)
-class SACConfig(TDConfig):
+class SACConfig(CriticConfig):
     """Settings of SAC: the paper's table 1 (appendix D)."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "mixed"})
@@ -120,7 +120,7 @@ class SACObjective(TDObjective):
     def critic_loss(self, batch: Batch) -> Losses:
         """J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5."""
         values = self.values(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
-        return squared_error(values, self.targets(batch), batch, scale=0.5)
+        return regression_error(values, self.targets(batch), batch, self.cfg.critic_loss, scale=0.5)
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         """Q_1 and Q_2 of the actions that were taken, ``[2, ...]``."""
@@ -217,8 +217,10 @@ class SAC(ModelFree):
         self.objective: SACObjective = losses.build(self.preprocess.spec, action_spec, cfg)
         self.to(device)
         actor, critic = self.objective.actor, self.objective.critic
-        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
-        self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
+        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)
+        self.optims["critic"] = Adam(
+            critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, max_grad_norm=cfg.max_grad_norm
+        )
         if cfg.temperature_lr:
             self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
         else:

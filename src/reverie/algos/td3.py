@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import TDConfig, TDObjective
+from reverie.algos.base import CriticConfig, TDObjective
 from reverie.algos.ddpg import DDPG
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -22,11 +22,11 @@ from reverie.nn.exploration import Gaussian, Noise
 from reverie.nn.optim import frozen
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import CriticStats, Losses, before, mean_over, squared_error
+from reverie.objectives.td import CriticStats, Losses, before, mean_over, regression_error
 
 
 @dataclass(frozen=True, kw_only=True)
-class TD3Config(TDConfig):
+class TD3Config(CriticConfig):
     """Settings of TD3: those of section 6.1, or of the authors' code (github.com/sfujim/TD3) where they differ.
 
     The paper has batches of 100, learning rates of 0.001 and layers of 400 and 300 units.
@@ -76,7 +76,7 @@ class TD3Objective(TDObjective):
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1, "Update critics"."""
         values = self.critic(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
-        return squared_error(values, self.targets(batch), batch)
+        return regression_error(values, self.targets(batch), batch, self.cfg.critic_loss)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-Q_1(s, pi(s))]: Algorithm 1, "Update phi by the deterministic policy gradient"."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from reverie.algos.base import INSIDE, Algorithm, AlgorithmConfig, dreamt_name
 from reverie.algos.imagination import ActionDraw, Dream, Legal, open_loop, stacked_video
-from reverie.core.bounds import AtLeast, Regex, Weights, Within, weight_of
+from reverie.core.bounds import AtLeast, Ramp, Rate, Regex, Weights, Within, weight_of
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, unwritten
 from reverie.core.specs import MASK, ActionSpec, Column, ObsPart, ObsSpec, observed
@@ -34,7 +34,7 @@ from reverie.nn.heads import (
     SupportHead,
     TwoHotHead,
 )
-from reverie.nn.optim import GlobalAdamConfig, Optim
+from reverie.nn.optim import GlobalAdamConfig, Optim, let_change
 from reverie.nn.probe import Probe
 from reverie.nn.rssm import DenseRSSMConfig, Latent, LatentDraw, StateSpaceModel
 from reverie.objectives.kl import Balanced, KLLoss, importance_bound
@@ -209,10 +209,10 @@ def predicted_reward(world: WorldModel, dream: Dream) -> Tensor:
 class LatentPolicy:
     """Filters observations into latents and acts from them, by the parts that ``learner`` has at that moment."""
 
-    def __init__(self, learner: Any, noise: float = 0.0) -> None:
-        """``learner`` has ``world``, ``actor``, ``acting`` and ``pack``. ``noise``: see ``nn/heads.py: disturbed``."""
+    def __init__(self, learner: Any, noisy: bool = False) -> None:
+        """``learner`` has ``world``, ``actor``, ``acting`` and ``pack``; if ``noisy``, ``noise`` for ``disturbed``."""
         self.learner = learner
-        self.noise = noise
+        self.noisy = noisy
 
     @property
     def actor(self) -> Actor:
@@ -253,8 +253,8 @@ class LatentPolicy:
         """
         latent, policy = self.decided(step, state, mode)
         action = policy.sample() if mode != "eval" else policy.mode()  # [N, A]
-        if self.noise and mode != "eval":
-            action = policy.disturbed(action, self.noise)
+        if self.noisy and mode != "eval":
+            action = policy.disturbed(action, self.learner.noise)
         action = action.clamp(-1, 1)
         return action.cpu(), Context(latent, action)
 
@@ -467,9 +467,9 @@ class DenseDreamerConfig(DreamerConfig):
     """Lambda of the lambda-returns."""
     rewards: Literal["identity", "sign", "tanh", "log1p"] = "identity"
     """Transform of the rewards that are learned from. Stored rows and scores keep the original ones."""
-    noise: Annotated[float, AtLeast(0)] = 0.0
+    noise: Annotated[Rate, AtLeast(0)] = 0.0
     """Exploration noise beside the policy's own: the deviation of a normal that is added to continuous
-    actions, and the probability of a random discrete one."""
+    actions, and the probability of a random discrete one. It may be a ramp, such as [[0, 0.3], [1e6, 0.1]]."""
     learn_cont: bool = True
     """Learn when episodes end. False: imagined ones never do, and gamma alone discounts them."""
     scales: ModelScales = field(default_factory=ModelScales)
@@ -545,10 +545,17 @@ class DenseDreamer(Dreamer):
     def __init__(self, obs_spec: ObsSpec, cfg: DenseDreamerConfig, device: torch.device) -> None:
         super().__init__(cfg.graph)
         self.cfg = cfg
+        let_change(self, "noise", cfg.noise)
         self.obs_spec: dict[str, ObsPart] = dict(obs_spec)
         self.device: torch.device = device
         self.extra_spec = {}
         self.window: Window = Window(batch=cfg.batch_size, length=cfg.batch_length, crosses_episodes=True)
+
+    def exploration(self, env_steps: int) -> float | None:
+        noise = self.cfg.noise
+        if not noise:
+            return None
+        return noise.at(env_steps) if isinstance(noise, Ramp) else noise
 
     def total(self, terms: dict[str, Tensor]) -> Tensor:
         """The weighted sum of the terms' means; with several samples, the bound of the sums of terms."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -164,7 +165,8 @@ def print_shared(place: str) -> int:
 
 ESTIMATE = "estimate/return"
 """Metric shown in place of evaluations, for a run on recorded data that has no environment."""
-SHOWN = ("counters/updates", "counters/episodes", "episode/score", "eval/score", ESTIMATE)
+COUNTERS = ("updates", "episodes")
+SHOWN = (*(f"counters/{name}" for name in COUNTERS), "episode/score", "eval/score", ESTIMATE)
 """Metrics whose newest values are shown."""
 
 
@@ -178,7 +180,7 @@ class InfoCommand:
     def __call__(self) -> None:
         from reverie.core.accelerate import switched_off, trouble
         from reverie.log.metrics import read_metrics
-        from reverie.run.checkpoint import Checkpoints, number_of
+        from reverie.run.checkpoint import Checkpoints, number_of, read
         from reverie.run.folder import RunFolder, read_saved
 
         folder, saved = RunFolder(self.run), read_saved(self.run)
@@ -188,7 +190,12 @@ class InfoCommand:
         for row in rows:
             newest |= row
         checkpoints = Checkpoints(folder.checkpoints)
-        step = max([newest.get("step", 0), *map(number_of, checkpoints.all())])  # that of a checkpoint may be later
+        problems = checkpoints.damaged()
+        whole = [path for path in checkpoints.all() if path.name not in problems]
+        if whole and number_of(whole[-1]) >= newest.get("step", 0):  # the log may end earlier, or be damaged
+            clock = read(whole[-1], ["clock"], verified=True)["clock"]
+            newest |= {"step": number_of(whole[-1])} | {f"counters/{name}": clock[name] for name in COUNTERS}
+        step = newest.get("step", 0)
         unit = "updates" if settings["experience"] == "recorded" else "steps"
         facts = {
             "run": str(folder.path),
@@ -200,7 +207,7 @@ class InfoCommand:
             "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",
             "evaluation": evaluation_line(folder.evaluation, newest.get("eval/score")),
             **({"estimate": f"{newest[ESTIMATE]:.2f} discounted, by FQE (newest)"} if ESTIMATE in newest else {}),
-            "checkpoints": checkpoint_line(checkpoints),
+            "checkpoints": checkpoint_line(checkpoints, problems),
             "replay": replay_line(folder.replay),
             "kernels here": trouble() or ("off" if switched_off() else "compiled"),
         }
@@ -222,9 +229,8 @@ def evaluation_line(file: Path, logged: float | None) -> str:
     return f"{own['score']['mean']:.2f} over {plural(own['episodes'], 'episode')} (newest{where})"
 
 
-def checkpoint_line(checkpoints: Checkpoints) -> str:
-    """Return the names of the checkpoints, with the reason for each that cannot be loaded."""
-    wrong = checkpoints.damaged()
+def checkpoint_line(checkpoints: Checkpoints, wrong: Mapping[str, str]) -> str:
+    """Return the names of the checkpoints, with the reason in ``wrong`` for each that cannot be loaded."""
     names = [path.name for path in checkpoints.all()]
     names = [name + (f" (cannot be used: {wrong[name]})" if name in wrong else "") for name in names]
     return ", ".join([*names, *sorted(path.name for path in checkpoints.folder.glob("diverged-*"))]) or "none yet"

@@ -87,6 +87,10 @@ class Clock:
     learning_starts: int = 0
     action_repeat: int = 1
     on_policy: bool = False  # whether all windows that there are become updates at once: those of a whole rollout
+    pretrain_updates: int = 0
+    """Updates that are due at once when learning starts."""
+    train_freq: int = 1
+    """Fewest env steps between two turns with updates, which then make all that are due."""
     slack: float | None = None
     """Updates by which the ratio need not hold, see :class:`Ratio`. None: it holds in every turn."""
     unit: Literal["steps", "updates"] = "steps"
@@ -148,6 +152,10 @@ class Clock:
             return 0
         if self.unit == "updates":
             return 1
+        if self.ratio.seen is None and not self.updates:
+            self.ratio.credit += self.pretrain_updates
+        elif self.ratio.seen is not None and self.env_steps < min(self.ratio.seen + self.train_freq, self.length):
+            return 0
         due = self.ratio.due(self.env_steps)
         if self.env_steps >= self.length:
             due += self.ratio.whole()

@@ -144,6 +144,9 @@ class Algorithm(Protocol):
     def update(self, batch: Batch) -> Update:
         """Make one gradient step, without waiting for the device."""
 
+    def exploration(self, env_steps: int) -> float | None:
+        """Return how much the policy explores after ``env_steps``: an epsilon or a deviation, if it has one."""
+
     def report(self, batch: Batch) -> dict[str, np.ndarray]:
         """Return costly diagnostics, made at intervals: videos ``[T, H, W, C]`` uint8, curves; ``{}`` if none."""
 

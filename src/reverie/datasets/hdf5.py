@@ -243,7 +243,7 @@ def marks_more(values: np.ndarray, ends: np.ndarray) -> bool:
     flat, running = values.reshape(-1), ~ends[:-1]
     is_whole = flat.dtype.kind in "biuf" and bool((flat >= 0).all() and (flat == np.rint(flat)).all())
     if flat.size != len(ends):
-        return bool(is_whole and values.ndim == 1 and flat.size > np.count_nonzero(ends))
+        return is_whole and values.ndim == 1 and bool(flat.size > np.count_nonzero(ends))
     before, after = flat[:-1], flat[1:]
     if is_whole and (flat <= 1).all():
         return all((running & (side == value)).any() for side in (before, after) for value in (0, 1))

@@ -247,6 +247,7 @@ def build(
 
         clock = Clock(
             length=config.length, unit=config.unit, replay_ratio=config.ratio(algo.window), slack=config.slack,
+            pretrain_updates=config.pretrain_updates, train_freq=config.train_freq,
             on_policy=config.algo.on_policy, action_repeat=config.env.frames,
             learning_starts=max(1, config.learning_starts) if train_env is not None else 1,
         )  # fmt: skip
@@ -277,7 +278,7 @@ def build(
         spaces=recorded.spaces if recorded is not None and config.env.id == NO_ENV else None,
         remarks=tuple(recorded.remarks()) if recorded is not None else (),
         again=(lambda: make_eval_env(config, factory, config.eval_video)) if busy else None,
-        stop_score=config.stop_score if config.evaluates_on_the_way else None,
+        log_episodes=config.log_episodes, stop_score=config.stop_score if config.evaluates_on_the_way else None,
         score=Score.parse(config.score), patience=config.patience,
         measures="estimate" if estimator is not None else "eval" if config.eval_episodes else "",
     )  # fmt: skip
@@ -560,8 +561,11 @@ def outlook(config: ExperimentConfig, window: Window, speed: Pace | None) -> str
     """
     published, _, small = config.preset.partition("+")
     words = [f"preset {config.preset}{' (for a machine without a GPU)' * bool(small)}"] if config.preset else []
+    updates, decisions = config.planned(window)
+    if not updates and not window.rollout:
+        begin = config.first_update_step(window)
+        words.append(f"nothing will be learned in {config.length:,} steps: the first update comes after {begin:,}")
     if speed is not None:
-        updates, decisions = config.planned(window)
         hours = (updates * speed.update_s + decisions * speed.act_s) / 3600
         time = f"{max(1, 60 * hours):.0f} min" if hours < 1.5 else f"{hours:,.{int(hours < 10)}f} h"
         here = f"on this machine, as busy as it is, with {plural(speed.threads, 'thread')}"

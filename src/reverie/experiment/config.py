@@ -71,6 +71,11 @@ class ExperimentConfig(Config):
     and the ratio is what this machine makes of it."""
     learning_starts: Annotated[int, AtLeast(0)] = 1024
     """Windows that the replay must hold before learning starts."""
+    pretrain_updates: Annotated[int, AtLeast(0)] = 0
+    """Updates that are made at once when learning starts, before those of the ratio: 100 in DreamerV1's code."""
+    train_freq: Annotated[int, AtLeast(1)] = 1
+    """Env steps between two rounds of updates. A round makes all updates that the ratio has asked for since the last
+    one: DreamerV1's 100 updates every 1000 steps are train_freq = 1000 with replay_ratio = 0.1."""
     random_steps: Annotated[int, AtLeast(0)] = 0
     """Env steps with uniformly random actions at the beginning."""
     seed: Annotated[int, AtLeast(0)] = 0
@@ -117,6 +122,8 @@ class ExperimentConfig(Config):
     """Record the first episode of each evaluation as a video, if the environment can be drawn."""
     keep_checkpoints: Annotated[int, AtLeast(1)] = 3
     """Number of newest checkpoints to keep, at least 1. The best one is kept as well."""
+    log_episodes: bool = False
+    """Log a line for each finished episode: its return, its length and the env step."""
     console: bool = True
     """Show progress in the terminal."""
     tensorboard: bool = True
@@ -237,7 +244,16 @@ class ExperimentConfig(Config):
         """Return the updates of the run, and the policy's decisions, each for all environments."""
         if self.offline:
             return self.updates, 0
-        return int(max(0, self.steps - self.learning_starts) * self.ratio(window)), self.steps // self.env.num
+        decisions = self.steps // self.env.num
+        if window.rollout:  # rows that fill no rollout are not learned from
+            learned = decisions // window.rollout * window.rollout * self.env.num
+        else:
+            learned = max(0, self.steps - self.first_update_step(window))
+        return int(learned * self.ratio(window)) + self.pretrain_updates * (learned > 0), decisions
+
+    def first_update_step(self, window: Window) -> int:
+        """Return the env step at which ``learning_starts`` windows exist, if no episode is shorter than a window."""
+        return self.learning_starts + (window.rows - window.free - 1) * self.env.num
 
     def checked(self) -> ExperimentConfig:
         """Check that the algorithm gets the rows that it learns from; return it with experience and absolute paths."""
@@ -264,7 +280,8 @@ class ExperimentConfig(Config):
 
     def _check_on_policy(self) -> None:
         """Raise ConfigError if settings of replayed rows are given to an algorithm that replays none."""
-        for name in ("replay_ratio", "train_ratio", "learning_starts", "random_steps") if self.algo.on_policy else ():
+        names = ("replay_ratio", "train_ratio", "learning_starts", "random_steps", "pretrain_updates", "train_freq")
+        for name in names if self.algo.on_policy else ():
             if (value := getattr(self, name)) != type(self).__dataclass_fields__[name].default:
                 raise ConfigError(
                     f"{name} = {value} has no effect: {self.name} learns from whole rollouts of its own policy, as set "
@@ -277,6 +294,8 @@ class ExperimentConfig(Config):
         refused = {
             f"algorithm = {self.name}: it learns from rows of its present policy alone": self.algo.on_policy,
             "experience = recorded: actors collect rows, and this run collects none": self.offline,
+            f"pretrain_updates = {self.pretrain_updates}: ratio_slack says who waits for whom": self.pretrain_updates,
+            f"train_freq = {self.train_freq}: ratio_slack says who waits for whom": self.train_freq > 1,
             "replay.sequence = True: rows of several actors are no single sequence": self.replay.sequence,
             f"replay.init = {self.replay.init}: pass these rows as --data, with --experience mixed": self.replay.init,
             "algo.reward_scale = return_std: its running returns are of one actor": isinstance(scale, ReturnStd)

@@ -21,15 +21,15 @@ from reverie.objectives.td import Losses, check_error, check_rows
 PAIRS = 2**17
 """Number of pairs of quantiles from which several threads are faster than one."""
 
-Values = tuple[Tensor, Tensor, Tensor, Tensor]
-"""The loss ``[]`` of a critic, its priorities ``[B]``, its mean prediction ``[]`` and its mean target ``[]``."""
+Values = tuple[Tensor, ...]
+"""The loss ``[]`` of a critic, its priorities ``[B]``, and the metrics ``METRICS`` after the first, each ``[]``."""
+METRICS = ("loss/critic", "train/value", "train/value_max", "train/target", "train/target_max")
 
 
-def losses_of(found: Values) -> Losses:
+def losses_of(values: Values) -> Losses:
     """Return them as the term ``critic``, its metrics and priorities."""
-    loss, priority, predicted, target = found
-    metrics = {"loss/critic": loss.detach(), "train/value": predicted, "train/target": target}
-    return Losses({"critic": loss}, metrics, priority)
+    loss, priority, *others = values
+    return Losses({"critic": loss}, dict(zip(METRICS, (loss.detach(), *others), strict=True)), priority)
 
 
 class _Loss(torch.autograd.Function):
@@ -121,11 +121,11 @@ def error_and_gradient(
     check_rows(target, batch)
     prediction, target = prediction.contiguous(), target.float().contiguous()  # a user's target may be float64
     last, weight = batch.is_last.contiguous(), batch.weight.contiguous()
-    gradient, priority, out = torch.empty_like(prediction), torch.empty_like(weight), weight.new_empty(3)
+    gradient, priority, out = torch.empty_like(prediction), torch.empty_like(weight), weight.new_empty(5)
     compute("td_error", prediction, target, last, weight, gradient, priority, out,
             prediction.numel() // target.numel(), *last.shape, scale, kappa)  # fmt: skip
-    loss, predicted, expected = out.unbind()
-    return (loss, priority, predicted, expected), gradient
+    loss, *metrics = out.unbind()
+    return (loss, priority, *metrics), gradient
 
 
 # ---------------------------------------------------------------------- quantiles
@@ -217,8 +217,8 @@ def quantile_error_and_gradient(
     windows, steps, classes, n = prediction.shape
     expect((windows, steps, n), target=target)
     gradient, priority = floats(prediction.shape), floats(windows)
-    sums, out = floats(3, windows), floats(3)
+    sums, out = floats(5, windows), floats(5)
     compute("quantile_error", *read, gradient, priority, sums, out, windows, steps, classes, n, kappa,
             _threads(windows * steps * n * n))  # fmt: skip
-    loss, predicted, expected = out.unbind()
-    return (loss, priority, predicted, expected), gradient
+    loss, *metrics = out.unbind()
+    return (loss, priority, *metrics), gradient

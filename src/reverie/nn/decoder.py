@@ -154,7 +154,7 @@ class _CNN(nn.Module):
 
     def __init__(self, parts: list[ObsPart], deter: int, stoch: int, cfg: DecoderConfig) -> None:
         super().__init__()
-        sizes = stage_sizes(parts[0].shape, len(cfg.mults))
+        sizes = stage_sizes(parts[0].shape, len(cfg.mults), cfg.min_side)
         depths = stage_depths(cfg.depth, cfg.mults, len(sizes) - 1)
         self.sizes = sizes[::-1]  # smallest first
         self.blocks = cfg.blocks

@@ -55,6 +55,8 @@ class CoderConfig(Config):
     """Channels of the CNN: stage i has ``depth * mults[i]`` of them."""
     mults: Annotated[tuple[int, ...], AtLeast(1)] = (2, 3, 4, 4)
     """Channel multipliers, in the order of the encoder's stages."""
+    min_side: Annotated[int, AtLeast(1)] = 3
+    """Smallest side of an image after the encoder's stages, in pixels: smaller images have fewer stages."""
     kernel: Annotated[int, AtLeast(1)] = 5
     """Height and width of the convolution kernels, odd."""
     units: Annotated[int, AtLeast(1)] = 256
@@ -104,16 +106,16 @@ def by_size(images: ObsSpec) -> list[list[str]]:
     return [list(group) for _, group in groupby(keys, key=lambda k: images[k].shape[:2])]
 
 
-def stage_sizes(size: tuple[int, ...], stages: int) -> list[tuple[int, int]]:
+def stage_sizes(size: tuple[int, ...], stages: int, min_side: int = 3) -> list[tuple[int, int]]:
     """Return ``(height, width)`` before the first stage and after each one.
 
-    Smaller images than the authors' 64 x 64 are halved while at least 3 pixels remain on the short side, larger ones
+    Smaller images than the authors' 64 x 64 are halved while ``min_side`` pixels remain on the short side, larger ones
     until at most 16 remain on the long side; odd sizes are rounded up.
     """
     sizes = [(size[0], size[1])]
     while True:
         h, w = (math.ceil(s / 2) for s in sizes[-1])
-        fits = min(h, w) >= 3
+        fits = min(h, w) >= min_side
         wanted = len(sizes) <= stages or max(sizes[-1]) > 16
         if len(sizes) > 1 and not (fits and wanted):
             return sizes
@@ -183,7 +185,7 @@ class _CNN(nn.Module):
 
     def __init__(self, parts: list[ObsPart], cfg: EncoderConfig) -> None:
         super().__init__()
-        sizes = stage_sizes(parts[0].shape, len(cfg.mults))
+        sizes = stage_sizes(parts[0].shape, len(cfg.mults), cfg.min_side)
         depths = [sum(p.shape[2] for p in parts), *stage_depths(cfg.depth, cfg.mults, len(sizes) - 1)]
         self.convs = nn.ModuleList([Conv(i, o, cfg.kernel) for i, o in pairwise(depths)])
         self.norms = nn.ModuleList([RMSNormSiLU(o) for o in depths[1:]])

@@ -97,6 +97,10 @@ class Noise(Choice, ABC):
         process = self.advance(before)  # [N, A]
         return self.scale(state.steps) * process, NoiseState(process, counted(state.steps, step))
 
+    def amount(self, steps: Tensor) -> Tensor | float:
+        """Return sigma, for the log."""
+        return self.scale(steps)
+
     @abstractmethod
     def advance(self, process: Tensor) -> Tensor:
         """Return the next x ``[N, A]``, given the last one."""
@@ -161,6 +165,10 @@ class OrnsteinUhlenbeck(Noise):
 @dataclass(frozen=True)
 class EpsilonSchedule(Choice, ABC):
     """Schedule of the probability that a discrete action is drawn uniformly at random."""
+
+    def amount(self, steps: Tensor) -> Tensor | float:
+        """Return epsilon, for the log."""
+        return self.chance(steps)
 
     @abstractmethod
     def chance(self, steps: Tensor) -> Tensor | float:

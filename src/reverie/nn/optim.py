@@ -87,6 +87,8 @@ class OptimConfig(Config):
     """Learning rate, above 0."""
     agc: Annotated[float, AtLeast(0)] = 0.3
     """Adaptive clipping: largest norm of a tensor's gradient, as a fraction of the tensor's norm; 0 does not clip."""
+    agc_min_norm: Annotated[float, Above(0)] = 1e-3
+    """Smallest norm of a tensor in adaptive clipping, so that a tensor of zeros can learn."""
     beta1: Annotated[float, Within("[0, 1)")] = 0.9
     """Decay rate of the momentum, in [0, 1)."""
     beta2: Annotated[float, Within("[0, 1)")] = 0.999
@@ -105,7 +107,7 @@ class Optim:
 
     Per tensor, in the order that the DreamerV3 authors use::
 
-        g  <- g / max(1, |g| / (agc max(1e-3, |p|)))      clip against the tensor's norm
+        g  <- g / max(1, |g| / (agc max(agc_min_norm, |p|)))      clip against the tensor's norm
         v  <- beta2 v + (1 - beta2) g^2
         u   = g / (sqrt(v / (1 - beta2^t)) + eps)         normalise first ...
         m  <- beta1 m + (1 - beta1) u                     ... then average: this is what makes it LaProp
@@ -192,7 +194,7 @@ class Optim:
 
     def _clipped(self, grads: Tensors, grad_norms: Tensor, param_norms: Tensor) -> Tensor:
         """Return the clipped gradients of all tensors as one flat vector ``[count]``."""
-        ratio = grad_norms / (self.cfg.agc * param_norms.clamp(min=1e-3))  # [P]; not used if agc is 0
+        ratio = grad_norms / (self.cfg.agc * param_norms.clamp(min=self.cfg.agc_min_norm))  # [P]; not used if agc is 0
         clip = 1 / ratio.clamp(min=1) if self.cfg.agc else torch.ones_like(ratio)  # [P]
         if self.owner is not None:  # two large kernels in place of a small one for each tensor
             flat = torch.cat([grad.flatten() for grad in grads])
@@ -385,11 +387,17 @@ class AdamSettings(NamedTuple):
 class Adam:
     """Adam (Kingma and Ba 2015, Algorithm 1), all parameters in one call."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], lr: Rate, eps: float = 1e-8, cosine: int = 0) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], lr: Rate, eps: float = 1e-8, cosine: int = 0,
+        weight_decay: float = 0.0, max_grad_norm: float = 0.0,
+    ) -> None:  # fmt: skip
         """``cosine``: updates over which the learning rate decays to 0 along half a cosine, where it then stays.
 
-        Loshchilov and Hutter 2017, equation 5; 0 keeps it constant.
+        Loshchilov and Hutter 2017, equation 5; 0 keeps it constant. ``weight_decay`` times each parameter is added to
+        its gradient, after the gradient of all parameters was clipped to the norm ``max_grad_norm``; 0: neither.
         """
+        self.weight_decay = weight_decay
+        self.max_grad_norm = max_grad_norm
         self.params: Tensors = to_train(parameters)
         rate = rate_of(lr, self.params[0].device)
         changing = rate if isinstance(rate, Tensor) else None
@@ -414,6 +422,12 @@ class Adam:
     def apply(self, grads: Tensors) -> None:
         """Update the parameters that are not frozen with these gradients; of several learners, with their mean."""
         average(grads)
+        if self.max_grad_norm:
+            norm = torch.stack(torch._foreach_norm(grads)).norm()
+            grads = list(torch._foreach_mul(grads, self.max_grad_norm / norm.clamp(min=self.max_grad_norm)))
+        if self.weight_decay:
+            params = [p.detach() for p in self.params if p.requires_grad]
+            grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))
         self.move(grads)
 
     @torch.no_grad()

@@ -14,20 +14,21 @@ from reverie.core.accelerate import accelerated
 class Target(nn.Module):
     """A frozen copy, updated at every n-th (``every``) :meth:`update`: theta' <- rate theta + (1 - rate) theta'.
 
-    A small rate at every call is Polyak averaging; a rate of 1 at every n-th call is a hard update. Buffers of the
-    source, such as the statistics of a norm, are copied at every call.
+    A small rate at every call is Polyak averaging; a rate of 1 at every n-th call is a hard update. With
+    ``at_first`` the first call moves the copy, then every n-th after it. Buffers of the source, such as the statistics
+    of a norm, are copied at every call.
     """
 
     count: Tensor
 
-    def __init__(self, source: nn.Module, rate: float, every: int = 1) -> None:
+    def __init__(self, source: nn.Module, rate: float, every: int = 1, at_first: bool = False) -> None:
         super().__init__()
         self.model: nn.Module = copy.deepcopy(source).requires_grad_(False)
         self.rate = rate
         self.every = every
         self._source = (source,)  # a tuple hides it from torch, so that it is not a submodule
         if every > 1:
-            self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+            self.register_buffer("count", torch.tensor(every - 1 if at_first else 0))
 
     @property
     def source(self) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,9 @@ from reverie.core.tree import expect
 from reverie.core.types import Batch, Metrics, Obs, Stats, Update
 from reverie.objectives.estimators import ValueEstimator
 from reverie.objectives.returns import transition_mask
+
+RegressionLoss = Literal["l2", "l1", "smooth_l1"]
+"""The loss of an error: its square, its absolute value, or Huber's with kappa 1."""
 
 
 class Losses(NamedTuple):
@@ -56,8 +59,12 @@ class CriticStats(Stats):
     loss in DQN and discrete BCQ; in QR-DQN and discrete CQL that of quantile regression, summed over the quantiles."""
     train_value: Tensor
     """Mean Q of the taken actions, over all critics; of a distribution its mean."""
+    train_value_max: Tensor
+    """Largest Q of a taken action, the mean over all critics."""
     train_target: Tensor
     """Mean target y."""
+    train_target_max: Tensor
+    """Largest target y."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +96,14 @@ def mean_over(x: Tensor, mask: Tensor) -> Tensor:
     """
     expect(x.shape, mask=mask)
     return (x * mask).sum() / counted(mask)
+
+
+def max_over(x: Tensor, mask: Tensor) -> Tensor:
+    """Return the largest of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if that is nowhere."""
+    if not x.numel():
+        return x.new_zeros(())
+    largest = x.masked_fill(~mask, -torch.inf).amax()
+    return torch.where(mask.any(), largest, torch.zeros_like(largest))
 
 
 def counted(mask: Tensor) -> Tensor:
@@ -162,6 +177,22 @@ def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float, 
     return critic_losses(loss, error.detach().abs(), prediction, target, batch, scale)
 
 
+def regression_error(
+    prediction: Tensor, target: Tensor, batch: Batch, loss: RegressionLoss, scale: float = 1.0
+) -> Losses:
+    """Return the term ``critic``: E[w L(Q - y)], with L(u) = scale u^2 (l2), abs(u) (l1) or Huber's of kappa 1.
+
+    The rest is as in :func:`squared_error`.
+    """
+    if loss == "l2":
+        return squared_error(prediction, target, batch, scale)
+    if loss == "smooth_l1":
+        return huber_error(prediction, target, batch, kappa=1.0)
+    check_error(prediction, target)
+    error = (prediction - target).abs()  # [(K,) B, T-1]
+    return critic_losses(error, error.detach(), prediction, target, batch)
+
+
 def check_error(prediction: Tensor, target: Tensor) -> None:
     """Raise ValueError unless the shapes are those of Q and y in :func:`squared_error`."""
     if prediction.shape[-2:] != target.shape or prediction.ndim > 3:
@@ -201,6 +232,8 @@ def critic_losses(
         metrics = {
             "loss/critic": total.detach(),
             "train/value": mean_over(value, mask),
+            "train/value_max": max_over(value, mask),
             "train/target": mean_over(target, mask),
+            "train/target_max": max_over(target, mask),
         }
     return Losses({"critic": total}, metrics, priority)

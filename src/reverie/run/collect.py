@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from reverie.core.specs import MASK, ActionSpec
 from reverie.core.tree import filled, named, shapes_of
 from reverie.core.types import State, Step
 
+SECONDS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
+"""Metrics of what a collector and the loop spend time on."""
 ENVIRONMENTS = "environments.zip"
 """Snapshots of the environments in a checkpoint: pickles, which only resuming a run reads."""
 
@@ -74,6 +77,9 @@ class Collecting(Protocol):
 
     unlogged: list[EpisodeStats]
     """Finished episodes that are not logged yet. Whoever logs them empties the list; checkpoints save it."""
+
+    seconds: dict[str, float]
+    """Metrics: the wall-clock seconds since the last log entry, by what they were spent on."""
 
     @property
     def restarts(self) -> int:
@@ -136,6 +142,7 @@ class Collector:
         self.counter: EpisodeCounter = EpisodeCounter(env.num_envs)
         self.finished: list[EpisodeStats] = []
         self.unlogged: list[EpisodeStats] = []
+        self.seconds: dict[str, float] = dict.fromkeys(SECONDS, 0.0)
         self._action: Tensor | None = None  # what was chosen for the current rows, until it is sent
         self._watched = self._stored = self._counted = False  # what else was done with the current rows
 
@@ -145,8 +152,10 @@ class Collector:
         if self._failure is not None:
             raise self._failure
         if self._step is None:
+            begin = time.perf_counter()
             try:
                 self._step = self.env.receive()
+                self.seconds["time/environment_seconds"] += time.perf_counter() - begin
                 self._rewards, self._logged = rewards_of(self.env, self._step), dict(self.env.logged)
             except Exception as error:
                 self._failure = error
@@ -156,14 +165,18 @@ class Collector:
     def collect(self) -> int:
         """Make one turn: act, store, send. Return the env steps taken: one for each row that is not ``is_last``."""
         step = self.step
+        begin = time.perf_counter()
         if self._action is None:
             self._action = self._chosen(step)
+        self.seconds["time/acting_seconds"] += time.perf_counter() - begin
         if not self._stored:
             self.sink.add(step, self._action, self.policy.extras(self.state))
             self._stored = True
         self.count()
         taken = step.is_last.tolist().count(False)
+        begin = time.perf_counter()
         self.env.send(self._action)
+        self.seconds["time/environment_seconds"] += time.perf_counter() - begin
         self._step = self._action = None
         self._watched = self._stored = self._counted = False
         self.env_steps += taken

@@ -6,7 +6,8 @@ And a look for NaN and infinity: in loss terms, without making updates wait for 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,11 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.clock import Clock
-from reverie.core.errors import DataError
+from reverie.core.errors import DataError, plural
 from reverie.core.files import writing
+from reverie.core.logger import logger
 from reverie.core.protocols import Meter, Sink, Source
 from reverie.core.types import Metrics
-from reverie.run.collect import EpisodeStats, means_of
+from reverie.run.collect import Collecting, EpisodeStats, means_of
 
 OWN = {"counters", "episode", "estimate", "eval", "heldout", "time", "step", "env/restarts", "replay/replay_ratio",
        "replay/windows"}  # fmt: skip
@@ -37,14 +39,23 @@ class MetricsLog:
     """Collects values since the last entry and writes them to every sink."""
 
     def __init__(
-        self, clock: Clock, meter: Meter, source: Source, sinks: Sequence[Sink], finished: list[EpisodeStats]
-    ) -> None:
-        """``finished``: the episodes until they are logged, a list that others may share."""
+        self, clock: Clock, meter: Meter, source: Source, sinks: Sequence[Sink], collector: Collecting | None = None,
+        exploration: Callable[[int], float | None] = lambda env_steps: None, log_episodes: bool = False,
+    ) -> None:  # fmt: skip
+        """``collector`` keeps the episodes that are not logged yet, and measures what it spends time on.
+
+        ``exploration`` returns how much the policy explores after so many env steps. ``log_episodes``: log a line for
+        each finished episode.
+        """
         self.clock = clock
         self.meter = meter
         self.source = source
         self.sinks = sinks
-        self.finished = finished
+        self.collector = collector
+        self.exploration = exploration
+        self.finished: list[EpisodeStats] = [] if collector is None else collector.unlogged
+        self.seconds: dict[str, float] = {"time/update_seconds": 0.0} if collector is None else collector.seconds
+        self.log_episodes = log_episodes
         self.restarts: int = 0
         self.begun: tuple[int, int] = (clock.env_steps, clock.updates)
         self.last: tuple[float, int, int] = clock.logged or (clock.seconds, *self.begun)
@@ -52,9 +63,20 @@ class MetricsLog:
     def episodes(self, finished: Iterable[EpisodeStats], restarts: int = 0) -> None:
         """Count finished episodes and keep them for the next entry; ``restarts`` is the number of restarts so far."""
         self.restarts = restarts
-        before = len(self.finished)
-        self.finished.extend(finished)
-        self.clock.episodes += len(self.finished) - before
+        for episode in finished:
+            self.finished.append(episode)
+            self.clock.episodes += 1
+            if self.log_episodes:
+                steps = plural(episode.length, "step")
+                logger.info(f"episode {self.clock.episodes:,}: return {episode.score:g} in {steps}, {self.clock.place}")
+
+    def timed(self, updates: int) -> Iterator[int]:
+        """Yield the numbers of so many updates, and measure the time until the last one is made."""
+        begin = time.perf_counter()
+        try:
+            yield from range(updates)
+        finally:
+            self.seconds["time/update_seconds"] += time.perf_counter() - begin
 
     def write(self, values: Mapping[str, float | np.ndarray]) -> None:
         """Write ``values`` to every sink, at the current position of the run; RunError if one cannot write."""
@@ -73,9 +95,16 @@ class MetricsLog:
             means = means_of(episode.info for episode in self.finished)
             values |= {f"episode/{name}": value for name, value in means.items()}
             self.finished.clear()
-        entry = {**values, **self._rates(), **self._counters()}
+        entry = {**values, **self._spent(), **self._rates(), **self._counters()}
         self.write(entry)
         return entry
+
+    def _spent(self) -> dict[str, float]:
+        """Return the seconds since the last entry by what they were spent on, and how much the policy explores."""
+        spent = dict(self.seconds)
+        self.seconds.update(dict.fromkeys(self.seconds, 0.0))
+        amount = None if self.collector is None else self.exploration(self.clock.env_steps)
+        return spent if amount is None else {**spent, "train/exploration": amount}
 
     def _rates(self) -> dict[str, float]:
         """Return the rates since the last entry."""

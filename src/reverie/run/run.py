@@ -88,6 +88,8 @@ class Trainable(Protocol):
     """How often to log, evaluate, save and report."""
     score: Score
     """Number of evaluations that says which agent is the best."""
+    log_episodes: bool
+    """Whether a line is logged for each finished episode."""
     stop_score: float | None
     """Score of an evaluation during training that ends the run; None if there are none, or it never ends."""
     patience: int | None
@@ -375,6 +377,7 @@ class Life:
                 experiment.algo, experiment.source, self.clock, experiment.meter, sinks=sinks,
                 collector=experiment.collector, evaluator=self.evaluate if experiment.measures else None,
                 checkpoint=self.save, schedule=experiment.schedule, heldout=experiment.heldout, on_log=self.logged,
+                log_episodes=experiment.log_episodes,
             )  # fmt: skip
             found, number = None, ending.signal
             if number is None:

@@ -50,7 +50,7 @@ def train(
     algo: Algorithm, source: Source, clock: Clock, meter: Meter, *, sinks: Sequence[Sink] = (),
     collector: Collecting | None = None, evaluator: Evaluator | None = None, checkpoint: Save | None = None,
     schedule: Schedule | None = None, heldout: Callable[[], Mapping[str, float]] = dict,
-    on_log: Callable[[Mapping[str, float]], None] = lambda entry: None,
+    on_log: Callable[[Mapping[str, float]], None] = lambda entry: None, log_episodes: bool = False,
 ) -> Ending:  # fmt: skip
     """Run until the clock is done or a signal asks to stop. In both cases log and save at the end.
 
@@ -58,7 +58,7 @@ def train(
     the checkpoint. A NaN or infinite loss is detected at the next log or save, so that no update waits for the device.
     ``on_log`` is called with each log entry, ``{}`` if there was nothing to log.
 
-    ``heldout`` measures the learner at each report.
+    ``heldout`` measures the learner at each report. ``log_episodes``: log a line for each finished episode.
 
     Raises:
         RunError: a loss, a weight or an action was NaN or infinite; the message names the first such term and its
@@ -68,7 +68,7 @@ def train(
     periods = schedule or Schedule()
     log_due, eval_due = Every(periods.log_every, clock, "log"), Every(periods.eval_every, clock, "eval")
     save_due, report_due = Every(periods.save_every, clock, "save"), Every(periods.report_every, clock, "report")
-    log = MetricsLog(clock, meter, source, sinks, [] if collector is None else collector.unlogged)
+    log = MetricsLog(clock, meter, source, sinks, collector, algo.exploration, log_episodes)
     keep = _Keep(clock, log, FiniteCheck(algo), checkpoint)
     batch: Batch | None = None
     with Interrupt(clock) as interrupt, keep.saved_on_error():
@@ -77,7 +77,7 @@ def train(
             if collector is not None:  # recorded experience: there is none
                 clock.env_steps += collector.collect()
                 log.episodes(collector.drain(at_the_end=clock.done), collector.restarts)
-            for _ in range(clock.updates_due(len(source))):
+            for _ in log.timed(clock.updates_due(len(source))):
                 batch = source.sample()
                 update = algo.update(batch)
                 source.feedback(batch.index, update)  # priorities, latents, the end of a rollout

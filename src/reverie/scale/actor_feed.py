@@ -104,6 +104,7 @@ class Feed:
         self.restarts: int = 0  # of environments in this run
         self.finished: list[EpisodeStats] = []
         self.unlogged: list[EpisodeStats] = []
+        self.seconds: dict[str, float] = {"time/update_seconds": 0.0}
 
     # ------------------------------------------------------------ the loop's side
 

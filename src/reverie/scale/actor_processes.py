@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import selectors
+import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection
@@ -15,10 +16,11 @@ import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from reverie.core.columns import Column
+from reverie.core.errors import told
 from reverie.envs.worker import shared
 from reverie.run.collect import EpisodeStats
 from reverie.scale.actors import Work, act
-from reverie.scale.wire import FAILED, FAR, HEAD, TURNS, Block, Board, Failure, Signs, slots_of
+from reverie.scale.wire import FAILED, FAR, HEAD, ROWS, TURNS, Block, Board, Failure, Signs, slots_of
 
 PATIENCE = 5.0
 """Seconds that actors have to end."""
@@ -97,11 +99,21 @@ class Child:
     def receive(self) -> Block | Failure:
         """Return the next message. EOFError or OSError: the actor is gone."""
         message = self.pipe.recv_bytes()
+        try:
+            return self.decode(message)
+        except (struct.error, ValueError, TypeError, RecursionError) as error:  # JSON's errors are ValueErrors
+            return Failure(f"its message of {len(message)} bytes is damaged ({told(error)})", final=False)
+
+    def decode(self, message: bytes) -> Block | Failure:
+        """Return what a message says."""
         kind, slot, turns, version, restarts = HEAD.unpack_from(message)
-        said = json.loads(message[HEAD.size :])
+        content = json.loads(message[HEAD.size :])
         if kind == FAILED:
-            return Failure(*said)
-        episodes = [EpisodeStats(*episode) for episode in said]
+            text, final = content
+            return Failure(str(text), bool(final))
+        if kind != ROWS or slot >= self.slots or not 0 < turns <= TURNS:
+            raise ValueError(f"kind {kind}, slot {slot} of {self.slots}, {turns} of {TURNS} turns")
+        episodes = [EpisodeStats(float(score), int(length), dict(info)) for score, length, info in content]
         self.received += 1
         rows = {name: column[slot, :, :turns] for name, column in self.blocks.items()}
         return Block(rows, version, episodes, restarts)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import ipaddress
 import logging
 import os
+import socket
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -29,6 +33,8 @@ from reverie.replay.config import parse_size
 from reverie.run.folder import settings_changes
 from reverie.scale.learners import Team
 
+STORE = "REVERIE_STORE"
+"""Environment variable with the path of the file by which the learners of one machine meet."""
 SAVING = "600"
 """Seconds that learners have to end and save after a signal."""
 WARM_UP = 0.1
@@ -48,25 +54,33 @@ def rank() -> int:
 def launch(words: Sequence[str], config: ExperimentConfig) -> int:
     """Run ``reverie WORDS`` as ``config.learners`` processes of this machine; return the exit code of the run.
 
-    If one fails all end. They get the signals that this process gets, and end with it.
+    If one fails all end. They get the signals that this process gets, and end with it. They meet in a file that only
+    this user can read: PyTorch's TCP store listens on every interface, asks for no password and unpickles what it gets.
     """
     check(config, config.learners, config.learners)
     for name in (name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the learners themselves say why they end
-    os.environ |= {PARENT: str(os.getpid()), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": SAVING}
-    how = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=config.learners, run_id=uuid.uuid4().hex, rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0", local_addr="localhost", max_restarts=0,
-        monitor_interval=1.0,  # the others notice first that one has ended, and say so
-        signals_to_handle=",".join(number.name for number in SIGNALS),
-    )  # fmt: skip
-    try:
-        elastic_launch(how, sys.executable)("-u", "-m", "reverie", *words)
-    except ChildFailedError as error:
-        code = error.get_first_failure()[1].exitcode
-        return 128 - code if code < 0 else code
-    except SignalException as stopped:
-        return 128 + int(stopped.sigval)
+    os.environ |= {
+        PARENT: str(os.getpid()),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": SAVING,
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # PyTorch would open a TCP store beside the file
+    }
+    with tempfile.TemporaryDirectory(prefix="reverie-") as folder:
+        os.environ[STORE] = os.path.join(folder, "learners")
+        how = LaunchConfig(
+            min_nodes=1, max_nodes=1, nproc_per_node=config.learners, run_id=uuid.uuid4().hex, rdzv_backend="c10d",
+            rdzv_endpoint=os.path.join(folder, "launcher"), rdzv_configs={"store_type": "file"},
+            local_addr="localhost", max_restarts=0,
+            monitor_interval=1.0,  # the others notice first that one has ended, and say so
+            signals_to_handle=",".join(number.name for number in SIGNALS),
+        )  # fmt: skip
+        try:
+            elastic_launch(how, sys.executable)("-u", "-m", "reverie", *words)
+        except ChildFailedError as error:
+            code = error.get_first_failure()[1].exitcode
+            return 128 - code if code < 0 else code
+        except SignalException as stopped:
+            return 128 + int(stopped.sigval)
     return 0
 
 
@@ -82,7 +96,7 @@ def team_of(config: ExperimentConfig) -> Iterator[Team]:
             )
         yield Team()
         return
-    store, own, count = next(rendezvous("env://"))
+    store, own, count = meet()
     local, here = (int(os.environ.get(name, "0")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
     check(config, count, here or count)
     device = choose_device(config.device)
@@ -96,6 +110,46 @@ def team_of(config: ExperimentConfig) -> Iterator[Team]:
             raise
         raise SystemExit(1) from error  # another learner says why
     dist.destroy_process_group()
+
+
+def meet() -> tuple[Store, int, int]:
+    """Return the store by which the learners find each other, the rank of this one, and how many there are.
+
+    Unless torchrun has its own store, nothing listens but on the address MASTER_ADDR, or on loopback.
+    """
+    number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if path := os.environ.get(STORE):
+        stay_local()
+        return FileStore(path, count), number, count
+    address, port = os.environ.get("MASTER_ADDR", "localhost"), int(os.environ.get("MASTER_PORT", "29500"))
+    try:
+        place = ipaddress.ip_address(socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise ConfigError(f"MASTER_ADDR = {address!r}: no host has this name ({error}).") from error
+    if place.is_unspecified:
+        raise ConfigError(
+            f"MASTER_ADDR = {address!r}: whoever reaches the learners can run code in them, and this opens them to "
+            "every network. Use the address that the first machine has in the network of the learners."
+        )
+    if place.is_loopback:
+        stay_local()
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # below torchrun
+        store, number, count = next(rendezvous("env://"))
+        return store, number, count
+    if number:
+        return TCPStore(str(place), port, count), number, count
+    family = socket.AF_INET6 if place.version == 6 else socket.AF_INET
+    listening = socket.create_server((str(place), port), family=family, backlog=count)
+    store = TCPStore(str(place), port, count, is_master=True, master_listen_fd=listening.detach())
+    return store, number, count
+
+
+def stay_local() -> None:
+    """Let learners of one machine exchange tensors by its loopback interface alone, unless the user has chosen one."""
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    if loopback is not None:
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(variable, loopback)
 
 
 def check(config: ExperimentConfig, count: int, here: int) -> None:

@@ -213,6 +213,7 @@ class SharedCollector:
         self.team = team
         self.clock = clock
         self.unlogged: list[EpisodeStats] = own.unlogged
+        self.seconds: dict[str, float] = own.seconds
         self.close: Callable[[], None] = own.close
         self.state_dict: Callable[[], State] = own.state_dict
         self.load_state_dict: Callable[[State], None] = own.load_state_dict

@@ -57,12 +57,13 @@ class Learner:
     child: subprocess.Popen[bytes]
 
     def address(self) -> tuple[str, int]:
-        """Return the address of this node and a free port."""
+        """Return the address of this node and a port that is free there."""
         import ray.util
 
+        host = ray.util.get_node_ip_address()
         with socket.socket() as probe:
-            probe.bind(("", 0))
-            return ray.util.get_node_ip_address(), probe.getsockname()[1]
+            probe.bind((host, 0))
+            return host, probe.getsockname()[1]
 
     def start(self, words: Sequence[str], env: Mapping[str, str], folder: str) -> None:
         """Start ``reverie WORDS``, in ``folder`` if this node has it."""
@@ -108,8 +109,7 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
     ``words``: without the run folder, which is at the same path on all nodes, and without what is asked of Ray.
     """
     namespace = uuid.uuid4().hex
-    ray = connected(request.address, namespace)
-    try:
+    with cluster(request.address, namespace) as ray:
         each = needs(config, request.learner, ray.cluster_resources().get("GPU", 0.0))
         actor = {"CPU": 1, **request.actor}
         own = [*words, "--run", str(run)]
@@ -119,8 +119,26 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
         place = {"address": ray.get_runtime_context().gcs_address, "namespace": namespace, "first": config.learners}
         with collected() as got:
             return lives(own, config.learners, bundles, request.strategy, {**place, "each": actor}, run, got)
+
+
+@contextlib.contextmanager
+def cluster(address: str, namespace: str | None = None) -> Iterator[Any]:
+    """Connect to the cluster and yield the package ray; RunError where Ray fails, as when a node has no memory left."""
+    ray = connected(address, namespace)
+    try:
+        yield ray
+    except ray.exceptions.RayError as error:
+        raise RunError(
+            f"the Ray cluster failed: {type(error).__name__}: {first_line(error)} What the run has saved is in its "
+            "folder, and the same command goes on from there. Check the nodes with `ray status`."
+        ) from error
     finally:
         ray.shutdown()
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message."""
+    return str(error).strip().partition("\n")[0]
 
 
 def connected(address: str, namespace: str | None = None) -> Any:
@@ -138,11 +156,10 @@ def connected(address: str, namespace: str | None = None) -> Any:
             socket.create_connection((host, int(port)), PATIENCE / 2).close()  # Ray itself would try for minutes
         ray.init(address or None, namespace=namespace, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        why = str(error).strip().partition("\n")[0]
         raise RunError(
-            f"No connection to the Ray cluster{f' at {place}' if place else ''}: {why} Check the address, and that "
-            "`ray status` works there. A cluster has a token (`ray get-auth-token --generate` before `ray start`, the "
-            "same on each node) unless RAY_AUTH_MODE=disabled."
+            f"No connection to the Ray cluster{f' at {place}' if place else ''}: {first_line(error)} "
+            "Check the address, and that `ray status` works there. A cluster has a token (`ray get-auth-token "
+            "--generate` before `ray start`, the same on each node) unless RAY_AUTH_MODE=disabled."
         ) from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, before)  # Ray's own would end a learner before it has saved
@@ -173,16 +190,18 @@ def lives(
     got: Sequence[int],
 ) -> int:
     """Start the learners, again whenever one is lost; return the exit code of the run. ``got``: received signals."""
-    from ray.exceptions import RayActorError
+    from ray.exceptions import RayError
 
     losses, before = 0, newest(run)
     while True:
         hosts = ["a node that has gone"] * count
         codes: list[int | None] = [None] * count
-        these = placed(bundles, count, strategy, losses > 0, got)
-        with these as (group, learners), contextlib.suppress(RayActorError):
-            hosts = start(learners, words, os.getcwd(), {**place, "group": group})
-            codes = watch(learners, got)
+        with placed(bundles, count, strategy, losses > 0, got) as (group, learners):
+            try:
+                hosts = start(learners, words, os.getcwd(), {**place, "group": group})
+                codes = watch(learners, got)
+            except RayError as error:
+                log_loss("a learner", error)
         if got:
             return 128 + got[0] if any(code != 0 for code in codes) else 0
         lost = {rank: code for rank, code in enumerate(codes) if code is None or code < 0 or code > 128}
@@ -270,13 +289,15 @@ def start(learners: Sequence[Any], words: Sequence[str], folder: str, place: Map
     """Start the processes, whose actors have this place; return the addresses of their nodes."""
     import ray
 
-    found = ray.get([learner.address.remote() for learner in learners])
-    meeting = {"MASTER_ADDR": found[0][0], "MASTER_PORT": str(found[0][1]), "WORLD_SIZE": str(len(learners)),
+    addresses = ray.get([learner.address.remote() for learner in learners])
+    hosts, port = [host for host, _ in addresses], addresses[0][1]
+    main = hosts[0] if len(set(hosts)) > 1 else "127.0.0.1"
+    meeting = {"MASTER_ADDR": main, "MASTER_PORT": str(port), "WORLD_SIZE": str(len(learners)),
                PLACES: json.dumps(place)}  # fmt: skip
     alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # each sees its own GPU only
     own = [{**meeting, **alone, "RANK": str(rank)} for rank in range(len(learners))]
     ray.get([learner.start.remote(words, env, folder) for learner, env in zip(learners, own, strict=True)])
-    return [host for host, _ in found]
+    return hosts
 
 
 def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
@@ -294,7 +315,8 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
             rank = asked.pop(one)
             try:
                 text, code = ray.get(one)
-            except ray.exceptions.RayActorError:
+            except ray.exceptions.RayError as error:
+                log_loss(f"learner {rank}", error)
                 codes[rank] = None
                 continue
             with survive_broken_pipe(sys.stdout):
@@ -311,6 +333,14 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
             send(learners, signal.SIGKILL)
             killed = True
     return [codes.get(rank) for rank in range(len(learners))]
+
+
+def log_loss(learner: str, error: Exception) -> None:
+    """Log why Ray has lost a learner, as when a node has no memory left; an ended node or process needs no words."""
+    from ray.exceptions import RayActorError
+
+    if not isinstance(error, RayActorError):
+        logger.warning(f"{learner}: {type(error).__name__}: {first_line(error)}")
 
 
 def send(learners: Sequence[Any], number: int) -> None:

@@ -61,7 +61,7 @@ from reverie.run.folder import (
 )
 from reverie.run.schedule import parse_period
 from reverie.run.signals import collected
-from reverie.scale.ray import ClusterRequest, connected, missing, needs
+from reverie.scale.ray import ClusterRequest, cluster, missing, needs
 
 POLL = 0.2
 """Seconds between two polls of the child processes."""
@@ -390,19 +390,16 @@ def trainer(config: ExperimentConfig, on: ClusterRequest | None) -> Iterator[tup
         fit = 1 if choose_device(config.device) != "cpu" else cores() // (config.threads or torch.get_num_threads())
         yield train_here, max(1, fit)
         return
-    ray = connected(on.address)
-    try:
+    with cluster(on.address) as ray:
         each = needs(config, on.learner, ray.cluster_resources().get("GPU", 0.0))
         asked = {name: amount for name, amount in each.items() if amount}
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         room = sum(int(min((node.get(name, 0.0) / asked[name] for name in asked), default=1)) for node in nodes)
         if not room:
             raise RunError(missing(ray, [each], 1, "PACK"))
-        from reverie.scale.ray_tune import train_placed  # imports Ray, which connected() has prepared
+        from reverie.scale.ray_tune import train_placed  # imports Ray, which cluster() has prepared
 
         yield functools.partial(train_placed, each=asked), room
-    finally:
-        ray.shutdown()
 
 
 def own_paths() -> list[str]:

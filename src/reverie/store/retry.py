@@ -12,6 +12,8 @@ from typing import TypeVar
 from reverie.core.logger import logger
 
 T = TypeVar("T")
+PERMANENT = (FileExistsError, NotADirectoryError, IsADirectoryError)
+"""Errors of a place that no waiting mends: somebody has put a file where the folder was."""
 
 
 class Stopped(Exception):
@@ -39,11 +41,13 @@ class Patience:
         self.pause: float = self.repeat
 
     def insist(self, action: Callable[[], None]) -> None:
-        """Call ``action`` until it succeeds."""
+        """Call ``action`` until it succeeds, or fails for good."""
         for tries in itertools.count():
             try:
                 action()
                 break
+            except PERMANENT:
+                raise
             except self.failures as error:
                 if tries:  # a single failure is not worth a message
                     self.trouble(reason(error))

@@ -7,6 +7,9 @@
 #include <stdint.h>
 #include <string.h>
 
+/* The larger of two numbers; NaN if one of them is. */
+static inline float larger(float x, float y) { return x > y || isnan(x) ? x : y; }
+
 /* exp(r) - 1 for |r| <= ln(2) / 2, by the Taylor series, whose first omitted term is below 4e-9 r. */
 static inline float expm1_small(float r) {
     float p = 1.0f / 5040;

@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels.h"
 #include "thread_pool.h"
 
 enum { LANES = 16 }; /* predictions at once: their sums stay in registers */
@@ -143,7 +144,7 @@ typedef struct {
 
 static void window_error(const Errors *c, int64_t w) {
     int64_t held = 0, steps = c->steps, classes = c->classes, n = c->n;
-    float loss = 0, predicted = 0, expected = 0;
+    float loss = 0, predicted = 0, expected = 0, most[2] = {-INFINITY, -INFINITY};
     memset(c->gradient + w * steps * classes * n, 0, (size_t)(steps * classes * n) * sizeof(float));
     for (int64_t t = 0; t < steps; t++) {
         if (c->last[w * (steps + 1) + t]) continue;
@@ -152,13 +153,18 @@ static void window_error(const Errors *c, int64_t w) {
         float *grad = c->gradient + (at * classes + class) * n;
         held++;
         loss += distribution(theta, c->y + at * n, grad, n, n, c->kappa, c->weight[w] * c->each);
-        predicted += mean_of(theta, n);
-        expected += mean_of(c->y + at * n, n);
+        float value = mean_of(theta, n), target = mean_of(c->y + at * n, n);
+        predicted += value;
+        expected += target;
+        most[0] = larger(most[0], value);
+        most[1] = larger(most[1], target);
     }
     c->priority[w] = loss / (float)((held > 1 ? held : 1) * n);
     c->sums[w] = c->weight[w] * loss;
     c->sums[c->windows + w] = predicted;
     c->sums[2 * c->windows + w] = expected;
+    c->sums[3 * c->windows + w] = most[0];
+    c->sums[4 * c->windows + w] = most[1];
 }
 
 static void some_windows(void *given, Worker worker) {
@@ -169,7 +175,7 @@ static void some_windows(void *given, Worker worker) {
 
 /* The error of QR-DQN and what there is to know of it. prediction [windows, steps, classes, n], action [windows, steps +
  * 1, classes], y [windows, steps, n], last [windows, steps + 1], weight [windows]; to the gradient of the loss, the
- * priority of each window, and in `out` the loss, the mean prediction and the mean target. `sums` is [3, windows]. */
+ * priority of each window, and in `out` the loss, the mean and the largest prediction, and the mean and the largest target. `sums` is [5, windows]. */
 void quantile_error(const float *prediction, const float *action, const float *y, const uint8_t *last,
                     const float *weight, float *gradient, float *priority, float *sums, float *out, int64_t windows,
                     int64_t steps, int64_t classes, int64_t n, float kappa, int threads) {
@@ -182,6 +188,11 @@ void quantile_error(const float *prediction, const float *action, const float *y
     for (int k = 0; k < 3; k++) { /* in one order, whatever the threads */
         double sum = 0;
         for (int64_t w = 0; w < windows; w++) sum += (double)sums[k * windows + w];
-        out[k] = (float)(sum * (double)each);
+        out[k == 2 ? 3 : k] = (float)(sum * (double)each);
+    }
+    for (int k = 0; k < 2; k++) {
+        float most = -INFINITY;
+        for (int64_t w = 0; w < windows; w++) most = larger(most, sums[(3 + k) * windows + w]);
+        out[2 + 2 * k] = all ? most : 0.0f;
     }
 }
