@@ -249,7 +249,7 @@ OVERVIEW = """usage: reverie data {info,validate,convert,subsample,record,downlo
   validate   report damage and impossible values; keep the good episodes
   convert    write a dataset as Minari, D4RL, Parquet, PyDreamer or a store
   subsample  write a part of a dataset, random or the best, and the rest
-  record     run a trained agent and write its episodes
+  record     run a trained agent and write its episodes, in any of these
   download   download a Minari dataset or shards of RL Unplugged
 
 A dataset is a file, folder or glob in the format of Minari, D4RL, Tianshou,
