@@ -273,7 +273,10 @@ class Agent:
         """
         columns: dict[str, np.ndarray] = {}
         for path, leaf in leaves_of(self.action_space):
-            values = np.asarray(follow(actions, path)).reshape(count, *(leaf.shape or ()))
+            try:
+                values = np.asarray(follow(actions, path)).reshape(count, *(leaf.shape or ()))
+            except DataError as error:
+                raise DataError(f"{column('action', path)} {error}") from None
             columns[column("action", path)] = values.astype(np.float64)
             columns["is_last"] = np.zeros(len(values), bool)
         return self.codec.encode(columns)

@@ -65,10 +65,13 @@ def _check_old_gym(error: Exception) -> None:
         raise DataError(f"{error}. {remedy}") from error
 
 
+SEVERAL = "If there are several agents or objectives, show one agent alone, or make one number of them in a wrapper"
+
+
 def number(reward: Any) -> float:
     """Return the ``reward`` of an environment as a float."""
     if not isinstance(reward, float | int):
-        reward = _single("the reward", reward, "a number")
+        reward = _single("the reward", reward, f"a number. {SEVERAL}")
     found = float(reward)
     if not -LARGEST <= found <= LARGEST:
         raise DataError(f"the reward is {found}: expected a finite float32 number")
@@ -79,11 +82,17 @@ def flag(name: str, value: Any) -> bool:
     """Return what an environment gave as ``terminated`` or ``truncated``, whichever is the ``name``, as a bool."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    return bool(_single(name, value, "a bool, whether the episode ends with this step"))
+    expected = f"a bool, whether the episode ends with this step. {SEVERAL}"
+    if (single := float(_single(name, value, expected))) not in (0.0, 1.0):  # such as NaN, which counts as true
+        raise DataError(f"{name} is {brief(value)}: expected {expected}")
+    return single == 1.0
 
 
 def _single(name: str, value: Any, expected: str) -> np.ndarray:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # a list of lists of different lengths
+        array = np.empty(0)
     if array.size != 1 or array.dtype.kind not in "biuf":
         raise DataError(f"{name} is {brief(value)}: expected {expected}")
     return array.reshape(())
