@@ -165,9 +165,16 @@ def test_failures_within_a_window(events, most, window):
             with pytest.raises(EnvError, match=f"{len(recent)} environment failures"):
                 restarter._wait(number, Failed(EnvError("broken")))
             return
-        before = recent.count(number) - 1
-        expected = min(2 ** (before - 1), 60) if before else 0
+        in_vain = [who for _, who in past].count(number) - 1
+        expected = min(2 ** (in_vain - 1), 60) if in_vain else 0
         assert restarter._wait(number, Failed(EnvError("broken"))) == expected
+
+
+def test_one_that_took_steps_since_it_was_started_is_not_waited_for(faulty):
+    again = {seed_after(SEEDS[1], n): (1, 2, "raise") for n in (1, 2, 3)}
+    env = faulty({1: (1, 3, "raise")}, again)
+    rows(env, 12)
+    assert (env.restarts, env.slept) == (4, [])
 
 
 # What is told of mistakes

@@ -16,15 +16,17 @@ from gymnasium import spaces
 from reverie.agent.agent import Actions, Agent
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, plural
+from reverie.core.errors import ConfigError, EnvError, plural, told
 from reverie.core.logger import logger
 from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.signals import is_interrupt
 from reverie.core.spaces import cast, leaves_of
 from reverie.core.specs import MASK
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS
 from reverie.datasets.reader import Space
 from reverie.datasets.writers import Exported, size_of, size_written, write_minari
-from reverie.envs.make import put_away, settings_of, spec_of, written
+from reverie.envs.limits import own_limit
+from reverie.envs.make import layers_of, put_away, settings_of, spec_of, written
 from reverie.envs.wrappers import checked_reset, checked_step
 
 
@@ -64,6 +66,8 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
         RunError: ``target`` exists.
     """
     env = agent.make_env()
+    limit = max(agent.episode_limit, own_limit(layers_of(env)) or 0)
+    cut_off: list[int] = []
     try:
         if config.noise and not any(is_continuous(leaf) for _, leaf in leaves_of(env.action_space)):
             raise ConfigError(f"noise = {config.noise}: no actions in {env.action_space} are continuous. Use epsilon.")
@@ -76,9 +80,18 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
         both = agent.observer.shown, env.action_space
         with reproducible(config.seed):
             logger.info(expected_size(agent, env, config))
-            done = write_minari(played(agent, env, config), target, both, about | named)
+            done = write_minari(played(agent, env, config, limit, cut_off), target, both, about | named)
         done.remarks += [remark] if remark else []
+        if cut_off:
+            many = plural(len(cut_off), "episode")
+            done.remarks.append(
+                f"{many} had not ended after {limit:,} steps (eval_episode_steps), and were truncated there"
+            )
         return done
+    except BaseException as error:
+        if isinstance(error, Exception) or is_interrupt(error):
+            raise
+        raise EnvError(f"the environment ended the recording: {told(error)}") from error
     finally:
         put_away(env)
 
@@ -112,12 +125,19 @@ def first_seed(config: RecordConfig) -> int:
     return derived_seeds(config.seed)["test"] % 2**31
 
 
-def played(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> Iterator[dict[str, Any]]:
-    """Yield episodes as the fields of Minari's ``EpisodeBuffer``."""
+def played(
+    agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, limit: int, cut_off: list[int]
+) -> Iterator[dict[str, Any]]:
+    """Yield episodes of at most ``limit`` steps as the fields of Minari's ``EpisodeBuffer``.
+
+    The seeds of those that had not ended by then are added to ``cut_off``.
+    """
     rng, first, left = np.random.default_rng(config.seed), first_seed(config), config.steps
     env.action_space.seed(first)
     for seed in itertools.count(first) if config.episodes is None else range(first, first + config.episodes):
-        episode = play(agent, env, config, rng, seed, left)
+        most = limit if left is None else min(limit, left)
+        episode, over = play(agent, env, config, rng, seed, most)
+        cut_off += [seed] if not over and most == limit else []
         yield episode
         if left is not None and (left := left - len(episode["rewards"])) <= 0:
             return
@@ -125,9 +145,12 @@ def played(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> 
 
 def play(
     agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, rng: np.random.Generator,
-    seed: int, most: int | None,
-) -> dict[str, Any]:  # fmt: skip
-    """Play one episode of at most ``most`` steps. Values are copied, as an environment may reuse its arrays."""
+    seed: int, most: int,
+) -> tuple[dict[str, Any], bool]:  # fmt: skip
+    """Play one episode of at most ``most`` steps; return it, and whether it has ended by itself.
+
+    Values are copied, as an environment may reuse its arrays.
+    """
     obs, info = checked_reset(env, seed)
     shown, mask = agent.observer.readable, agent.observer.told(env, info)
     seen, done = [deepcopy(shown(obs, mask))], list[Any]()
@@ -152,7 +175,7 @@ def play(
     agent.observer(end, agent.observer.stacks(1)[0], True, mask, terminated or truncated)  # checks it
     truncations = np.zeros(len(rewards), bool)
     truncations[-1] = truncated or not terminations[-1]  # both, where the environment says both
-    return {
+    episode = {
         "observations": stacked(agent.observer.shown, seen, "obs"),
         "actions": stacked(env.action_space, done, "action"),
         "rewards": np.asarray(rewards, np.float64),
@@ -160,6 +183,7 @@ def play(
         "truncations": truncations,
         "seed": seed,
     }
+    return episode, terminated or truncated
 
 
 def noisy(space: Space, action: Any, noise: float, rng: np.random.Generator) -> Any:

@@ -42,7 +42,7 @@ class Env(Protocol):
         """Take ``action`` ``[N, A]``. An ``is_last`` row is followed by an ``is_first`` row, whatever the action."""
 
     def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
-        """End the episodes of the environments ``numbers``, perhaps all, with the current rows ``step``; return the rows.
+        """End the episodes of the environments ``numbers``, or all, with the current rows ``step``; return the rows.
 
         Those that end are ``is_last``, so that the next step begins new episodes.
         """

@@ -465,7 +465,9 @@ def _text(space: spaces.Text) -> Conversion:
         out = np.zeros(length, np.int64)
         if not isinstance(value, str) or len(value) > length or not codes.keys() >= set(value):
             allowed = brief("".join(characters))
-            raise DataError(f"is {brief(value)}; its space declares a text of at most {length} of the characters {allowed}")
+            raise DataError(
+                f"is {brief(value)}; its space declares a text of at most {length} of the characters {allowed}"
+            )
         out[: len(value)] = [codes[character] for character in value]
         return out
 
@@ -564,8 +566,8 @@ def _action_part(key: str, space: Space) -> ActionPart:
         counts = classes_of(space)[0]
         if (total := int(counts.astype(np.float64).sum())) > MOST_CLASSES:
             raise EnvError(
-                f"action '{key}' has {total:,} classes, one output of a network each: expected at most {MOST_CLASSES:,}. "
-                "Declare numbers, a Box, and round them in a wrapper."
+                f"action '{key}' has {total:,} classes, each an output of a network: expected at most "
+                f"{MOST_CLASSES:,}. Declare numbers, a Box, and round them in a wrapper."
             )
         return ActionPart(kind="categorical", classes=tuple(map(int, counts.reshape(-1))))
     if isinstance(space, spaces.Box) and space.dtype.kind in "iuf":

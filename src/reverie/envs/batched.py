@@ -108,8 +108,8 @@ class Batched:
     def _check_masks(self, info: Any) -> None:
         if self._unmasked and mask_in(info) is not None:
             raise EnvError(
-                f"env.vector = native: the info has an {MASK}, which is read from single environments alone. Show it as "
-                f"the observation {MASK}, use env.vector = serial, or leave it out with env.exclude = {MASK}"
+                f"env.vector = native: the info has an {MASK}, which is read from single environments alone. Show it "
+                f"as the observation {MASK}, use env.vector = serial, or leave it out with env.exclude = {MASK}"
             )
 
     def _rows(self, obs: Any, last: np.ndarray) -> dict[str, np.ndarray]:

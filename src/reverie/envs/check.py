@@ -24,7 +24,17 @@ from reverie.core.specs import MASK, ActionSpec, ObsPart
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import FlatEnv, Outcome, make_flat
 from reverie.envs.limits import EXACT, is_wide
-from reverie.envs.make import Env, EnvLike, MakeEnv, Single, check_spaces, env_factory, env_name, from_registry, layers_of
+from reverie.envs.make import (
+    Env,
+    EnvLike,
+    MakeEnv,
+    Single,
+    check_spaces,
+    env_factory,
+    env_name,
+    from_registry,
+    layers_of,
+)
 from reverie.envs.masks import ActionMask
 from reverie.envs.slot import EnvSpecs, Failed, Slot, close
 from reverie.envs.worker import workers
@@ -52,7 +62,7 @@ warning dtype: {name} of {where} is of {kind}: expected an array of {dtype}, as 
 warning bounds: {name} of {where} is {value:g} at index {at}: expected {low:g} to {high:g}, as its space declares.
     Declare the true bounds, or -np.inf and np.inf
 warning exact: {name} of {where} is {value:.12g} at index {at}: expected at most {most:,}, as learners see float32, in
-    which larger whole numbers become their neighbors. Subtract an offset, such as the time of the first step, or divide;
+    which larger whole numbers become their neighbors. Subtract an offset, such as the time of the first step, divide;
     show identifiers as classes, or leave them out with env.exclude
 warning reused: an observation changed after it was returned, in the {where} that followed: its array is used again, so
     whoever keeps it sees other values. Return a copy, obs.copy()
@@ -204,7 +214,7 @@ class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
             at = tuple(map(int, wrong[0]))
             declared = {"low": leaf.low[at], "high": leaf.high[at]}
             self._found.add("bounds", name=name, where=self._where, value=array[at], at=at, **declared)
-        large = np.argwhere(np.abs(array.astype(np.float64)) > EXACT) if is_wide(leaf) else ()
+        large = np.argwhere((np.abs(array.astype(np.float64)) > EXACT) & is_wide(leaf))
         if len(large):
             at = tuple(map(int, large[0]))
             self._found.add("exact", name=name, where=self._where, value=array[at], at=at, most=EXACT)

@@ -64,7 +64,10 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         """The number of the current episode, from 1."""
         self._clip = CLIPS.get(config.clip_reward)
         self._inner = env.unwrapped
-        self._space, self._declared = self._inner.action_space, copy.deepcopy([env.action_space, self._inner.action_space])
+        self._space, self._declared = (
+            self._inner.action_space,
+            copy.deepcopy([env.action_space, self._inner.action_space]),
+        )
         self._unmasked = config.keeps(MASK) and not isinstance(self.env, ActionMask) and has_choices(env.action_space)
         self._action = ActionCodec(env.action_space)
         self._codec, spec = self._observations(config)
@@ -118,7 +121,9 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._step += 1
         try:
             obs, reward, terminated, truncated, info = checked_step(self.env, self._action(action))
-            if (self._unmasked and isinstance(info, dict) and MASK in info) or self._inner.action_space is not self._space:
+            if (
+                self._unmasked and isinstance(info, dict) and MASK in info
+            ) or self._inner.action_space is not self._space:
                 self._check_unchanged("step", info)
             self._show(obs, False, rows)
         except BaseException as error:
@@ -130,16 +135,16 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._unmasked and (mask_in(info) is not None or mask_in(obs) is not None):
             place = "info" if mask_in(info) is not None else "observation"
             raise ChangedError(
-                f"the {place} of {method}() has an {MASK}, but there was none when the environment was made: not in the "
-                "info of reset(), and not in the observation space. The agent would take actions that it forbids. Tell "
-                f"it always, also in the info of reset(), or leave it out with env.exclude = {MASK}"
+                f"the {place} of {method}() has an {MASK}, but there was none when the environment was made, neither "
+                "in the info of reset() nor in the observation space: the agent would take actions that it forbids. "
+                f"Tell it always, also in the info of reset(), or leave it out with env.exclude = {MASK}"
             )
         for declared, env in zip(self._declared, (self.env, self._inner), strict=True):
             if env.action_space != declared:
                 raise ChangedError(
-                    f"{method}() replaced the action space {declared} by {env.action_space}: the agent goes on to choose "
-                    f"among the former. Keep one action space; if some of its actions are illegal at times, tell it by "
-                    f"info['{MASK}']"
+                    f"{method}() replaced the action space {declared} by {env.action_space}: the agent goes on to "
+                    "choose among the former. Keep one action space; if some of its actions are illegal at times, "
+                    f"tell it by info['{MASK}']"
                 )
         self._space = self._inner.action_space
 
@@ -236,4 +241,4 @@ def codec_of(env: Env, config: EnvConfig) -> ObsCodec | None:
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

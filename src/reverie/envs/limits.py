@@ -34,7 +34,7 @@ class Declared(NamedTuple):
 def is_wide(space: Space) -> bool:
     """Return whether the dtype of ``space`` holds whole numbers that float32 cannot tell apart."""
     dtype = np.dtype(space.dtype)
-    return dtype.itemsize >= 4 and dtype.kind in "iu" or dtype.itemsize >= 8
+    return (dtype.itemsize >= 4 and dtype.kind in "iu") or dtype.itemsize >= 8
 
 
 def declared_bounds(codec: ObsCodec | None) -> dict[str, Declared]:
@@ -48,11 +48,11 @@ def declared_bounds(codec: ObsCodec | None) -> dict[str, Declared]:
 
 
 class Limit(NamedTuple):
-    """Numbers that the vector ``key`` should lie between, ``[*shape]`` or one each; ``text`` says why, and what to do."""
+    """Numbers that the vector ``key`` should lie between, ``[*shape]`` each; ``text`` says why, and what to do."""
 
     key: str
-    low: Any
-    high: Any
+    low: np.ndarray
+    high: np.ndarray
     text: str
 
 
@@ -78,7 +78,7 @@ class LimitCheck:
                 at = tuple(map(int, np.argwhere(wrong)[0]))
                 low, high = (np.broadcast_to(bound, array.shape[1:])[at[1:]] for bound in (limit.low, limit.high))
                 where = f" at index {at[1:]}" if at[1:] else ""
-                what = f"{place(at[0])}: observation '{limit.key}' is {array[at]:.9g}{where}"
+                what = f"{place(at[0])}: observation '{limit.key}' is {array[at]:.7g}{where}"
                 logger.warning(f"{what}, {limit.text.format(low=low, high=high)} This is said once")
 
 
@@ -90,16 +90,16 @@ def limits_of(bounds: Mapping[str, Declared]) -> Iterator[Limit]:
         if np.isfinite(least).any() or np.isfinite(most).any():
             yield Limit(key, least, most, OUTSIDE)
         if is_wide and (least.min(initial=0) < -EXACT or most.max(initial=0) > EXACT):
-            yield Limit(key, np.float32(-EXACT), np.float32(EXACT), INEXACT)
+            yield Limit(key, np.full_like(least, -EXACT), np.full_like(most, EXACT), INEXACT)
 
 
 OUTSIDE = (
-    "but its space declares {low:g} to {high:g}. It is used as it is. Declare the true bounds, or -np.inf and np.inf, or "
-    "clip it in a wrapper."
+    "but its space declares {low:g} to {high:g}. It is used as it is. Declare the true bounds, or -np.inf and np.inf, "
+    "or clip it in a wrapper."
 )
 INEXACT = (
-    "but learners see float32, in which whole numbers beyond {high:,.0f} become their neighbors. Subtract an offset, such "
-    "as the time of the first step, or divide; show identifiers as classes, or leave them out with env.exclude."
+    "but learners see float32, in which whole numbers beyond {high:,.0f} become their neighbors. Subtract an offset, "
+    "such as the time of the first step, or divide; show identifiers as classes, or leave them out with env.exclude."
 )
 
 
@@ -114,4 +114,6 @@ def own_limit(layers: list[gymnasium.Env[Any, Any]]) -> int | None:
     spec, inner = layers[0].spec, layers[-1]
     stated = [spec.max_episode_steps, spec.kwargs.get("max_num_frames_per_episode")] if spec is not None else []
     stated += [getattr(inner, name, None) for name in STATED]
-    return max((int(x) for x in stated if isinstance(x, int | np.integer) and not isinstance(x, bool) and x > 0), default=None)
+    return max(
+        (int(x) for x in stated if isinstance(x, int | np.integer) and not isinstance(x, bool) and x > 0), default=None
+    )

@@ -77,7 +77,9 @@ def _start(slots: Sequence[Slot]) -> EnvSpecs:
         close(slots)
         raise failed.error from failed
     for number, each in enumerate(made):
-        if found := differences(signature(*made[0][:2]), signature(*each[:2]), ("environment 0", f"environment {number}")):
+        if found := differences(
+            signature(*made[0][:2]), signature(*each[:2]), ("environment 0", f"environment {number}")
+        ):
             close(slots)
             raise EnvError(f"the environments have different spaces: {'; '.join(found)}.")
     return made[0]
@@ -97,7 +99,8 @@ class VectorEnv:
     ) -> None:  # fmt: skip
         """``slots`` hold environments that write to ``arrays``, each ``[N, *shape]``.
 
-        ``logs``: they are asked at the end of each episode for what ``env.log_info`` names. ``new``, ``warns``: see ``make_env``.
+        ``logs``: they are asked at the end of each episode for what ``env.log_info`` names. ``new``, ``warns``: see
+        ``make_env``.
         """
         self._slots, self._arrays, self._restarter = slots, arrays, restarter
         self._due: list[int | None] = list(restarter.seeds)  # the seed of each environment's next reset
@@ -236,8 +239,13 @@ class VectorEnv:
                 logger.warning(missing[0])
 
     def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
-        """End the episodes of the environments ``numbers`` with their current rows, those of ``step``; return the rows."""
+        """End the episodes of the environments ``numbers`` with their current rows, those of ``step``; return the rows.
+
+        ``logged`` is then of their episodes.
+        """
         assert self._ended is not None
+        if self._logs:
+            self._log(list(numbers))
         self._ended = [ended or number in numbers for number, ended in enumerate(self._ended)]
         return dataclasses.replace(step, is_last=flags(self._ended))
 

@@ -65,13 +65,11 @@ def _check_old_gym(error: Exception) -> None:
         raise DataError(f"{error}. {remedy}") from error
 
 
-SEVERAL = "If there are several agents or objectives, show one agent alone, or make one number of them in a wrapper"
-
-
 def number(reward: Any) -> float:
     """Return the ``reward`` of an environment as a float."""
     if not isinstance(reward, float | int):
-        reward = _single("the reward", reward, f"a number. {SEVERAL}")
+        several = "Multi-agent and vector rewards are not supported: make one number of them in a wrapper"
+        reward = _single("the reward", reward, f"a number. {several}")
     found = float(reward)
     if not -LARGEST <= found <= LARGEST:
         raise DataError(f"the reward is {found}: expected a finite float32 number")
@@ -82,7 +80,7 @@ def flag(name: str, value: Any) -> bool:
     """Return what an environment gave as ``terminated`` or ``truncated``, whichever is the ``name``, as a bool."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    expected = f"a bool, whether the episode ends with this step. {SEVERAL}"
+    expected = "a bool, whether the episode ends with this step, of one environment and one agent"
     if (single := float(_single(name, value, expected))) not in (0.0, 1.0):  # such as NaN, which counts as true
         raise DataError(f"{name} is {brief(value)}: expected {expected}")
     return single == 1.0

@@ -55,6 +55,8 @@ class MetricsLog:
         before = len(self.finished)
         self.finished.extend(finished)
         self.clock.episodes += len(self.finished) - before
+        for episode in self.finished[before:]:
+            self.clock.longest_episode = max(self.clock.longest_episode, episode.length)
 
     def write(self, values: Mapping[str, float | np.ndarray]) -> None:
         """Write ``values`` to every sink, at the current position of the run; RunError if one cannot write."""

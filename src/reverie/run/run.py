@@ -163,6 +163,7 @@ class Result:
         if self.evaluation is not None:
             played = plural(len(self.evaluation.scores), "episode")
             said += f"; mean return {self.evaluation.score:.2f} of {played}"
+            said += f" ({self.evaluation.cut_text()})" if self.evaluation.cut_off else ""
         said = f"<p>{html.escape(said)}</p>"
         if "curve" in self.files:
             picture = base64.b64encode(self.files["curve"].read_bytes()).decode()
