@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import DataError, brief
+from reverie.core.errors import ConfigError, DataError, brief
 from reverie.core.spaces import NUMBERS, ActionCodec, column, follow, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsPart
 from reverie.envs.config import EnvConfig
@@ -376,7 +376,7 @@ class _Check:
 
     def blame(self, failed: Failed) -> None:
         """Add the fault that ended the check; raise its error if no environment could be made."""
-        if self.found.spaces is None:
+        if self.found.spaces is None or isinstance(failed.error, ConfigError):  # a setting, not the environment
             raise failed.error from failed
         if self.made and failed.trace and isinstance(self.player.by, np.ndarray):
             self.found.add("raises", error=failed.error, **_typed(ActionCodec(self.found.spaces[1])(self.player.by)))

@@ -26,7 +26,7 @@ from reverie.core.importing import check_module, findable, module_of
 from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
-from reverie.envs.suites import ENVPOOL, choose_renderer, load_suite, unknown
+from reverie.envs.suites import ENVPOOL, choose_renderer, load_suite, renderer_hint, unknown
 from reverie.envs.transforms import wrapped
 from reverie.envs.wrappers import OLD_GYM, ActionRepeat, Lives, NoopReset
 
@@ -219,7 +219,8 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
         if isinstance(error, GymError) and name not in gymnasium.registry:
             raise unknown(config.id) from error
         shown = f" with ({', '.join(f'{key}={brief(value)}' for key, value in given.items())})" if given else ""
-        raise EnvError(f"environment '{config.id}' could not be created{shown}: {told(error)}") from error
+        failed = f"environment '{config.id}' could not be created{shown}: {told(error)}"
+        raise EnvError(f"{failed}.{hint}" if (hint := renderer_hint(error)) else failed) from error
 
 
 def _make(name: str, given: dict[str, Any], drawing: bool, required: bool) -> Env:

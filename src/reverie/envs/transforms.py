@@ -15,7 +15,7 @@ from gymnasium.utils import RecordConstructorArgs
 from reverie.core.bounds import AtLeast
 from reverie.core.config import call_of
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, brief, did_you_mean, told
-from reverie.core.images import grayscale, resize
+from reverie.core.images import check_colors, grayscale, resize
 from reverie.core.importing import imported
 from reverie.core.spaces import Space, children, conversion, follow, leaves_of, looks_like_image, with_leaves
 from reverie.envs.wrappers import ActionRepeat, NoopReset
@@ -91,7 +91,10 @@ class Grayscale(Images):
         super().__init__(env)
 
     def image(self, image: np.ndarray) -> np.ndarray:
-        return image if image.shape[-1] == 1 else grayscale(image)
+        if image.shape[-1] == 1:
+            return image
+        check_colors(image.shape[-1], "the image")
+        return grayscale(image)
 
 
 class Resize(Images):
@@ -235,6 +238,8 @@ def wrapped(env: Env, entries: tuple[str, ...]) -> Env:
         try:
             env = kind(env, *one.given, **one.named)
         except Exception as error:  # of any kind: the class may be a user's
+            if isinstance(error, ConfigError):
+                raise ConfigError(f"{one.what}: {error}") from error
             said = error if isinstance(error, ReverieError) else told(error)
             raise EnvError(f"{one.what}: {said}") from error
     return env
