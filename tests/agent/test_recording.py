@@ -55,7 +55,7 @@ def test_an_end_that_is_terminal_and_truncated_is_recorded_as_both(agent):
             return obs, reward, True, True, info
 
     env = Short(gymnasium.make("Pendulum-v1"))
-    episode = play(agent, env, RecordConfig(episodes=1), np.random.default_rng(0), 0, None)
+    episode, _ = play(agent, env, RecordConfig(episodes=1), np.random.default_rng(0), 0, 9)
     assert episode["terminations"].tolist() == episode["truncations"].tolist() == [True]
 
 
@@ -75,7 +75,7 @@ def test_environments_that_reuse_their_arrays(agent):
 
     plain = gymnasium.make("Pendulum-v1")
     one, two = (
-        play(agent, env, RecordConfig(steps=4), np.random.default_rng(0), 0, 4) for env in (plain, Reuses(plain))
+        play(agent, env, RecordConfig(steps=4), np.random.default_rng(0), 0, 4)[0] for env in (plain, Reuses(plain))
     )
     assert one["truncations"].tolist() == [False] * 3 + [True]  # the recording ends there
     for name in ("observations", "actions"):
@@ -117,7 +117,7 @@ def test_actions_that_a_recording_replaces_are_told_to_the_agent(trained, monkey
 
     monkeypatch.setattr(Agent, "act", watched)
     config = RecordConfig(episodes=1, epsilon=0.5)
-    episode = play(agent, agent.make_env(), config, np.random.default_rng(0), seed=1, most=30)
+    episode, _ = play(agent, agent.make_env(), config, np.random.default_rng(0), seed=1, most=30)
     assert episode["actions"].tolist()[:-1] == known
 
 
@@ -162,4 +162,4 @@ def test_what_is_not_finite_is_not_recorded(at, obs, reward, said, frames):
 
     agent = SimpleNamespace(act=act, observer=observer)
     with pytest.raises(DataError, match=said):
-        play(agent, env, RecordConfig(episodes=1), np.random.default_rng(), 0, None)
+        play(agent, env, RecordConfig(episodes=1), np.random.default_rng(), 0, 9)

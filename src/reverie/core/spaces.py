@@ -602,8 +602,10 @@ def _tree(space: Space, leaves: Mapping[Path, tuple[slice, Decode]], path: Path 
 
 def _decoder(space: Space) -> Decode:
     if isinstance(space, spaces.Discrete):
-        start, kind = int(space.start), space.dtype.type  # NumPy's integer, as of space.sample()
-        return lambda flat: kind(start + int(flat.argmax())) if flat.ndim == 1 else start + flat.argmax(-1).astype(kind)
+        start, dtype = space.dtype.type(space.start), space.dtype  # NumPy's integers, as of space.sample()
+        if dtype == np.intp and not start:
+            return lambda flat: flat.argmax(-1)
+        return lambda flat: start + flat.argmax(-1).astype(dtype)
     return _unscaled(space) if isinstance(space, spaces.Box) else _choices(*classes_of(space), space.dtype)
 
 
