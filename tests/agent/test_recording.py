@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.classic_control import PendulumEnv
 
 import reverie
 from recordings import assert_same, joined
@@ -13,7 +14,7 @@ from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.agent.observer import Observer
 from reverie.agent.recording import RecordConfig, noisy, play, record
-from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.datasets.detect import open_reader
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
@@ -163,3 +164,25 @@ def test_what_is_not_finite_is_not_recorded(at, obs, reward, said, frames):
     agent = SimpleNamespace(act=act, observer=observer)
     with pytest.raises(DataError, match=said):
         play(agent, env, RecordConfig(episodes=1), np.random.default_rng(), 0, 9)
+
+
+def test_episodes_that_do_not_end_are_truncated_and_told(agent, tmp_path):
+    limited = load(agent.run, env={"time_limit": 10**6})
+    limited.config = limited.config.merge({"eval_episode_steps": 12})
+    limited.factory = lambda: PendulumEnv()
+    limited.config = limited.config.merge({"env.time_limit": None})
+    done = record(limited, str(tmp_path / "d"), RecordConfig(episodes=2))
+    assert (done.episodes, done.steps) == (2, 24)
+    assert "2 episodes had not ended after 12 steps (eval_episode_steps), and were truncated there" in done.remarks
+
+
+def test_an_environment_that_ends_the_program(agent, tmp_path):
+    class Leaves(PendulumEnv):
+        def step(self, action):
+            raise SystemExit(0)
+
+    leaving = load(agent.run)
+    leaving.factory = Leaves
+    with pytest.raises(EnvError, match="the environment ended the recording: SystemExit: 0"):
+        record(leaving, str(tmp_path / "d"), RecordConfig(episodes=1))
+    assert not (tmp_path / "d").exists()
