@@ -5,6 +5,7 @@ import signal
 import sys
 
 import env_zoo
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -365,3 +366,13 @@ def test_an_info_that_is_none_is_told_where_it_is_read(make):
     assert len(play(make(factory), 3)) == 3
     with pytest.raises(DataError, match=r"env.log_info: the info of step\(\) is None: expected a dictionary"):
         play(make(factory, log_info=("cost",), restarts=0), 3)
+
+
+def test_a_wrapper_may_keep_one_space_around_others(make):
+    class Padded(gymnasium.Wrapper):
+        def __init__(self):
+            inner = Changing(lambda env, method: setattr(env, "action_space", spaces.Discrete(2 + env.resets)))
+            super().__init__(inner)
+            self.action_space = spaces.Discrete(9)
+
+    assert len(play(make(Padded), 14)) == 14

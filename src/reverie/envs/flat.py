@@ -64,10 +64,8 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         """The number of the current episode, from 1."""
         self._clip = CLIPS.get(config.clip_reward)
         self._inner = env.unwrapped
-        self._space, self._declared = (
-            self._inner.action_space,
-            copy.deepcopy([env.action_space, self._inner.action_space]),
-        )
+        self._space = self._inner.action_space  # the object itself: to see at once that it is another one
+        self._declared = copy.deepcopy(env.action_space)
         self._unmasked = config.keeps(MASK) and not isinstance(self.env, ActionMask) and has_choices(env.action_space)
         self._action = ActionCodec(env.action_space)
         self._codec, spec = self._observations(config)
@@ -139,13 +137,12 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 "in the info of reset() nor in the observation space: the agent would take actions that it forbids. "
                 f"Tell it always, also in the info of reset(), or leave it out with env.exclude = {MASK}"
             )
-        for declared, env in zip(self._declared, (self.env, self._inner), strict=True):
-            if env.action_space != declared:
-                raise ChangedError(
-                    f"{method}() replaced the action space {declared} by {env.action_space}: the agent goes on to "
-                    "choose among the former. Keep one action space; if some of its actions are illegal at times, "
-                    f"tell it by info['{MASK}']"
-                )
+        if (now := self.env.action_space) != self._declared:
+            raise ChangedError(
+                f"{method}() replaced the action space {self._declared} by {now}: the agent goes on to choose among "
+                "the former. Keep one action space; if some of its actions are illegal at times, tell it by "
+                f"info['{MASK}']"
+            )
         self._space = self._inner.action_space
 
     def _show(self, obs: Any, first: bool, rows: Rows) -> None:
