@@ -119,9 +119,8 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._step += 1
         try:
             obs, reward, terminated, truncated, info = checked_step(self.env, self._action(action))
-            if (
-                self._unmasked and isinstance(info, dict) and MASK in info
-            ) or self._inner.action_space is not self._space:
+            has_mask = self._unmasked and isinstance(info, dict) and MASK in info
+            if has_mask or self._inner.action_space is not self._space:
                 self._check_unchanged("step", info)
             self._show(obs, False, rows)
         except BaseException as error:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.logger import logger
 from reverie.core.spaces import ObsCodec, Space
@@ -21,6 +22,8 @@ FIRST, EVERY = 1000, 13
 """Turns in which all rows are looked at, and of the later ones every so many: looking takes 3 % of a fast step."""
 STATED = ("max_episode_steps", "_max_episode_steps", "max_steps")
 """Attributes in which environments that end episodes themselves usually hold after how many steps."""
+NO_LIMIT = 10**6
+"""Larger numbers that are stated mean that there is none."""
 
 
 class Declared(NamedTuple):
@@ -84,12 +87,12 @@ class LimitCheck:
 
 def limits_of(bounds: Mapping[str, Declared]) -> Iterator[Limit]:
     """Yield what there is to check: the bounds, if they are finite, and whole numbers that those would allow."""
-    for key, (low, high, is_wide) in bounds.items():
+    for key, declared in bounds.items():
         with np.errstate(over="ignore"):  # of float64, which then has no bounds
-            least, most = low.astype(np.float32), high.astype(np.float32)
+            least, most = declared.low.astype(np.float32), declared.high.astype(np.float32)
         if np.isfinite(least).any() or np.isfinite(most).any():
             yield Limit(key, least, most, OUTSIDE)
-        if is_wide and (least.min(initial=0) < -EXACT or most.max(initial=0) > EXACT):
+        if declared.is_wide and (least.min(initial=0) < -EXACT or most.max(initial=0) > EXACT):
             yield Limit(key, np.full_like(least, -EXACT), np.full_like(most, EXACT), INEXACT)
 
 
@@ -111,9 +114,9 @@ def own_limit(layers: list[gymnasium.Env[Any, Any]]) -> int | None:
     limited = [layer for layer in layers if isinstance(layer, gymnasium.wrappers.TimeLimit)]
     if limited:
         return min(int(layer._max_episode_steps) for layer in limited)
-    spec, inner = layers[0].spec, layers[-1]
-    stated = [spec.max_episode_steps, spec.kwargs.get("max_num_frames_per_episode")] if spec is not None else []
-    stated += [getattr(inner, name, None) for name in STATED]
-    return max(
-        (int(x) for x in stated if isinstance(x, int | np.integer) and not isinstance(x, bool) and x > 0), default=None
-    )
+    inner = layers[-1]
+    spec = getattr(inner, "spec", None)
+    stated = [getattr(inner, name, None) for name in STATED]
+    if isinstance(spec, EnvSpec):
+        stated += [spec.max_episode_steps, spec.kwargs.get("max_num_frames_per_episode")]
+    return max((int(x) for x in stated if isinstance(x, int | np.integer) and 1 < x <= NO_LIMIT), default=None)
