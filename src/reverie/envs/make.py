@@ -149,8 +149,8 @@ def check_spaces(env: object, prefix: str = "") -> None:
             given = f"is {brief(space)}, a {type(space).__module__}.{type(space).__qualname__}"
             given = given if hasattr(env, name) else "is missing"
             raise EnvError(
-                f"{type(getattr(env, 'unwrapped', env)).__name__}.{name} {given}: expected a space of Gymnasium, such as "
-                "gymnasium.spaces.Box, or gymnasium.spaces.Dict for a dictionary of spaces."
+                f"{type(getattr(env, 'unwrapped', env)).__name__}.{name} {given}: expected a space of Gymnasium, such "
+                "as gymnasium.spaces.Box, or gymnasium.spaces.Dict for a dictionary of spaces."
             )
 
 
