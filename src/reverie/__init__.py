@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from reverie.api import train as train
     from reverie.api import train_seeds as train_seeds
     from reverie.api import tune as tune
+    from reverie.core.errors import ReverieError as ReverieError
     from reverie.datasets.dataset import DatasetConfig as DatasetConfig
     from reverie.envs.check import EnvReport as EnvReport
     from reverie.envs.check import Finding as Finding
@@ -122,6 +123,7 @@ _PLACES = {
     "algos.td3_bc": "TD3BCConfig",
     "algos.tdmpc2": "TDMPC2Config",
     "api": "check_env train train_seeds tune",
+    "core.errors": "ReverieError",
     "datasets.dataset": "DatasetConfig",
     "envs.check": "EnvReport Finding",
     "envs.config": "EnvConfig",

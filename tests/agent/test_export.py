@@ -250,3 +250,10 @@ def test_nothing_is_compared_where_nobody_acts(tmp_path):
 
     assert compared(plain, function, call, "mode", 20)["differing"] == 0
     assert sum(rows) == 2
+
+
+@pytest.mark.parametrize("place", ["/proc/none/policy.onnx", "file/policy.onnx"])
+def test_a_place_that_cannot_be_written(trained, tmp_path, place):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot write"):
+        export(trained, tmp_path / place)

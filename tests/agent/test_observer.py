@@ -54,7 +54,7 @@ def test_options_of_training_apply_to_raw_observations(tmp_path):
     assert (stacked["image"] == 7).all((0, 1)).tolist() == [False, True]
     with pytest.raises(DataError, match=r"'image' is env\.render\(\)"):
         agent.act(obs)
-    recorded = play(agent, agent.make_env(), RecordConfig(episodes=1), np.random.default_rng(0), seed=0, most=3)
+    recorded, _ = play(agent, agent.make_env(), RecordConfig(episodes=1), np.random.default_rng(0), seed=0, most=3)
     np.testing.assert_array_equal(recorded["observations"][0], obs)  # what the environment gave, without the frames
     assert recorded["observations"].shape == (4, 4)
 

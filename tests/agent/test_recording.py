@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.classic_control import PendulumEnv
 
 import reverie
 from recordings import assert_same, joined
@@ -13,7 +14,7 @@ from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.agent.observer import Observer
 from reverie.agent.recording import RecordConfig, noisy, play, record
-from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.datasets.detect import open_reader
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
@@ -63,7 +64,7 @@ def test_an_end_that_is_terminal_and_truncated_is_recorded_as_both(agent):
             return obs, reward, True, True, info
 
     env = Short(gymnasium.make("Pendulum-v1"))
-    episode = play(agent, env, RecordConfig(episodes=1), np.random.default_rng(0), 0, None)
+    episode, _ = play(agent, env, RecordConfig(episodes=1), np.random.default_rng(0), 0, 9)
     assert episode["terminations"].tolist() == episode["truncations"].tolist() == [True]
 
 
@@ -83,7 +84,7 @@ def test_environments_that_reuse_their_arrays(agent):
 
     plain = gymnasium.make("Pendulum-v1")
     one, two = (
-        play(agent, env, RecordConfig(steps=4), np.random.default_rng(0), 0, 4) for env in (plain, Reuses(plain))
+        play(agent, env, RecordConfig(steps=4), np.random.default_rng(0), 0, 4)[0] for env in (plain, Reuses(plain))
     )
     assert one["truncations"].tolist() == [False] * 3 + [True]  # the recording ends there
     for name in ("observations", "actions"):
@@ -127,7 +128,7 @@ def test_actions_that_a_recording_replaces_are_told_to_the_agent(trained, monkey
 
     monkeypatch.setattr(Agent, "act", watched)
     config = RecordConfig(episodes=1, epsilon=0.5)
-    episode = play(agent, agent.make_env(), config, np.random.default_rng(0), seed=1, most=30)
+    episode, _ = play(agent, agent.make_env(), config, np.random.default_rng(0), seed=1, most=30)
     assert episode["actions"].tolist()[:-1] == known
 
 
@@ -172,4 +173,26 @@ def test_what_is_not_finite_is_not_recorded(at, obs, reward, said, frames):
 
     agent = SimpleNamespace(act=act, observer=observer)
     with pytest.raises(DataError, match=said):
-        play(agent, env, RecordConfig(episodes=1), np.random.default_rng(), 0, None)
+        play(agent, env, RecordConfig(episodes=1), np.random.default_rng(), 0, 9)
+
+
+def test_episodes_that_do_not_end_are_truncated_and_told(agent, tmp_path):
+    limited = load(agent.run, env={"time_limit": 10**6})
+    limited.config = limited.config.merge({"eval_episode_steps": 12})
+    limited.factory = lambda: PendulumEnv()
+    limited.config = limited.config.merge({"env.time_limit": None})
+    done = record(limited, str(tmp_path / "d"), RecordConfig(episodes=2))
+    assert (done.episodes, done.steps) == (2, 24)
+    assert "2 episodes had not ended after 12 steps (eval_episode_steps), and were truncated there" in done.remarks
+
+
+def test_an_environment_that_ends_the_program(agent, tmp_path):
+    class Leaves(PendulumEnv):
+        def step(self, action):
+            raise SystemExit(0)
+
+    leaving = load(agent.run)
+    leaving.factory = Leaves
+    with pytest.raises(EnvError, match="the environment ended the recording: SystemExit: 0"):
+        record(leaving, str(tmp_path / "d"), RecordConfig(episodes=1))
+    assert not (tmp_path / "d").exists()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.errors import ConfigError, DataError, EnvError
-from reverie.core.spaces import ActionCodec, ObsCodec, cast, columns_in, follow, nested, surely_finite
+from reverie.core.spaces import ActionCodec, ObsCodec, cast, columns_in, follow, leaves_of, nested, surely_finite
 from reverie.core.specs import ActionPart, ObsPart
 from reverie.envs.config import EnvConfig
 
@@ -404,3 +404,31 @@ def test_values_that_a_dtype_cannot_hold_are_told(values, dtype, wrong):
     else:
         with pytest.raises(DataError, match=rf"obs/arm of row 1 is {re.escape(wrong)}: expected a value of "):
             cast(np.array(values), dtype, "obs/arm")
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3),
+        spaces.Discrete(3, start=-1, dtype=np.int32),
+        spaces.MultiDiscrete([3, 2]),
+        spaces.MultiBinary(3),
+        spaces.Box(-1, 1, (), np.float16),
+        spaces.Box(0, 5, (2,), np.int32),
+        spaces.Tuple((spaces.Discrete(2), spaces.Dict(a=spaces.Box(-1, 1, (2,))))),
+    ],
+)
+def test_actions_are_of_the_types_that_the_space_samples(space):
+    codec = ActionCodec(space)
+    taken, sampled = codec(np.ones(codec.spec.width, np.float32)), space.sample()
+    for path, _ in leaves_of(space):
+        one, other = follow(taken, path), follow(sampled, path)
+        assert (type(one), one.dtype, one.shape) == (type(other), other.dtype, other.shape)
+
+
+@pytest.mark.parametrize("n", [2**24 + 1, 2**40])
+def test_more_classes_than_a_network_can_have(n):
+    with pytest.raises(EnvError, match=f"observation 'observation' has {n:,} classes.* at most 16,777,216"):
+        ObsCodec(spaces.Discrete(n))
+    with pytest.raises(EnvError, match=f"action 'action' has {n:,} classes"):
+        ActionCodec(spaces.Discrete(n))

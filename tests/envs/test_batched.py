@@ -141,3 +141,33 @@ def test_a_reward_that_float32_does_not_hold_is_an_error():
     env = make_env(EnvConfig(num=1, vector="native"), seed=0, factory=lambda num_envs: SyncVectorEnv([rich]))
     with pytest.raises(DataError, match=r"environment 0: the reward is 1e\+39: expected a finite float32 number"):
         play(env, 2)
+
+
+@pytest.mark.parametrize(
+    ("info", "how", "message"),
+    [
+        ({"action_mask": np.ones((2, 2))}, None, "the info has an action_mask, which is read from single environments"),
+        ({}, SystemExit(0), "the environments failed with SystemExit: 0"),
+        ({}, OSError("gone"), "the environments failed with OSError: gone"),
+    ],
+)
+def test_failures_of_a_vector(info, how, message):
+    class Failing(SyncVectorEnv):
+        def step(self, actions):
+            if how is not None:
+                raise how
+            return *super().step(actions)[:4], info
+
+    config = EnvConfig(num=2, vector="native")
+    env = make_env(config, seed=0, factory=lambda num_envs: Failing([Count] * num_envs))
+    with pytest.raises(EnvError, match=message):
+        play(env, 2)
+
+
+def test_numbers_outside_of_their_space_are_said_once(said):
+    space = spaces.Box(-1, 1, (1,))
+    made = functools.partial(env_zoo.Scripted, space, [np.zeros(1, np.float32), np.full(1, 3, np.float32)])
+    config = EnvConfig(num=2, vector="native")
+    play(make_env(config, seed=0, factory=lambda num_envs: SyncVectorEnv([made] * num_envs)), 5)
+    (line,) = said
+    assert "environment 0: observation 'observation' is 3 at index (0,), but its space declares -1 to 1" in line

@@ -1,6 +1,7 @@
 """The options of one environment: what it sees, what its actions and rewards mean, and how bad ids are answered."""
 
 import functools
+import math
 
 import env_zoo
 import gymnasium
@@ -181,7 +182,7 @@ def test_one_flag_of_any_type(kind):
     assert flag("terminated", kind(False)) is False
 
 
-@pytest.mark.parametrize("ends", ["False", [False, True]])
+@pytest.mark.parametrize("ends", ["False", [False, True], math.nan, None, 2, {"a": False}, [[0], [0, 1]]])
 def test_what_is_no_flag_is_refused(ends):
     with pytest.raises(DataError, match=r"terminated is .*: expected a bool, whether"):
         flag("terminated", ends)
@@ -202,3 +203,35 @@ def test_the_error_says_which_environment_and_step(repeat):
 
 def test_rewards_of_repeats_are_summed_whatever_their_type():
     assert first_reward([np.array([1.5]), torch.tensor(2)], 2) == 3.5
+
+
+@pytest.mark.parametrize("reward", [[1.0, 0.0], {"a": 1.0}, np.zeros(2), [[1], [1, 2]]])
+def test_rewards_of_several_agents_or_objectives(reward):
+    with pytest.raises(DataError, match=r"the reward is .* Multi-agent and vector rewards are not supported"):
+        first_reward([reward], 1)
+
+
+@pytest.mark.parametrize("channels", [2, 4, 7, 12])
+def test_grey_of_what_has_no_three_colors(channels):
+    space = spaces.Box(0, 255, (8, 9, channels), np.uint8)
+    for options in ({"grayscale": True}, {"wrappers": ("grayscale",)}):
+        with pytest.raises(ConfigError, match=rf"grayscale.* has {channels} channels: expected 3"):
+            steps(1, lambda: env_zoo.Scripted(space, [space.sample()]), **options)
+
+
+class Spaceless(gymnasium.Env):
+    """Has only those spaces that are given."""
+
+    def __init__(self, **given):
+        for name, space in given.items():
+            setattr(self, name, space)
+
+
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+@pytest.mark.parametrize("space", [None, {"a": spaces.Discrete(3)}, [2], "missing"])
+def test_spaces_that_are_none(name, space):
+    given = {"observation_space": spaces.Discrete(2), "action_space": spaces.Discrete(2), name: space}
+    given = {key: value for key, value in given.items() if value != "missing"}
+    said = "is missing" if space == "missing" else "is .*"
+    with pytest.raises(EnvError, match=f"Spaceless.{name} {said}: expected a space of Gymnasium"):
+        steps(1, lambda: Spaceless(**given))

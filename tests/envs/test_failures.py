@@ -1,8 +1,11 @@
 """Environments that raise, die or hang are started again alone; too many failures end the run with their traceback."""
 
 import functools
+import signal
+import sys
 
 import env_zoo
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -165,9 +168,16 @@ def test_failures_within_a_window(events, most, window):
             with pytest.raises(EnvError, match=f"{len(recent)} environment failures"):
                 restarter._wait(number, Failed(EnvError("broken")))
             return
-        before = recent.count(number) - 1
-        expected = min(2 ** (before - 1), 60) if before else 0
+        in_vain = [who for _, who in past].count(number) - 1
+        expected = min(2 ** (in_vain - 1), 60) if in_vain else 0
         assert restarter._wait(number, Failed(EnvError("broken"))) == expected
+
+
+def test_one_that_took_steps_since_it_was_started_is_not_waited_for(faulty):
+    again = {seed_after(SEEDS[1], n): (1, 2, "raise") for n in (1, 2, 3)}
+    env = faulty({1: (1, 3, "raise")}, again)
+    rows(env, 12)
+    assert (env.restarts, env.slept) == (4, [])
 
 
 # What is told of mistakes
@@ -219,3 +229,150 @@ def test_actions_that_do_not_fit(make):
         env.step(torch.zeros(2, 3))
     with pytest.raises(DataError, match=r"the action for environment 1 is \[0.0, nan\]"):
         env.step(torch.tensor([[0.0, 0.0], [0.0, float("nan")]]))
+
+
+# What is no Exception, and what is no longer as it was
+
+
+class Changing(env_zoo.Scripted):
+    """Does ``change(env, method)`` in each reset and step, and returns the info that this returns, or {}."""
+
+    def __init__(self, change, space=None):
+        super().__init__(space or spaces.Discrete(2), [0, 1], truncated=(5,), action_space=spaces.Discrete(2))
+        self.change, self.resets = change, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.resets += 1
+        return super().reset(seed=seed)[0], self.change(self, "reset") or {}
+
+    def step(self, action):
+        *answer, _ = super().step(action)
+        return *answer, self.change(self, "step") or {}
+
+
+def ends(how):
+    """A change that raises ``how`` in the third step."""
+
+    def change(env, method):
+        if method == "step" and env.time == 3:
+            raise how
+
+    return change
+
+
+@pytest.mark.parametrize("vector", ["serial", "process"])
+@pytest.mark.parametrize("how", [SystemExit(0), SystemExit("enough"), GeneratorExit(), KeyboardInterrupt()])
+def test_what_ends_a_program_is_a_failure(make, said, monkeypatch, vector, how):
+    handler = signal.signal(signal.SIGINT, lambda *_: None)  # as in a run, which handles Ctrl-C itself
+    try:
+        env = make(functools.partial(Changing, ends(how)), vector=vector)
+        assert rows(env, 8)["is_first"][:, 0].nonzero().ravel().tolist() == [0, 3, 6]
+        assert f"step 3 of episode 1 failed with {type(how).__name__}" in said[0]
+        env = make(functools.partial(Changing, ends(how)), vector=vector, restarts=0)
+        with pytest.raises(EnvError, match=type(how).__name__):
+            play(env, 8)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def test_a_factory_that_ends_the_program(make):
+    with pytest.raises(EnvError, match=r"could not be created.*SystemExit: 5"):
+        make(lambda: sys.exit(5))
+
+
+@pytest.mark.parametrize("number", [(), (2,)])
+def test_ctrl_c_is_no_failure(make, number):
+    env = make(functools.partial(Changing, ends(KeyboardInterrupt(*number))))
+    with pytest.raises(KeyboardInterrupt):
+        play(env, 8)
+
+
+def masks(when):
+    """A change that tells a mask ``when(env, method)``."""
+    return lambda env, method: {"action_mask": np.array([1, 0], np.int8)} if when(env, method) else None
+
+
+def shrinks(when, in_place=False):
+    def change(env, method):
+        if when(env, method):
+            env.action_space = spaces.Discrete(1)
+            if in_place:
+                env.action_space = env.kept
+        if in_place and method == "reset":
+            env.kept = env.action_space
+            env.kept.n = np.int64(1 if env.resets > 2 else 2)
+
+    return change
+
+
+@pytest.mark.parametrize("vector", ["serial", "process"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (masks(lambda env, method: method == "step"), r"step 1 of episode 1: the info of step\(\) has an action_mask"),
+        (masks(lambda env, method: env.resets > 2), r"step 0 of episode 2: the info of reset\(\) has an action_mask"),
+        (
+            shrinks(lambda env, method: env.resets > 2),
+            r"reset\(\) replaced the action space Discrete\(2\) by Discrete\(1",
+        ),
+        (shrinks(lambda env, method: env.time == 2), r"step 2 of episode 1: step\(\) replaced the action space"),
+        (shrinks(lambda *_: False, in_place=True), r"step 0 of episode 2: reset\(\) replaced the action space"),
+    ],
+)
+def test_masks_and_actions_that_change_are_told_at_once(make, said, change, message, vector):
+    """Another environment in its place would not help."""
+    env = make(functools.partial(Changing, change), vector=vector)
+    with pytest.raises(EnvError, match=message):
+        play(env, 14)
+    assert said == []
+
+
+def test_masks_may_be_left_out_and_a_first_reset_may_fail(make):
+    seen = masks(lambda env, method: method == "step")
+    assert len(play(make(functools.partial(Changing, seen), exclude="action_mask"), 8)) == 8
+
+    def fails_once(env, method):
+        if env.resets == 1:
+            raise OSError("not yet")
+        return masks(lambda *_: True)(env, method)
+
+    assert "action_mask" in make(functools.partial(Changing, fails_once)).obs_spec
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "message"),
+    [
+        (spaces.Text(3, charset="ab"), "abc", r"'observation' is 'abc'; its space declares a text of at most 3 .*'ab'"),
+        (spaces.Text(3, charset="ab"), "abab", r"'observation' is 'abab'; its space declares a text of at most 3"),
+        (spaces.Text(3, charset="ab"), None, r"'observation' is None; its space declares a text"),
+        (spaces.Dict(a=spaces.Discrete(2), b=spaces.Discrete(2)), {"a": 0}, r"'b' is missing: .* there is only 'a'"),
+        (spaces.Dict(a=spaces.Discrete(2)), None, r"'a' is missing: its space declares 'a', .* None"),
+        (spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2))), (0,), r"'1' is missing"),
+    ],
+)
+def test_observations_that_lack_what_their_space_declares(make, space, obs, message):
+    env = make(lambda: env_zoo.Scripted(space, [space.sample(), obs]), restarts=0)
+    with pytest.raises(DataError, match=f"step 1 of episode 1: observation {message}"):
+        play(env, 2)
+
+
+def test_an_info_that_is_none_is_told_where_it_is_read(make):
+    class Silent(env_zoo.Scripted):
+        def step(self, action):
+            *answer, _ = super().step(action)
+            return *answer, None
+
+    factory = functools.partial(Silent, spaces.Discrete(2), [0, 1])
+    assert len(play(make(factory), 3)) == 3
+    with pytest.raises(DataError, match=r"env.log_info: the info of step\(\) is None: expected a dictionary"):
+        play(make(factory, log_info=("cost",), restarts=0), 3)
+
+
+def test_a_wrapper_may_keep_one_space_around_others(make):
+    class Padded(gymnasium.Wrapper):
+        def __init__(self):
+            inner = Changing(lambda env, method: setattr(env, "action_space", spaces.Discrete(2 + env.resets)))
+            super().__init__(inner)
+            self.action_space = spaces.Discrete(9)
+
+    assert len(play(make(Padded), 14)) == 14

@@ -9,6 +9,7 @@ import torch
 
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.specs import ObsPart
+from reverie.envs import suites
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count, Cue, Grid, Match
 from reverie.envs.flat import make_flat
@@ -204,3 +205,18 @@ def test_blind_policies_fall_short():
     assert abs(returns(Cue(), lambda obs, first: 0, 200).mean()) < 0.25
     assert returns(Grid(), lambda obs, first: int(rng.integers(4)), 100).mean() < 0.5
     assert returns(Match(), lambda obs, first: np.zeros(1)).mean() < -40
+
+
+def test_a_renderer_that_does_not_work_is_told(monkeypatch):
+    def broken(env_id):
+        exec(compile("None.glGetError", "opengl", "exec"), {"__name__": "OpenGL.raw.GL"})
+
+    suite = suites.SUITES[1]._replace(register=broken)
+    monkeypatch.setattr(suites, "SUITES", (suite,))
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    with pytest.raises(EnvError, match=r"importing 'dm_control' failed with AttributeError.* MUJOCO_GL = osmesa: this"):
+        load_suite("dm_control/cartpole-balance-v0")
+    monkeypatch.delenv("MUJOCO_GL")
+    with pytest.raises(EnvError, match=r"importing 'dm_control' failed with AttributeError.*\.$") as caught:
+        load_suite("dm_control/cartpole-balance-v0")
+    assert "MUJOCO_GL" not in str(caught.value)

@@ -230,3 +230,45 @@ def test_what_resets_draw_goes_on_from_a_snapshot(make):
     step = play(env, 9)[-1]
     assert not fresh.restore(env.snapshot(), step).is_last.any()
     assert go_on(env, 9) == go_on(fresh, 9)
+
+
+@BOTH
+def test_numbers_outside_of_their_space_are_said_once_and_used(make, said, vector):
+    space = spaces.Dict(a=spaces.Box(-1, 1, (2,)), t=spaces.Box(0, 2**40, (1,), np.int64), f=spaces.Box(-9, 9, (1,)))
+    good = {"a": np.zeros(2, np.float32), "t": np.array([3]), "f": np.ones(1, np.float32)}
+    wide, late = good | {"a": np.array([0, 2.5], np.float32)}, good | {"t": np.array([2**31])}
+    factory = functools.partial(env_zoo.Scripted, space, [good, good, wide, late, late], truncated=(6,))
+    got = rows(make(factory, num=2, vector=vector), 20)
+    assert got["a"][2, :, 1].tolist() == [2.5, 2.5]
+    one, two = said
+    assert "environment 0 ('Scripted'), step 2 of episode 1: observation 'a' is 2.5 at index (1,), but its space" in one
+    assert "declares -1 to 1. It is used as it is" in one
+    assert "step 3 of episode 1: observation 't' is 2.147484e+09 at index (0,)" in two
+    assert "beyond 16,777,216 become their neighbors" in two
+
+
+def test_who_takes_the_rows_of_training_already_need_not_warn(said):
+    env = make_env(
+        EnvConfig(), seed=0, warns=False, factory=lambda: env_zoo.Scripted(spaces.Box(0, 1, (1,)), [np.ones(1) * 2])
+    )
+    play(env, 3)
+    assert said == []
+
+
+@BOTH
+def test_episodes_can_be_ended_from_outside(make, vector):
+    env = make(functools.partial(Count, truncate_at=5), num=2, vector=vector)
+    env.reset()
+    step = env.truncate(env.step(torch.zeros(2, 2)), [1])
+    assert step.is_last.tolist() == [False, True]
+    step = env.step(torch.zeros(2, 2))
+    assert (step.is_first.tolist(), step.is_last.tolist()) == ([False, True], [False, False])
+
+
+def test_the_most_steps_of_an_episode_are_known_where_they_are_stated(make):
+    assert make(id="CartPole-v1").time_limit == 500
+    assert make(id="CartPole-v1", time_limit=7).time_limit == 7
+    assert make(Count).time_limit is None
+    stated = env_zoo.Scripted(spaces.Discrete(2), [0])
+    stated.max_steps = 30
+    assert make(lambda: stated).time_limit == 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +28,7 @@ class ScriptedEnv:
         self.obs_spec = {"id": ObsPart(kind="vector", shape=(2,), dtype="float32")}
         self.actions: list[torch.Tensor] = []
         self.seeds: list[int | None] = []
-        self.closed, self.exact_rewards, self.logged = False, (), {}
+        self.closed, self.exact_rewards, self.logged, self.time_limit = False, (), {}, None
 
     def send(self, action: torch.Tensor) -> None:
         self.answer = self.step(action)
@@ -49,6 +50,13 @@ class ScriptedEnv:
             else:
                 self.decision[i] += 1
         return self._show()
+
+    def truncate(self, step: Step, numbers: list[int]) -> Step:
+        for i in numbers:
+            self.decision[i] = abs(self._length(i))
+        return dataclasses.replace(
+            step, is_last=step.is_last | torch.tensor([i in numbers for i in range(self.num_envs)])
+        )
 
     def _length(self, i: int) -> int:
         return self.lengths[i][self.episode[i] % len(self.lengths[i])]

@@ -37,7 +37,7 @@ QUICK = ExperimentConfig(algo=DQNConfig()).merge(
 class Walk(gymnasium.Env[Any, Any]):
     """A random walk with a hidden velocity that ends at random; sends SIGTERM to its process when told to."""
 
-    observation_space = gymnasium.spaces.Box(-100, 100, (3,), np.float32)
+    observation_space = gymnasium.spaces.Box(-1000, 1000, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
     stop_at = 10**9
     steps_of_all = 0

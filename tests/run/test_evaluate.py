@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.run.evaluate import evaluate
+from reverie.run.evaluate import episode_limit, evaluate
 
 
 def test_short_episodes_are_not_preferred(fakes):
@@ -58,3 +58,27 @@ def test_seed_and_actions_after_the_end(fakes):
     evaluate(env, fakes.Policy(), episodes=2, seed=11)
     assert env.seeds == [11]
     assert torch.equal(env.actions[1], torch.zeros(1, 7))
+
+
+def test_episodes_that_do_not_end_are_cut_off_and_counted(fakes):
+    env = fakes.Env([[3], [1000]])
+    result = evaluate(env, fakes.Policy(), episodes=5, most_steps=4)
+    assert result.lengths == [3, 3, 3, 4, 4]
+    assert result.scores == [6.0, 6.0, 6.0, 10.0, 10.0]
+    assert (result.cut_off, result.most_steps, result.metrics()["eval/cut_off"]) == (2, 4, 2.0)
+    assert result.cut_text() == "2 of 5 episodes were cut off at 4 steps"
+    assert result.to_dict()["cut_off"] == 2
+    assert result.and_also(result).cut_off == 4
+    assert torch.equal(env.actions[4][1], torch.zeros(7))  # nothing is taken where an episode is cut off
+
+
+def test_an_environment_is_not_cut_off_before_its_own_limit(fakes):
+    env = fakes.Env([[-6]])
+    env.time_limit = 6
+    result = evaluate(env, fakes.Policy(), episodes=2, most_steps=4)
+    assert (result.lengths, result.cut_off, result.most_steps) == ([6, 6], 0, None)
+
+
+@pytest.mark.parametrize(("setting", "longest", "steps"), [(None, 0, 1000), (None, 300, 1200), (50, 300, 50)])
+def test_after_how_many_steps(setting, longest, steps):
+    assert episode_limit(setting, longest) == steps

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import pickle
 import re
 import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 from resumed import CONFIG, QUICK, Walk, assert_same, run_until
 
 import reverie
 from reverie.api import train_config as train
-from reverie.core.errors import ConfigError, RunError
+from reverie.cli.show import score_line
+from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.experiment.build import Experiment
 from reverie.log.metrics import read_metrics
+from reverie.look.session import Session
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.evaluate import Evaluation
 from reverie.run.folder import RunFolder, read_saved
 from reverie.run.manifest import step_of
 from reverie.run.signals import Stopped
+from tiny import FEW
 
 
 def test_an_evaluation_that_a_signal_cut_off_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,3 +284,67 @@ def test_a_callback_ends_a_run_for_good(hook: str, tmp_path: Path, said: list[st
     assert "ended early by a callback: enough: increase steps to continue" in said[-1]
     longer = train(config.merge({"steps": 100}), env=Walk, run=tmp_path)
     assert (longer.env_steps >= 100, longer.why) == (True, "")
+
+
+# ---------------------------------------------------------------- episodes that do not end
+
+
+@pytest.mark.parametrize("vector", ["serial", "process"])
+def test_episodes_that_do_not_end_are_cut_off_everywhere(tmp_path: Path, said: list[str], vector: str) -> None:
+    options = {"vector": vector, "log_info": ("cost:sum",)}
+    settings = {"eval_episode_steps": 7, "eval_episodes": 3, "eval_envs": 2, "schedule.eval_every": 5}
+    result = reverie.train("dqn", env=Endless, env_options=options, run=tmp_path, **FEW | settings)
+    assert (result.evaluation.lengths, result.evaluation.cut_off) == ([7, 7, 7], 3)
+    assert result.evaluation.info_means() == {"cost_sum": 7.0}
+    assert [line.partition(" (")[0] for line in said if "cut off" in line] == [
+        "3 of 3 episodes were cut off at 7 steps"
+    ] * 2
+    written = json.loads((tmp_path / "eval.json").read_text())
+    assert (written["cut_off"], written["most_steps"]) == (3, 7)
+    assert read_metrics(tmp_path / "metrics.jsonl")[-1]["eval/cut_off"] == 3
+    assert "3 of 3 episodes were cut off at 7 steps" in result._repr_html_()
+    agent = reverie.load(tmp_path, env=Endless)
+    found = agent.evaluate(2)
+    assert (found.lengths, found.cut_off) == ([7, 7], 2)
+    assert "2 of 2 episodes were cut off at 7 steps" in score_line(found)
+    with contextlib.closing(Session(agent)) as session:
+        for _ in range(7):
+            session.step()
+        assert session.line.real[-1].facts["last"]
+        with pytest.raises(DataError, match="over"):
+            session.step()
+
+
+@pytest.mark.parametrize("vector", ["serial", "native"])
+def test_the_longest_episode_of_training_is_known_to_the_agent(tmp_path: Path, vector: str) -> None:
+    options = {"vector": vector}
+    env = Endless if vector == "serial" else lambda num_envs: SyncVectorEnv([Endless] * num_envs)
+    more = {**FEW, "steps": 620, "eval_episodes": 1, "env.kwargs": {}}
+    Endless.length = 300
+    try:
+        result = reverie.train("dqn", env=env, env_options=options, run=tmp_path, **more)
+    finally:
+        Endless.length = 10**9
+    assert result.evaluation.cut_off == 0
+    agent = reverie.load(tmp_path, env=env)
+    assert (agent.longest_episode, agent.episode_limit) == (300, 1200)
+    assert pickle.loads(pickle.dumps(agent.config)).eval_episode_steps is None
+    found = agent.evaluate(2)
+    assert (found.lengths, found.cut_off) == ([1200, 1200], 2)
+
+
+class Endless(gymnasium.Env[Any, Any]):
+    """Ends after ``length`` steps."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    length = 10**9
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return np.zeros(1, np.float32), 1.0, self.time == self.length, False, {"cost": 1}

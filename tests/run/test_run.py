@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from gymnasium.envs.classic_control import CartPoleEnv
 
+import reverie
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config
 from reverie.api import train_config as train
@@ -24,7 +26,7 @@ from reverie.experiment import build as build_module
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.metrics import read_metrics
 from reverie.run.folder import read_saved
-from tiny import SETTINGS, settings
+from tiny import FEW, SETTINGS, settings
 
 
 def test_a_run_leaves_its_files(trained: Path) -> None:
@@ -136,3 +138,23 @@ def test_timing_the_learner_first_changes_nothing_but_threads(
     assert all(torch.equal(plain[key], after[key]) for key in plain)
     train(settings(steps=70, eval_episodes=0), run=tmp_path / "timed")
     assert read_saved(tmp_path / "timed").experiment["threads"] == 1
+
+
+@pytest.mark.parametrize("how", [shutil.rmtree, lambda path: path.rename(path.with_name("elsewhere"))])
+@pytest.mark.parametrize("at", [15, 63])
+def test_a_folder_that_is_gone_ends_the_run_with_an_error_and_its_agent_saved(
+    tmp_path: Path, at: int, how: Any
+) -> None:
+    """During training, and during the evaluation at its end."""
+    run, left = tmp_path / "run", [at]
+
+    class Gone(CartPoleEnv):
+        def step(self, action: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                how(run)
+            return super().step(action)
+
+    with pytest.raises(RunError, match=r"run was deleted or moved while the run was writing to it"):
+        reverie.train("dqn", env=Gone, run=run, **FEW | {"steps": 60, "envs": 1})
+    assert reverie.load(run, env=Gone).step >= 60 or at < 60

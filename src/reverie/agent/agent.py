@@ -53,7 +53,7 @@ from reverie.log.video import write_video
 from reverie.nn.encoder import CoderConfig, DenseCoderConfig
 from reverie.nn.preprocess import told
 from reverie.run.collect import initial_state, random_action
-from reverie.run.evaluate import Evaluation, evaluate
+from reverie.run.evaluate import Evaluation, episode_limit, evaluate
 from reverie.run.folder import RunFolder, write_found
 
 if TYPE_CHECKING:
@@ -99,11 +99,12 @@ class Agent:
         frames_per_second: of videos in real time, one frame per decision of the policy.
         factory: makes the environment if it was given from Python; None if it is made from ``config.env.id``.
         eval_factory: the same for the environments of evaluations, which ``config.evaluation_env`` describes.
+        longest_episode: env steps of the longest episode of training before the checkpoint; 0 if that is not known.
     """
 
     def __init__(
         self, config: ExperimentConfig, algo: Algorithm, flat: FlatEnv, factory: MakeEnv | None,
-        eval_factory: MakeEnv | None, run: Path, checkpoint: Path, step: int,
+        eval_factory: MakeEnv | None, run: Path, checkpoint: Path, step: int, longest_episode: int = 0,
     ) -> None:  # fmt: skip
         """Set up an agent; users call :func:`reverie.load`. ``flat`` defines the spaces; it is not stepped."""
         self.config: ExperimentConfig = config
@@ -113,6 +114,7 @@ class Agent:
         self.run: Path = run
         self.checkpoint: Path = checkpoint
         self.step: int = step
+        self.longest_episode: int = longest_episode
         self.observer: Observer = Observer(flat, config.env, unread(config.algo, flat.obs_spec))
         self.action_space: spaces.Space[Any] = flat.env.action_space
         self.observation_space: spaces.Space[Any] | None = self.observer.accepted
@@ -273,7 +275,10 @@ class Agent:
         """
         columns: dict[str, np.ndarray] = {}
         for path, leaf in leaves_of(self.action_space):
-            values = np.asarray(follow(actions, path)).reshape(count, *(leaf.shape or ()))
+            try:
+                values = np.asarray(follow(actions, path)).reshape(count, *(leaf.shape or ()))
+            except DataError as error:
+                raise DataError(f"{column('action', path)} {error}") from None
             columns[column("action", path)] = values.astype(np.float64)
             columns["is_last"] = np.zeros(len(values), bool)
         return self.codec.encode(columns)
@@ -281,6 +286,11 @@ class Agent:
     def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
         """Make an environment as in training; EnvError if it cannot be made. ``render``: as RGB arrays, if it can."""
         return make_gym(self.config.env, self.factory, render)
+
+    @property
+    def episode_limit(self) -> int:
+        """Steps after which an episode is cut off, unless the environment's own time limit is higher."""
+        return episode_limit(self.config.eval_episode_steps, self.longest_episode)
 
     def episode(self, number: int, data: DataLike | None = None) -> Batch:
         """Return a recorded episode as the learner sees it, to look inside: ``agent.algo.dream(batch, context)``.
@@ -466,6 +476,7 @@ class Agent:
     ) -> Evaluation:  # fmt: skip
         """Play whole episodes in new environments, and count their true rewards, not clipped ones.
 
+        Those that do not end are cut off after ``episode_limit`` steps: ``Evaluation.cut_off`` says how many.
         They are those that :func:`reverie.load` was given, or else those in which the run was evaluated (``eval_env``).
 
         Args:
@@ -490,7 +501,13 @@ class Agent:
         try:
             with reproducible(seed):
                 mode, explored, kept = mode_of(actions), config.explored(self.step), np.array if record else None
-                return evaluate(env, self.algo.policy, episodes, mode, kept, seed=seed, env_steps=explored)
+                found = evaluate(
+                    env, self.algo.policy, episodes, mode, kept, seed=seed, env_steps=explored,
+                    most_steps=self.episode_limit,
+                )  # fmt: skip
+            if found.cut_off:
+                logger.warning(f"{found.cut_text()} (eval_episode_steps): their scores are those until then")
+            return found
         finally:
             env.close()
 

@@ -25,7 +25,7 @@ from reverie.core.accelerate import only
 from reverie.core.bounds import AtLeast
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError, EnvError, RunError
-from reverie.core.files import write_json
+from reverie.core.files import check_writable, write_json, writing
 from reverie.core.protocols import Memoryless, Policy
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart
@@ -89,7 +89,8 @@ def export(
 
     Raises:
         ConfigError: there is no such ``format`` or ``actions``, or a package is not installed.
-        RunError: there is no such run, or the file does not do what the agent does. Then nothing is written.
+        RunError: there is no such run, the file cannot be written, or it does not do what the agent does. Then nothing
+            is written.
     """
     check_word("format", format, SUFFIXES)
     AtLeast(1).check("batch", 1 if batch is None else batch)
@@ -100,9 +101,20 @@ def export(
             raise missing(package, "export to ONNX")
     whole = agent if isinstance(agent, Agent) else load(agent, **loading)
     file = Path(out) if out is not None else whole.run / f"policy{SUFFIXES[format]}"
+    check_writable(file.parent)
     plain = on_cpu(whole)
     part = file.with_name(f".{file.stem}.{os.getpid()}.part{SUFFIXES[format]}")
-    part.parent.mkdir(parents=True, exist_ok=True)
+    with writing(file):
+        part.parent.mkdir(parents=True, exist_ok=True)
+        found, function = _written(whole, plain, actions, batch, file, part, format, steps)
+        write_json(found.about, described(whole, function, format, actions, found))
+    return found
+
+
+def _written(
+    whole: Agent, plain: Agent, actions: Actions, batch: int | None, file: Path, part: Path, format: Format, steps: int
+) -> tuple[Exported, PolicyFunction]:
+    """Write the policy to ``part``, and rename that to ``file`` if it does what the agent ``whole`` does."""
     try:
         function, done = _made(plain, actions, batch, part, format, steps)
         found = Exported(file, file.with_suffix(".json"), **done)
@@ -112,10 +124,9 @@ def export(
                 f"than {CLOSE:g}. Nothing was written."
             )
         os.replace(part, file)
+        return found, function
     finally:
         part.unlink(missing_ok=True)
-    write_json(found.about, described(whole, function, format, actions, found))
-    return found
 
 
 def on_cpu(agent: Agent) -> Agent:

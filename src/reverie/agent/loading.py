@@ -31,7 +31,7 @@ from reverie.envs.slot import generator_kept
 from reverie.experiment.build import eval_maker
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.log.artifacts import fetched
-from reverie.run.checkpoint import Checkpoints
+from reverie.run.checkpoint import Checkpoints, longest_episode
 from reverie.run.folder import RunFolder, Saved, check_origin, check_spec, read_saved, read_spec
 from reverie.run.manifest import step_of
 
@@ -106,7 +106,8 @@ def load(
             learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
             checkpoints.load(path, {"algo": learner})
             player = eval_maker(config, factory, judge)
-            return Agent(config, learner, flat, factory, player, folder.path, path, step_of(path))
+            longest = longest_episode(path)
+            return Agent(config, learner, flat, factory, player, folder.path, path, step_of(path), longest)
 
 
 def compare_actions(recorded: Space, action: ActionSpec) -> None:
@@ -181,18 +182,26 @@ def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | 
 def reduced(agent: Agent) -> tuple[Any, ...]:
     """Pickle or copy the settings and the learner's state of an agent; the environment's spaces are read again."""
     state = tree_map_only(Tensor, lambda x: x.cpu(), agent.algo.state_dict())
-    made = agent.config, agent.factory, agent.eval_factory, agent.run, agent.checkpoint, agent.step
+    made = (
+        agent.config,
+        agent.factory,
+        agent.eval_factory,
+        agent.run,
+        agent.checkpoint,
+        agent.step,
+        agent.longest_episode,
+    )
     return _unpickled, (*made, str(agent.algo.device), state)
 
 
 def _unpickled(
     config: ExperimentConfig, factory: MakeEnv | None, player: MakeEnv | None, run: Path, checkpoint: Path, step: int,
-    device: str, state: State,
+    longest: int, device: str, state: State,
 ) -> Agent:  # fmt: skip
     with _example(config, factory) as flat:
         learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
         learner.load_state_dict(state)
-        return Agent(config, learner, flat, factory, player, run, checkpoint, step)
+        return Agent(config, learner, flat, factory, player, run, checkpoint, step, longest)
 
 
 copyreg.pickle(Agent, reduced)

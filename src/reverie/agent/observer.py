@@ -208,7 +208,7 @@ def _count(space: spaces.Space[Any], obs: Any) -> int | None:
             continue
         try:
             values = follow(obs, path)
-        except (LookupError, TypeError):  # it is not there
+        except DataError:  # it is not there
             continue
         if isinstance(leaf, spaces.Text):
             return None if isinstance(values, str) else len(values)

@@ -16,16 +16,18 @@ from gymnasium import spaces
 from reverie.agent.agent import Actions, Agent
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, plural
+from reverie.core.errors import ConfigError, EnvError, plural, told
 from reverie.core.logger import logger
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.rows import Rows, episode_rows
+from reverie.core.signals import is_interrupt
 from reverie.core.spaces import cast, follow, leaves_of
 from reverie.core.specs import MASK
 from reverie.datasets.convert import write
 from reverie.datasets.reader import BOTH, SEED, About, Reader, Space
 from reverie.datasets.writers import Exported, size_of, size_written
-from reverie.envs.make import put_away, settings_of, spec_of, written
+from reverie.envs.limits import own_limit
+from reverie.envs.make import layers_of, put_away, settings_of, spec_of, written
 from reverie.envs.wrappers import checked_reset, checked_step
 
 
@@ -75,6 +77,10 @@ def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") ->
             done = write(reader, target, to)
             done.remarks += reader.remarks()
         return done
+    except BaseException as error:
+        if isinstance(error, Exception) or is_interrupt(error):
+            raise
+        raise EnvError(f"the environment ended the recording: {told(error)}") from error
     finally:
         put_away(env)
 
@@ -87,6 +93,7 @@ class PlayedReader(Reader):
     def __init__(self, agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, target: str) -> None:
         super().__init__(target)
         self.agent, self.env, self.config = agent, env, config
+        self.limit: int = max(agent.episode_limit, own_limit(layers_of(env)) or 0)
 
     def about(self) -> About:
         """Return the spaces, the environment, and how the agent plays."""
@@ -107,7 +114,12 @@ class PlayedReader(Reader):
     def parts(self) -> Iterator[Rows]:
         """Yield each episode once it is played."""
         both = self.agent.observer.shown, self.env.action_space
-        return (rows_of(episode, both) for episode in played(self.agent, self.env, self.config))
+        cut_off: list[int] = []
+        for episode in played(self.agent, self.env, self.config, self.limit, cut_off):
+            yield rows_of(episode, both)
+        if cut_off:
+            ended = f"{plural(len(cut_off), 'episode')} had not ended after {self.limit:,} steps (eval_episode_steps)"
+            self.note(f"{ended}, and were truncated there")
 
     def place_of(self, row: int, column: str) -> str:
         """Return the number of a row: rows cannot be read again."""
@@ -157,12 +169,19 @@ def first_seed(config: RecordConfig) -> int:
     return derived_seeds(config.seed)["test"] % 2**31
 
 
-def played(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> Iterator[dict[str, Any]]:
-    """Yield episodes as the fields of Minari's ``EpisodeBuffer``."""
+def played(
+    agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, limit: int, cut_off: list[int]
+) -> Iterator[dict[str, Any]]:
+    """Yield episodes of at most ``limit`` steps as the fields of Minari's ``EpisodeBuffer``.
+
+    The seeds of those that had not ended by then are added to ``cut_off``.
+    """
     rng, first, left = np.random.default_rng(config.seed), first_seed(config), config.steps
     env.action_space.seed(first)
     for seed in itertools.count(first) if config.episodes is None else range(first, first + config.episodes):
-        episode = play(agent, env, config, rng, seed, left)
+        most = limit if left is None else min(limit, left)
+        episode, over = play(agent, env, config, rng, seed, most)
+        cut_off += [seed] if not over and most == limit else []
         yield episode
         if left is not None and (left := left - len(episode["rewards"])) <= 0:
             return
@@ -170,9 +189,12 @@ def played(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> 
 
 def play(
     agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, rng: np.random.Generator,
-    seed: int, most: int | None,
-) -> dict[str, Any]:  # fmt: skip
-    """Play one episode of at most ``most`` steps. Values are copied, as an environment may reuse its arrays."""
+    seed: int, most: int,
+) -> tuple[dict[str, Any], bool]:  # fmt: skip
+    """Play one episode of at most ``most`` steps; return it, and whether it has ended by itself.
+
+    Values are copied, as an environment may reuse its arrays.
+    """
     obs, info = checked_reset(env, seed)
     shown, mask = agent.observer.readable, agent.observer.told(env, info)
     seen, done = [deepcopy(shown(obs, mask))], list[Any]()
@@ -197,7 +219,7 @@ def play(
     agent.observer(end, agent.observer.stacks(1)[0], True, mask, terminated or truncated)  # checks it
     truncations = np.zeros(len(rewards), bool)
     truncations[-1] = truncated or not terminations[-1]  # both, where the environment says both
-    return {
+    episode = {
         "observations": stacked(agent.observer.shown, seen, "obs"),
         "actions": stacked(env.action_space, done, "action"),
         "rewards": np.asarray(rewards, np.float64),
@@ -205,6 +227,7 @@ def play(
         "truncations": truncations,
         "seed": seed,
     }
+    return episode, terminated or truncated
 
 
 def noisy(space: Space, action: Any, noise: float, rng: np.random.Generator) -> Any:

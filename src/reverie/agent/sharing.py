@@ -25,7 +25,7 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import write_json
 from reverie.log.artifacts import AGENT, HUB, fetched, known_ids, reached
 from reverie.log.trackers import PROJECT, experiment_of
-from reverie.run.checkpoint import Checkpoints, read
+from reverie.run.checkpoint import Checkpoints, longest_episode, read
 from reverie.run.folder import RunFolder, Saved, found_at_end, is_of, read_saved, read_spec
 from reverie.run.manifest import step_of
 from reverie.store.places import open_objects
@@ -163,10 +163,11 @@ def described(folder: RunFolder, saved: Saved, checkpoint: Path) -> dict[str, st
 
 
 def write_model(to: Path, folder: RunFolder, checkpoint: Path) -> Path:
-    """Write the folder of a passed-on agent: settings, spaces, and a checkpoint that holds the learner alone."""
-    state = read(checkpoint, ["algo"])["algo"]
-    learner: Any = SimpleNamespace(state_dict=lambda: state)  # saved as it was read
-    Checkpoints(to / "checkpoints").save(step_of(checkpoint), {"algo": learner})
+    """Write the folder of a passed-on agent: settings, spaces, a checkpoint of the learner and the longest episode."""
+    state, longest = read(checkpoint, ["algo"])["algo"], longest_episode(checkpoint)
+    parts: dict[str, Any] = {"algo": SimpleNamespace(state_dict=lambda: state)}  # saved as it was read
+    parts["clock"] = SimpleNamespace(state_dict=lambda: {"longest_episode": longest})
+    Checkpoints(to / "checkpoints").save(step_of(checkpoint), parts)
     for file in (folder.config, folder.spec):
         shutil.copy2(file, to)
     return to

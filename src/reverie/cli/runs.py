@@ -226,7 +226,8 @@ def evaluation_line(file: Path, logged: float | None) -> str:
         return f"{logged:.2f} (newest)" if logged is not None else "-"
     own = json.loads(file.read_text(encoding="utf-8"))
     where = f", {own['checkpoint']} in {own['env']}" if "checkpoint" in own else ""
-    return f"{own['score']['mean']:.2f} over {plural(own['episodes'], 'episode')} (newest{where})"
+    cut = f", {own['cut_off']} of them cut off" if own.get("cut_off") else ""
+    return f"{own['score']['mean']:.2f} over {plural(own['episodes'], 'episode')}{cut} (newest{where})"
 
 
 def checkpoint_line(checkpoints: Checkpoints, wrong: Mapping[str, str]) -> str:

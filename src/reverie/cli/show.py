@@ -21,7 +21,9 @@ def score_line(evaluation: Evaluation) -> str:
         f"mean return {metrics['eval/score']:.2f} (IQM {middle.value:.2f}, {sure}) over "
         f"{plural(len(scores), 'episode')}\n"
         f"  median {metrics['eval/score_median']:.2f}, std {metrics['eval/score_std']:.2f}, "
-        f"min {min(scores):.2f}, max {max(scores):.2f}; mean length {metrics['eval/length']:.1f}" + "".join(logged)
+        f"min {min(scores):.2f}, max {max(scores):.2f}; mean length {metrics['eval/length']:.1f}"
+        + (f"\n  {evaluation.cut_text()}" if evaluation.cut_off else "")
+        + "".join(logged)
     )
 
 

@@ -98,6 +98,7 @@ class Clock:
     env_steps: int = 0
     updates: int = 0
     episodes: int = 0
+    longest_episode: int = 0  # env steps of the longest episode of training that has ended
     seconds_before: float = 0.0
     ratio: Ratio = field(init=False)
     started: float = field(init=False, default_factory=time.monotonic)
@@ -167,11 +168,13 @@ class Clock:
         state: dict[str, Any] = {"env_steps": self.env_steps, "updates": self.updates, "episodes": self.episodes}
         ratio = dict(self.ratio.state_dict())
         ratio["credit"] += max(0, self.promised - self.updates)
-        return {**state, "seconds": self.seconds, "ratio": ratio, "marks": dict(self.marks), "logged": self.logged}
+        state |= {"longest_episode": self.longest_episode, "marks": dict(self.marks), "logged": self.logged}
+        return {**state, "seconds": self.seconds, "ratio": ratio}
 
     def load_state_dict(self, state: State) -> None:
         """Continue from saved counters."""
-        self.env_steps, self.updates, self.episodes = (int(state[k]) for k in ("env_steps", "updates", "episodes"))
+        for name in ("env_steps", "updates", "episodes", "longest_episode"):
+            setattr(self, name, int(state[name]))
         self.seconds_before = float(state["seconds"])
         self.ratio.load_state_dict(state["ratio"])
         self.promised = self.updates

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from reverie.core.errors import DataError, EnvError
+from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ObsPart
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -75,6 +75,15 @@ def grayscale(image: np.ndarray) -> np.ndarray:
     return (np.rint(grey) if image.dtype == np.uint8 else grey).astype(image.dtype)[..., None]
 
 
+def check_colors(channels: int, what: str) -> None:
+    """Raise ConfigError unless ``what``, an image with so many ``channels``, has three colors to make grey."""
+    if channels != 3:
+        raise ConfigError(
+            f"{what} has {channels} channels: expected 3, red, green and blue. Leave it out where channels are "
+            "something else, as in MinAtar; where they are several frames, stack after it (env.frame_stack)."
+        )
+
+
 class ImageOptions:
     """Resizes images and converts them to greyscale; ``spec`` describes the result."""
 
@@ -85,7 +94,7 @@ class ImageOptions:
         if (size or grey) and not images:
             option = "resize" if size else "grayscale"
             found = ", ".join(map(repr, sorted(spec)))
-            raise EnvError(
+            raise ConfigError(
                 f"env.{option} needs image observations, but found only {found}. Set env.pixels = 'only' to "
                 "observe rendered images."
             )
@@ -94,6 +103,7 @@ class ImageOptions:
                 self._steps.append((key, lambda image: resize(image, size)))
                 part = replace(part, shape=(*size, part.shape[2]))
             if grey and part.shape[2] != 1:
+                check_colors(part.shape[2], f"env.grayscale: the image '{key}'")
                 self._steps.append((key, grayscale))
                 part = replace(part, shape=(*part.shape[:2], 1))
             self.spec[key] = part

@@ -31,11 +31,21 @@ class Env(Protocol):
     def logged(self) -> Mapping[int, Mapping[str, float]]:
         """What ``env.log_info`` names of the episodes that end with the current rows, by environment."""
 
+    @property
+    def time_limit(self) -> int | None:
+        """Most steps of an episode that the environment is known to allow; None: not known."""
+
     def reset(self, seed: int | None = None) -> Step:
         """Start N new episodes; every row is ``is_first``."""
 
     def step(self, action: Tensor) -> Step:
         """Take ``action`` ``[N, A]``. An ``is_last`` row is followed by an ``is_first`` row, whatever the action."""
+
+    def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
+        """End the episodes of the environments ``numbers``, or all, with the current rows ``step``; return the rows.
+
+        Those that end are ``is_last``, so that the next step begins new episodes.
+        """
 
     def send(self, action: Tensor) -> None:
         """Start a step with ``action`` ``[N, A]``; do not wait for environments in other processes."""

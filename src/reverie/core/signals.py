@@ -26,6 +26,17 @@ def check_signals() -> None:
         raise PENDING[-1]
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Return whether a signal raised ``error``; a user's code that is called raises all others, SystemExit too.
+
+    While the library handles SIGINT itself, a KeyboardInterrupt of a signal is pending or holds its number.
+    """
+    if not isinstance(error, KeyboardInterrupt):
+        return error in PENDING
+    numbered = any(isinstance(value, int) for value in error.args)
+    return numbered or error in PENDING or signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def end_with_parent() -> None:
     """In a child process ask the system to send SIGTERM when the parent ends for whatever reason. On Linux only."""
     if (given := os.environ.pop(PARENT, None)) is None:  # not for the child's own children

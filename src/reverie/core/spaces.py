@@ -31,6 +31,8 @@ Conversion = tuple[ObsPart, Encode, Decode]
 
 INTEGERS, NUMBERS = "biu", "biuf"
 
+MOST_CLASSES = 2**24
+"""Classes of an observation or action, together: networks see them one-hot."""
 HANDFUL, FEW, SMALL = 64, 1024, 1e38
 """Limits of ``surely_finite``. Up to ``HANDFUL`` numbers Python sums faster than NumPy. More than ``FEW`` would wake
 threads of a BLAS. A sum below ``SMALL`` fits float32."""
@@ -95,9 +97,16 @@ def nested(space: Space, columns: Columns, root: str) -> Any:
 
 
 def follow(value: Any, path: Path) -> Any:
-    """Return what lies at ``path`` in nested dictionaries and tuples, or in a nested space."""
+    """Return what lies at ``path`` in nested dictionaries and tuples, or in a nested space; DataError if nothing does.
+
+    The error continues a sentence that names the whole path.
+    """
     for name in path:
-        value = value[name]
+        try:
+            value = value[name]
+        except (LookupError, TypeError):
+            present = f"only {', '.join(map(repr, value)) or 'no keys'}" if isinstance(value, Mapping) else brief(value)
+            raise DataError(f"is missing: its space declares {name!r}, but there is {present}") from None
     return value
 
 
@@ -160,7 +169,7 @@ class ObsCodec:
         for key, path, _ in self._encoders:
             try:
                 follow(obs, path)
-            except (LookupError, TypeError):
+            except DataError:
                 out.append(key)
         return out
 
@@ -428,6 +437,8 @@ def _byte_pixels(space: spaces.Box) -> tuple[float, float, Encode, Decode]:
 
 def _categories(counts: np.ndarray, start: np.ndarray) -> Conversion:
     shape = counts.shape
+    if (total := int(counts.astype(np.float64).sum())) > MOST_CLASSES:
+        raise EnvError(f"has {total:,} classes, and networks see them one-hot: expected at most {MOST_CLASSES:,}")
     part = ObsPart(kind="categorical", shape=shape, dtype="int64", classes=tuple(map(int, counts.reshape(-1))))
     least, most = (int(start), int(counts)) if shape == () else (0, 0)
 
@@ -456,6 +467,11 @@ def _text(space: spaces.Text) -> Conversion:
 
     def one(value: Any) -> np.ndarray:
         out = np.zeros(length, np.int64)
+        if not isinstance(value, str) or len(value) > length or not codes.keys() >= set(value):
+            allowed = brief("".join(characters))
+            raise DataError(
+                f"is {brief(value)}; its space declares a text of at most {length} of the characters {allowed}"
+            )
         out[: len(value)] = [codes[character] for character in value]
         return out
 
@@ -551,7 +567,13 @@ def _one_hot(values: np.ndarray, last: np.ndarray, leaf: Space) -> np.ndarray:
 
 def _action_part(key: str, space: Space) -> ActionPart:
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        return ActionPart(kind="categorical", classes=tuple(map(int, classes_of(space)[0].reshape(-1))))
+        counts = classes_of(space)[0]
+        if (total := int(counts.astype(np.float64).sum())) > MOST_CLASSES:
+            raise EnvError(
+                f"action '{key}' has {total:,} classes, each an output of a network: expected at most "
+                f"{MOST_CLASSES:,}. Declare numbers, a Box, and round them in a wrapper."
+            )
+        return ActionPart(kind="categorical", classes=tuple(map(int, counts.reshape(-1))))
     if isinstance(space, spaces.Box) and space.dtype.kind in "iuf":
         _check_bounds(key, space)
         low, high = (tuple(map(float, bound.reshape(-1))) for bound in (space.low, space.high))
@@ -584,8 +606,10 @@ def _tree(space: Space, leaves: Mapping[Path, tuple[slice, Decode]], path: Path 
 
 def _decoder(space: Space) -> Decode:
     if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        return lambda flat: start + (int(flat.argmax()) if flat.ndim == 1 else flat.argmax(-1).astype(space.dtype))
+        start, dtype = space.dtype.type(space.start), space.dtype  # NumPy's integers, as of space.sample()
+        if dtype == np.intp and not start:
+            return lambda flat: flat.argmax(-1)
+        return lambda flat: start + flat.argmax(-1).astype(dtype)
     return _unscaled(space) if isinstance(space, spaces.Box) else _choices(*classes_of(space), space.dtype)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,17 @@ from gymnasium import spaces
 from torch import Tensor
 
 from reverie.core.config import LARGEST
-from reverie.core.errors import ActionError, DataError, EnvError
+from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, told
 from reverie.core.images import ImageOptions
 from reverie.core.masks import MaskCodec, with_choice
+from reverie.core.signals import is_interrupt
 from reverie.core.spaces import ActionCodec, ObsCodec, column, follow, nested, surely_finite
 from reverie.core.specs import MASK, ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.envs.config import EnvConfig
+from reverie.envs.limits import LimitCheck, declared_bounds
 from reverie.envs.make import MakeEnv
+from reverie.envs.masks import has_choices, mask_in
 from reverie.envs.together import check_alone, make_together
 
 CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh": np.tanh, "none": np.asarray}
@@ -30,7 +34,8 @@ class Batched:
     The vector resets ended environments in the step that follows, as rows do (``AutoresetMode.NEXT_STEP``).
     """
 
-    def __init__(self, config: EnvConfig, factory: MakeEnv | None, seed: int) -> None:
+    def __init__(self, config: EnvConfig, factory: MakeEnv | None, seed: int, warns: bool = True) -> None:
+        """``warns``: of observations outside of their space, which are used as they are."""
         check_alone(config)
         self._vector = make_together(config, factory, config.num)
         self._seed, self._clip = seed, CLIPS[config.clip_reward]
@@ -46,7 +51,11 @@ class Batched:
         self.num_envs: int = config.num
         self.obs_spec: ObsSpec = self._options.spec
         self.action_spec: ActionSpec = self._codec.spec
-        self._none = np.zeros(self.num_envs, bool)
+        spec = self._vector.spec
+        self.time_limit: int | None = spec.max_episode_steps if spec is not None else None
+        self._check_limits = LimitCheck(declared_bounds(self._obs) if warns else {})
+        self._unmasked = self._mask is None and config.keeps(MASK) and has_choices(self._actions)
+        self._none, self._must_reset = np.zeros(self.num_envs, bool), False
         self._ended = self._none
         self.exact_rewards: list[float] = []
         self.logged: dict[int, dict[str, float]] = {}
@@ -55,7 +64,9 @@ class Batched:
     def reset(self, seed: int | None = None) -> Step:
         """Start N new episodes. Without a ``seed`` the generators go on; the first reset uses the seed given before."""
         seed, self._seed = self._seed if seed is None else seed, None  # type: ignore[assignment]  # used up
-        obs, _ = self._vector.reset(seed=seed)
+        self._must_reset = False
+        obs, info = self._answered(self._vector.reset, seed=seed)
+        self._check_masks(info)
         self._ended = self._none
         return self._step(self._rows(obs, self._none), np.zeros(self.num_envs), ~self._none, self._none, self._none)
 
@@ -70,21 +81,49 @@ class Batched:
     def step(self, action: Tensor) -> Step:
         """Take ``action`` ``[N, A]``. After an ``is_last`` row an ``is_first`` row follows, whatever the action."""
         flat = flat_actions(action, (self.num_envs, self.action_spec.width))
+        if self._must_reset:
+            return self.reset()
         given = nested(self._actions, self._codec.decode(flat, self._none), "action")
-        obs, reward, terminal, truncated, _ = self._vector.step(given)
+        obs, reward, terminal, truncated, info = self._answered(self._vector.step, given)
+        self._check_masks(info)
         first, terminal = self._ended, np.asarray(terminal, bool)
         last = (terminal | np.asarray(truncated, bool)) & ~first
         self._ended = last
         return self._step(self._rows(obs, last), np.where(first, 0.0, reward), first, last, terminal & last)
+
+    def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
+        """End all episodes with the current rows, ``step``: no vector can end those of ``numbers`` alone."""
+        self._must_reset = True
+        return replace(step, is_last=torch.ones_like(step.is_last))
+
+    def _answered(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return what the vector returns; what it raises, SystemExit too, as EnvError."""
+        try:
+            return method(*args, **kwargs)
+        except BaseException as error:
+            if isinstance(error, ReverieError) or is_interrupt(error):
+                raise
+            raise EnvError(f"the environments failed with {told(error)}") from error
+
+    def _check_masks(self, info: Any) -> None:
+        if self._unmasked and mask_in(info) is not None:
+            raise EnvError(
+                f"env.vector = native: the info has an {MASK}, which is read from single environments alone. Show it "
+                f"as the observation {MASK}, use env.vector = serial, or leave it out with env.exclude = {MASK}"
+            )
 
     def _rows(self, obs: Any, last: np.ndarray) -> dict[str, np.ndarray]:
         if self._mask is not None:
             spec = self._mask.spec
             flags = [with_choice(self._mask(one), spec, over) for one, over in zip(obs[MASK], last, strict=True)]
             obs = {**obs, MASK: np.array(flags, np.int8)}
+        if missing := self._obs.missing(obs):
+            raise DataError(f"the observations lack '{missing[0]}', which their space declares.")
         columns = {column("obs", leaf.path): np.asarray(follow(obs, leaf.path)) for leaf in self._obs.leaves}
         rows = self._options(self._obs.encode(columns), "obs/")
-        return {key.removeprefix("obs/"): np.array(values) for key, values in rows.items()}  # it may reuse its memory
+        found = {key.removeprefix("obs/"): np.array(values) for key, values in rows.items()}  # it may reuse its memory
+        self._check_limits(found, lambda number: f"environment {number}")
+        return found
 
     def _step(
         self, rows: dict[str, np.ndarray], reward: Any, first: np.ndarray, last: np.ndarray, terminal: np.ndarray

@@ -18,12 +18,23 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import brief
+from reverie.core.errors import ConfigError, DataError, brief
 from reverie.core.spaces import NUMBERS, ActionCodec, column, follow, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsPart
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import FlatEnv, Outcome, make_flat
-from reverie.envs.make import Env, EnvLike, MakeEnv, Single, env_factory, env_name, from_registry, layers_of
+from reverie.envs.limits import EXACT, is_wide
+from reverie.envs.make import (
+    Env,
+    EnvLike,
+    MakeEnv,
+    Single,
+    check_spaces,
+    env_factory,
+    env_name,
+    from_registry,
+    layers_of,
+)
 from reverie.envs.masks import ActionMask
 from reverie.envs.slot import EnvSpecs, Failed, Slot, close
 from reverie.envs.worker import workers
@@ -50,6 +61,9 @@ warning dtype: {name} of {where} is of {kind}: expected an array of {dtype}, as 
     np.asarray(obs, np.{dtype})
 warning bounds: {name} of {where} is {value:g} at index {at}: expected {low:g} to {high:g}, as its space declares.
     Declare the true bounds, or -np.inf and np.inf
+warning exact: {name} of {where} is {value:.12g} at index {at}: expected at most {most:,}, as learners see float32, in
+    which larger whole numbers become their neighbors. Subtract an offset, such as the time of the first step, divide;
+    show identifiers as classes, or leave them out with env.exclude
 warning reused: an observation changed after it was returned, in the {where} that followed: its array is used again, so
     whoever keeps it sees other values. Return a copy, obs.copy()
 warning generator: {where} draws from the global generator of {name}, which reset(seed=...) does not set: episodes
@@ -72,6 +86,8 @@ warning state: it does not go on the same from its state, saved in mid-episode: 
 warning worker: it does not play in a worker process: {error}. Use env.vector = 'serial'
 note unsaved: its state cannot be saved in mid-episode{error}: a resumed run truncates the open episode. If episodes are
     long, give it the methods snapshot() and restore(state)
+note wide: {name} is declared up to {value:,}: whole numbers beyond {most:,} become their neighbors in float32, which
+    learners see. If there are such numbers, subtract an offset, divide, or leave them out with env.exclude
 note size: the image '{name}' has {value} pixels: env.resize = (64, 64) saves much time
 note sparse: all rewards were 0 in {steps:,} steps: learning begins when random actions find another one
 """
@@ -183,7 +199,7 @@ class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._found.add("info", where=self._where, **_typed(info))
         for path, leaf in leaves_of(self.observation_space):
             if isinstance(leaf, spaces.Box):
-                with contextlib.suppress(KeyError, IndexError, TypeError, ValueError):  # a misfit, told as a fault
+                with contextlib.suppress(DataError, TypeError, ValueError):  # a misfit, told as a fault
                     self._look_at(column("obs", path), follow(obs, path), leaf)
 
     def _look_at(self, name: str, value: Any, leaf: spaces.Box) -> None:
@@ -198,6 +214,10 @@ class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
             at = tuple(map(int, wrong[0]))
             declared = {"low": leaf.low[at], "high": leaf.high[at]}
             self._found.add("bounds", name=name, where=self._where, value=array[at], at=at, **declared)
+        large = np.argwhere((np.abs(array.astype(np.float64)) > EXACT) & is_wide(leaf))
+        if len(large):
+            at = tuple(map(int, large[0]))
+            self._found.add("exact", name=name, where=self._where, value=array[at], at=at, most=EXACT)
 
 
 def _typed(value: Any) -> dict[str, str]:
@@ -224,6 +244,7 @@ def _made(config: EnvConfig, factory: MakeEnv | None, found: Findings) -> FlatEn
         env = from_registry(config, render=False) if factory is None else factory(**kwargs)
         if not isinstance(env, gymnasium.Env):
             return env  # type: ignore[unreachable]  # a user's factory may return anything, which is refused
+        check_spaces(env)
         found.spaces = env.observation_space, env.action_space
         return Seen(env, found)
 
@@ -304,7 +325,7 @@ def examine(
     found = tuple(sorted(check.found.values(), key=lambda one: get_args(Severity).index(one.severity)))
     assert check.found.spaces is not None
     seen, taken = check.found.spaces
-    obs, action = check.made or ({}, None)
+    obs, action = check.made[:2] if check.made else ({}, None)
     keys = {"/".join(map(str, path)) for path, _ in leaves_of(seen)} - {""}
     texts = {"observation_space": seen, "action_space": taken}
     facts = {name: " ".join(str(space).split()) for name, space in texts.items()}
@@ -355,7 +376,7 @@ class _Check:
 
     def blame(self, failed: Failed) -> None:
         """Add the fault that ended the check; raise its error if no environment could be made."""
-        if self.found.spaces is None:
+        if self.found.spaces is None or isinstance(failed.error, ConfigError):  # a setting, not the environment
             raise failed.error from failed
         if self.made and failed.trace and isinstance(self.player.by, np.ndarray):
             self.found.add("raises", error=failed.error, **_typed(ActionCodec(self.found.spaces[1])(self.player.by)))
@@ -410,6 +431,10 @@ class _Check:
             add("endless", steps=steps)
         if len(lengths) >= FEW and min(lengths) == max(lengths) >= LONG and facts["terminated"] == len(lengths):
             add("horizon", count=len(lengths), steps=lengths[0])
+        for key, declared in self.env.bounds.items() if "exact" not in self.found else ():
+            most = declared.high.max(initial=0)
+            if declared.high.dtype.kind in "iu" and EXACT < most < np.iinfo(declared.high.dtype).max:
+                add("wide", name=f"observation '{key}'", value=int(most), most=EXACT)
         for key, part in self.env.obs_spec.items():
             if key in still:
                 add("still", name=key, steps=steps)

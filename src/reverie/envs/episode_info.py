@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.errors import ConfigError, DataError, brief, did_you_mean
 from reverie.envs.wrappers import checked_step
 
 STATISTICS = ("std", "median", "iqm", "iqm_low", "iqm_high")
@@ -73,7 +73,8 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Any:
         found = checked_step(self.env, action)
-        info = found[4]
+        if not isinstance(info := found[4], Mapping):
+            raise DataError(f"env.log_info: the info of step() is {brief(info)}: expected a dictionary. Return {{}}")
         for key in dict.fromkeys(key for key, _ in self._wanted.values()):
             number = _number(_value(info, key))
             if number is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import traceback
 import warnings
@@ -13,12 +14,14 @@ import numpy as np
 
 from reverie.core.errors import DataError, EnvError, ReverieError, brief, did_you_mean, told
 from reverie.core.images import ImageOptions, latest, rgb
+from reverie.core.signals import is_interrupt
 from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import MASK, ActionSpec, ObsPart, observed
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Summary
-from reverie.envs.make import Env, MakeEnv, NoEnvironment, make_gym, readable
-from reverie.envs.masks import ActionMask, with_mask
+from reverie.envs.limits import Declared, declared_bounds, own_limit
+from reverie.envs.make import ChangedError, Env, MakeEnv, NoEnvironment, layers_of, make_gym, readable
+from reverie.envs.masks import ActionMask, has_choices, mask_in, with_mask
 from reverie.envs.snapshot import as_made
 from reverie.envs.wrappers import FlatObs, FrameStack, checked_reset, checked_step
 
@@ -35,9 +38,9 @@ def make_flat(config: EnvConfig, factory: MakeEnv | None, index: int, render: bo
         env = readable(make_gym(config, factory, render), config.mission)
         name = config.id if factory is None else type(env.unwrapped).__name__
         return FlatEnv(env, config, f"environment {index} ('{name}')", drawn=index == 0)
-    except ReverieError:
-        raise
-    except Exception as error:
+    except BaseException as error:
+        if isinstance(error, ReverieError) or is_interrupt(error):
+            raise
         named = f" ('{config.id}')" if factory is None else ""
         given = f" with env.kwargs = {brief(config.kwargs)}" if config.kwargs else ""
         raise EnvError(f"environment {index}{named} could not be created{given}: {told(error)}") from error
@@ -60,12 +63,19 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.episode: int = 0
         """The number of the current episode, from 1."""
         self._clip = CLIPS.get(config.clip_reward)
+        self._inner = env.unwrapped
+        self._space = self._inner.action_space  # the object itself: to see at once that it is another one
+        self._declared = copy.deepcopy(env.action_space)
+        self._unmasked = config.keeps(MASK) and not isinstance(self.env, ActionMask) and has_choices(env.action_space)
         self._action = ActionCodec(env.action_space)
         self._codec, spec = self._observations(config)
         self._options = ImageOptions(spec, config.resize, config.grayscale)
         self._stack = FrameStack(self._options.spec, config.frame_stack) if config.frame_stack > 1 else None
         self.obs_spec: dict[str, ObsPart] = self._stack.spec if self._stack else self._options.spec
         self.action_spec: ActionSpec = self._action.spec
+        self.bounds: dict[str, Declared] = declared_bounds(self._codec)
+        self.time_limit: int | None = own_limit(layers_of(env))
+        """Most steps of an episode that the environment is known to allow."""
 
     def _observations(self, config: EnvConfig) -> tuple[ObsCodec | None, dict[str, ObsPart]]:
         """Return the codec (None if only pixels are observed) and the spec of all parts, before image options."""
@@ -97,9 +107,10 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.episode += 1
         self._step = 0
         try:
-            obs, _ = checked_reset(self.env, seed)
+            obs, info = checked_reset(self.env, seed)
+            self._check_unchanged("reset", info, obs)
             self._show(obs, True, rows)
-        except Exception as error:
+        except BaseException as error:
             raise self._placed(error) from error
         return 0.0, False, False
 
@@ -107,11 +118,31 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Take the flat ``action`` ``[A]``; write the observation to ``rows``. The info stays here."""
         self._step += 1
         try:
-            obs, reward, terminated, truncated, _ = checked_step(self.env, self._action(action))
+            obs, reward, terminated, truncated, info = checked_step(self.env, self._action(action))
+            has_mask = self._unmasked and isinstance(info, dict) and MASK in info
+            if has_mask or self._inner.action_space is not self._space:
+                self._check_unchanged("step", info)
             self._show(obs, False, rows)
-        except Exception as error:
+        except BaseException as error:
             raise self._placed(error) from error
         return self._clip(reward) if self._clip else reward, terminated, truncated
+
+    def _check_unchanged(self, method: str, info: Any, obs: Any = None) -> None:
+        """Raise ChangedError if there are masks, or actions, that the environment did not have when it was made."""
+        if self._unmasked and (mask_in(info) is not None or mask_in(obs) is not None):
+            place = "info" if mask_in(info) is not None else "observation"
+            raise ChangedError(
+                f"the {place} of {method}() has an {MASK}, but there was none when the environment was made, neither "
+                "in the info of reset() nor in the observation space: the agent would take actions that it forbids. "
+                f"Tell it always, also in the info of reset(), or leave it out with env.exclude = {MASK}"
+            )
+        if (now := self.env.action_space) != self._declared:
+            raise ChangedError(
+                f"{method}() replaced the action space {self._declared} by {now}: the agent goes on to choose among "
+                "the former. Keep one action space; if some of its actions are illegal at times, tell it by "
+                f"info['{MASK}']"
+            )
+        self._space = self._inner.action_space
 
     def _show(self, obs: Any, first: bool, rows: Rows) -> None:
         flat: FlatObs = self._codec(obs) if self._codec else {}
@@ -137,7 +168,9 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             return None
         try:
             return self._drawing()
-        except Exception as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             warnings.warn(f"{self._where} could not be rendered: {_said(error)}", stacklevel=2)
             return None
 
@@ -151,14 +184,14 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             return None, self._lacks(name)
         try:
             return found(*args, **kwargs) if callable(found) else found, ""
-        except Exception as error:
+        except BaseException as error:
             return None, f"call('{name}'): {self._placed(error)}"
 
     def set_attr(self, name: str, value: Any) -> tuple[None, str]:
         """Set an attribute that the environment or a wrapper has; return what failed, or "", as ``call`` does."""
         try:
             return None, "" if self.env.set_wrapper_attr(name, value, force=False) else self._lacks(name)
-        except Exception as error:
+        except BaseException as error:
             return None, f"set_attr('{name}'): {self._placed(error)}"
 
     def _lacks(self, name: str) -> str:
@@ -175,13 +208,23 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._stack:
             self._stack.past = past
 
-    def _placed(self, error: Exception) -> ReverieError:
-        """Return ``error`` with its environment, episode and step, as a type that every process can unpickle."""
+    def place(self) -> str:
+        """Return the environment, the step and the episode, for messages."""
+        return f"{self._where}, step {self._step} of episode {self.episode}"
+
+    def _placed(self, error: BaseException) -> ReverieError:
+        """Return ``error`` with its environment, episode and step, as a type that every process can unpickle.
+
+        What a signal raised is raised again.
+        """
+        if is_interrupt(error):
+            raise error
         if isinstance(error, NoEnvironment):
             return error
-        at = f"{self._where}, step {self._step} of episode {self.episode}"
+        at = self.place()
         if isinstance(error, ReverieError):
-            return (DataError if isinstance(error, DataError) else EnvError)(f"{at}: {error}")
+            kinds = (DataError, ChangedError, EnvError)
+            return next((kind for kind in kinds if isinstance(error, kind)), EnvError)(f"{at}: {error}")
         last = traceback.extract_tb(error.__traceback__)[-1]
         return EnvError(f"{at} failed with {_said(error)} ({last.filename}:{last.lineno} in {last.name})")
 
@@ -194,4 +237,4 @@ def codec_of(env: Env, config: EnvConfig) -> ObsCodec | None:
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

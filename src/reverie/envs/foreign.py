@@ -208,6 +208,7 @@ class Craftax(Adapter):
         self.render_mode: str | None = render_mode
         self._jax, self._game = jax, make_craftax_env_from_name(name, auto_reset=False)
         self._params = self._game.default_params
+        self.max_episode_steps: int = int(self._params.max_timesteps)
         seen = self._game.observation_space(self._params)
         self._pixels = "Pixels" in name
         high, kind = (255, np.uint8) if self._pixels else (seen.high, np.float32)

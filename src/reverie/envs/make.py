@@ -23,9 +23,10 @@ from gymnasium.error import Error as GymError
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, told
 from reverie.core.importing import check_module, findable, module_of
+from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
-from reverie.envs.suites import ENVPOOL, choose_renderer, load_suite, unknown
+from reverie.envs.suites import ENVPOOL, choose_renderer, load_suite, renderer_hint, unknown
 from reverie.envs.transforms import wrapped
 from reverie.envs.wrappers import OLD_GYM, ActionRepeat, Lives, NoopReset
 
@@ -72,6 +73,10 @@ class NoEnvironment(EnvError):
     """There is no environment to play in. It is shown as it is: no environment, episode or step has failed."""
 
 
+class ChangedError(EnvError):
+    """The environment is no longer what it was when it was made: another one, started in its place, would not help."""
+
+
 class Placeholder(gymnasium.Env[Any, Any]):
     """The spaces of recorded data, for an agent that was trained on these alone: it can act, but not play episodes."""
 
@@ -104,15 +109,17 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     ``factory`` makes the environment in place of ``config.id``. ``render`` asks for a render mode; an environment that
     cannot draw is an error only if ``config.pixels`` needs it.
     """
-    if config.vector == "native" or (factory is None and config.id.startswith(ENVPOOL)):
-        from reverie.envs.together import OneOf, make_together
-
-        made: object = OneOf(make_together(config, factory, 1))
-    else:
-        made = from_registry(config, render) if factory is None else _own(factory, config, render)
+    try:
+        made = _made(config, factory, render)
+    except BaseException as error:
+        if isinstance(error, Exception) or is_interrupt(error):
+            raise
+        raise EnvError(f"the environment could not be created: {told(error)}") from error
     if not isinstance(made, gymnasium.Env):
         raise EnvError(f"the environment factory returned {_foreign(made)}")
+    check_spaces(made)
     env = wrapped(_grid_view(made, config) if config.full_view or config.map_view else made, config.wrappers)
+    check_spaces(env)
     if config.noop_max:
         env = NoopReset(env, config.noop_max)
     if config.log_info:
@@ -124,6 +131,27 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     if config.time_limit is not None:
         env = gymnasium.wrappers.TimeLimit(env, config.time_limit)
     return env
+
+
+def _made(config: EnvConfig, factory: MakeEnv | None, render: bool) -> object:
+    if config.vector == "native" or (factory is None and config.id.startswith(ENVPOOL)):
+        from reverie.envs.together import OneOf, make_together
+
+        return OneOf(make_together(config, factory, 1))
+    return from_registry(config, render) if factory is None else _own(factory, config, render)
+
+
+def check_spaces(env: object, prefix: str = "") -> None:
+    """Raise EnvError unless the spaces of ``env`` are Gymnasium's; ``prefix``: of the names of its attributes."""
+    for name in (f"{prefix}observation_space", f"{prefix}action_space"):
+        space = getattr(env, name, None)
+        if not isinstance(space, spaces.Space):
+            given = f"is {brief(space)}, a {type(space).__module__}.{type(space).__qualname__}"
+            given = given if hasattr(env, name) else "is missing"
+            raise EnvError(
+                f"{type(getattr(env, 'unwrapped', env)).__name__}.{name} {given}: expected a space of Gymnasium, such "
+                "as gymnasium.spaces.Box, or gymnasium.spaces.Dict for a dictionary of spaces."
+            )
 
 
 def _own(factory: MakeEnv, config: EnvConfig, render: bool) -> object:
@@ -192,7 +220,8 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
         if isinstance(error, GymError) and name not in gymnasium.registry:
             raise unknown(config.id) from error
         shown = f" with ({', '.join(f'{key}={brief(value)}' for key, value in given.items())})" if given else ""
-        raise EnvError(f"environment '{config.id}' could not be created{shown}: {told(error)}") from error
+        failed = f"environment '{config.id}' could not be created{shown}: {told(error)}"
+        raise EnvError(f"{failed}.{hint}" if (hint := renderer_hint(error)) else failed) from error
 
 
 def _make(name: str, given: dict[str, Any], drawing: bool, required: bool) -> Env:
@@ -209,7 +238,7 @@ def _make(name: str, given: dict[str, Any], drawing: bool, required: bool) -> En
 
 def put_away(env: Env) -> None:
     """Close an environment of the user's whose work is done; what its ``close`` raises spoils nothing."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception, SystemExit):
         env.close()
 
 

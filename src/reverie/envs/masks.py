@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from reverie.core.errors import DataError
 from reverie.core.masks import MaskCodec, with_choice
+from reverie.core.signals import is_interrupt
 from reverie.core.spaces import Space, bare_key, leaves_of
 from reverie.core.specs import MASK
 from reverie.envs.make import Env, Placeholder
@@ -21,26 +21,49 @@ from reverie.envs.wrappers import Reset, Stepped, checked_reset, checked_step
 
 METHOD = "action_masks"
 """Name of the method of environments made for MaskablePPO."""
+TRIES = 3
+"""Resets that may fail until one shows whether there are masks."""
 Source = Literal["observation", "method", "info", ""]
 
 
 def source_of(env: Env) -> Source:
     """Return where ``env`` tells the legal actions; "" if it does not. To look at its info, it is reset."""
-    if all(isinstance(leaf, spaces.Box) for _, leaf in leaves_of(env.action_space)):
+    if not has_choices(env.action_space):
         return ""
     if isinstance(env.observation_space, spaces.Dict) and MASK in env.observation_space.spaces:
         return "observation"
     if env.has_wrapper_attr(METHOD) and callable(env.get_wrapper_attr(METHOD)):
         return "method"
-    if not isinstance(env.unwrapped, Placeholder):
-        with contextlib.suppress(Exception):  # it is raised again, and told, when an episode begins
-            return "info" if MASK in env.reset()[1] else ""
+    return "" if isinstance(env.unwrapped, Placeholder) else _look_at_info(env)
+
+
+def _look_at_info(env: Env) -> Source:
+    """Return where ``env`` tells the legal actions if it has neither a space nor a method for them, by its first info.
+
+    An environment whose every reset fails tells nothing: the error is raised again when an episode begins.
+    """
+    for _ in range(TRIES):
+        try:
+            return "info" if mask_in(checked_reset(env, None)[1]) is not None else ""
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
     return ""
+
+
+def has_choices(space: Space) -> bool:
+    """Return whether actions of ``space`` are choices among classes, at least in part."""
+    return not all(isinstance(leaf, spaces.Box) for _, leaf in leaves_of(space))
 
 
 def told(env: Env, source: Source, info: Mapping[str, Any]) -> Any:
     """Return what ``env`` tells of legal actions beside its latest observation; None if nothing."""
-    return env.get_wrapper_attr(METHOD)() if source == "method" else info.get(MASK)
+    return env.get_wrapper_attr(METHOD)() if source == "method" else mask_in(info)
+
+
+def mask_in(info: Any) -> Any:
+    """Return the mask in an observation or an info; None if there is none."""
+    return info.get(MASK) if isinstance(info, Mapping) else None
 
 
 def with_mask(env: Env) -> Env:
@@ -76,7 +99,7 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
         ``count``: there are so many observations, as of a vector environment, and masks.
         """
-        given = obs.get(MASK) if self.source == "observation" else mask
+        given = mask_in(obs) if self.source == "observation" else mask
         if given is None and not last:
             raise DataError(f"there is no {MASK}: the environment told it in its {self.source} before. Tell it always")
         if count is not None:
@@ -92,7 +115,8 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 def _parts(space: Space, value: Any) -> dict[str, Any]:
     """Return the parts of an observation, or of its space, by the keys that they have without the mask."""
     if isinstance(space, spaces.Dict):
-        return {name: value[name] for name in space.spaces if name in value}  # agents may do without some
+        given = value if isinstance(value, Mapping) else {}
+        return {name: given[name] for name in space.spaces if name in given}  # agents may do without some
     if isinstance(space, spaces.Tuple):
         return {str(index): value[index] for index in range(len(space.spaces))}
     return {bare_key(space): value}

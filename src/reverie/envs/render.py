@@ -50,7 +50,7 @@ def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec, whole: bool = True) -> 
         put(inner, within(inner.observation_space, vector))
         return np.asarray(env.render())
 
-    with contextlib.suppress(Exception):  # of any kind, such as a missing driver
+    with contextlib.suppress(Exception, SystemExit):  # of any kind, such as a missing driver
         env.reset(seed=0)
         frame = paint({key: np.zeros(part.shape, np.float32) for key, part in spec.items()})
         return paint if _is_picture(frame) else None

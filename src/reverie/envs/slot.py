@@ -21,6 +21,8 @@ from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs import flat, wrappers
 from reverie.envs.flat import FlatEnv
+from reverie.envs.limits import Declared
+from reverie.envs.make import ChangedError
 from reverie.envs.snapshot import load_state, save_state
 
 Maker = Callable[[], FlatEnv]
@@ -30,10 +32,13 @@ LONGEST_WAIT = 60.0
 
 
 class EnvSpecs(NamedTuple):
-    """The specs of a new environment."""
+    """The specs of a new environment, and what it declares."""
 
     obs_spec: dict[str, ObsPart]
     action_spec: ActionSpec
+    bounds: dict[str, Declared]
+    time_limit: int | None
+    """Most steps of an episode that it is known to allow."""
 
 
 class Failed(Exception):
@@ -91,7 +96,7 @@ class Slot:
         if what == "start":
             with self._kept(("start", self._number, self._starts)):
                 self.env = self._make()
-            return EnvSpecs(self.env.obs_spec, self.env.action_spec)
+            return EnvSpecs(self.env.obs_spec, self.env.action_spec, self.env.bounds, self.env.time_limit)
         if what == "snapshot":
             generators = (random.getstate(), np.random.get_state())  # noqa: NPY002
             return save_state(self.env, generators if self._alone else None)
@@ -114,7 +119,7 @@ class Slot:
 
     def stop(self, seconds: float = PATIENCE) -> None:
         """Remove the environment, at the latest in so many ``seconds``. May be called twice."""
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception, SystemExit):
             self.env.close()
 
 
@@ -181,12 +186,16 @@ class Restarter:
         self.count: int = 0
         """Number of restarts since this object was made."""
         self.has_stepped: list[bool] = [False] * len(seeds)
+        """Whether an environment has ever taken a step."""
+        self.works: list[bool] = [True] * len(seeds)
+        """Whether it has taken one since it was started last."""
+        self._in_vain = [0] * len(seeds)  # starts in a row after which it took none
         self.asked: dict[tuple[str, str], tuple[Any, ...]] = {}
         """The newest request of each name by ``VectorEnv.call`` and ``set_attr``, which a new start repeats."""
         self.made = made
         self._slots, self._most, self._window = slots, most, window
         self._clock, self._sleep = time.monotonic, time.sleep
-        self._past: deque[tuple[float, int]] = deque()  # time and environment number of failures in the window
+        self._past: deque[float] = deque()  # times of failures in the window
         self.seeded(seeds)
 
     def seeded(self, seeds: list[int]) -> None:
@@ -212,31 +221,34 @@ class Restarter:
     def _wait(self, number: int, failed: Failed) -> float:
         """Count a failure of environment ``number``; return the seconds to wait before it is started again.
 
-        The first failure of an environment in the window needs no wait, the next ones 1, 2, 4, ... up to 60 seconds.
+        All others wait too: only what fails before it has taken a step is waited for, 1, 2, 4, ... up to 60 seconds.
         """
+        if isinstance(failed.error, ChangedError):
+            raise failed.error from failed
         now = self._clock()
-        while self._past and now - self._past[0][0] >= self._window:
+        while self._past and now - self._past[0] >= self._window:
             self._past.popleft()
-        before = sum(1 for _, who in self._past if who == number)
-        self._past.append((now, number))
+        self._past.append(now)
         if len(self._past) > self._most:
             text = f"{failed.error}\n{failed.trace}" if failed.trace else str(failed.error)
             if not self._most:
                 raise type(failed.error)(text) from failed
             raise EnvError(
-                f"{len(self._past)} environment failures within {now - self._past[0][0]:.0f} seconds: at most "
+                f"{len(self._past)} environment failures within {now - self._past[0]:.0f} seconds: at most "
                 f"env.restarts = {self._most} are allowed within env.restart_window = {self._window:g} seconds. Mend "
                 f"the environment, or allow more with --env.restarts. The last failure: {text}"
             ) from failed
         # Before its first step, it is more likely a mistake in it than bad luck, which nobody should wait for.
         longest = LONGEST_WAIT if self.has_stepped[number] else 1.0
-        return min(2.0 ** (before - 1), longest) if before else 0.0
+        in_vain = self._in_vain[number] = 0 if self.works[number] else self._in_vain[number] + 1
+        self.works[number] = False
+        return min(2.0 ** (in_vain - 1), longest) if in_vain else 0.0
 
     def _start(self, number: int) -> None:
         slot = self._slots[number]
         self._tries[number] += 1
         slot.start()
-        if slot.receive() != self.made:
+        if slot.receive()[:2] != self.made[:2]:
             raise Failed(EnvError("the restarted environment has different spaces than before."))
         for (what, name), given in self.asked.items():
             slot.send(what, name, *given)

@@ -79,7 +79,7 @@ def save_state(env: Env, extra: object = None) -> bytes | None:
         now = _constants(layers)
         made = {name: text for name, text in getattr(env, "made", {}).items() if now.get(name, text) == text}
         return zlib.compress(pickle.dumps((_identity(layers), made, body.getvalue())), 1)
-    except Exception:  # of any kind: third-party code runs here
+    except (Exception, SystemExit):  # of any kind: third-party code runs here
         return None
 
 
@@ -94,12 +94,12 @@ def load_state(env: Env, snapshot: bytes) -> tuple[Any, str]:
         if edited := [name for name, text in then.items() if now.get(name, text) != text]:
             return None, f"{edited[0]} has changed since"
         states, extra = _Unpickler(io.BytesIO(body), layers).load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return None, f"it cannot be read ({type(error).__name__}: {error})"
     try:
         for layer, state in zip(layers, states, strict=True):
             _give(layer, state)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvError(f"it does not fit this environment ({type(error).__name__}: {error})") from error
     return extra, ""
 

@@ -12,11 +12,12 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, NamedTuple
 
 import gymnasium
 
-from reverie.core.errors import EnvError, did_you_mean
+from reverie.core.errors import EnvError, did_you_mean, told
 
 ENVPOOL = "envpool/"
 """Ids of EnvPool, which are made as they are."""
@@ -183,6 +184,9 @@ def load_suite(env_id: str) -> None:
                 how = pip if suite.extra else f"Note that {suite.why}."
                 needs = f"environment '{env_id}' needs the package '{suite.package}' ({error})"
                 raise EnvError(f"{needs}. {how}") from error
+            except Exception as error:  # of any kind: third-party code runs here
+                failed = f"environment '{env_id}': importing '{suite.package}' failed with {told(error)}"
+                raise EnvError(f"{failed}.{renderer_hint(error)}") from error
 
 
 def check_id(env_id: str) -> None:
@@ -226,6 +230,17 @@ def choose_renderer() -> None:
         os.environ["MUJOCO_GL"] = "egl"
     else:
         os.environ["MUJOCO_GL"] = "osmesa" if ctypes.util.find_library("OSMesa") else "disable"
+
+
+def renderer_hint(error: BaseException) -> str:
+    """Return what to do about an ``error`` of OpenGL, where ``MUJOCO_GL`` names a renderer; "" about any other."""
+    modules = {str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in walk_tb(error.__traceback__)}
+    if "MUJOCO_GL" not in os.environ or not ("OpenGL" in modules or "MUJOCO_GL" in str(error)):
+        return ""
+    return (
+        f" MUJOCO_GL = {os.environ['MUJOCO_GL']}: this renderer does not work here. Install its library (libosmesa6 "
+        "for osmesa, libegl1 for egl), or set another: egl, osmesa, or disable where nothing is drawn."
+    )
 
 
 def _is_headless() -> bool:

@@ -13,7 +13,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, told
 from reverie.core.importing import module_of
+from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
+from reverie.envs.make import check_spaces
 from reverie.envs.suites import ENVPOOL, load_suite
 from reverie.envs.wrappers import Reset, Stepped
 
@@ -51,12 +53,15 @@ def make_together(config: EnvConfig, factory: Callable[..., Any] | None, num: in
             made = gymnasium.make_vec(name, num, vectorization_mode="vector_entry_point", **config.kwargs)
     except ReverieError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
         what = config.id if factory is None else brief(factory)
         raise EnvError(f"env.vector = native: {what} with num_envs = {num} could not be made: {told(error)}") from error
     if not isinstance(made, VectorEnv) or made.num_envs != num:
         what = f"env.vector = native: the factory returned {brief(made)} for num_envs = {num}"
         raise EnvError(f"{what}: expected a gymnasium.vector.VectorEnv of {num}.")
+    check_spaces(made, "single_")
     if isinstance(made.unwrapped, SyncVectorEnv):
         made.unwrapped.autoreset_mode = AutoresetMode.NEXT_STEP  # it obeys at once
     elif AutoresetMode(made.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)) != AutoresetMode.NEXT_STEP:

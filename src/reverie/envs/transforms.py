@@ -14,10 +14,10 @@ from gymnasium.utils import RecordConstructorArgs
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import call_of
-from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, did_you_mean, told
-from reverie.core.images import grayscale, resize
+from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, brief, did_you_mean, told
+from reverie.core.images import check_colors, grayscale, resize
 from reverie.core.importing import imported
-from reverie.core.spaces import Space, children, conversion, leaves_of, looks_like_image, with_leaves
+from reverie.core.spaces import Space, children, conversion, follow, leaves_of, looks_like_image, with_leaves
 from reverie.envs.wrappers import ActionRepeat, NoopReset
 
 Env = gymnasium.Env[Any, Any]
@@ -52,12 +52,15 @@ class Leaves(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs)
         raise NotImplementedError
 
     def observation(self, observation: Any) -> Any:
-        return self._of(self.env.observation_space, observation, "obs")
+        try:
+            return self._of(self.env.observation_space, observation, "obs")
+        except DataError as error:
+            raise DataError(f"the observation {error}") from None
 
     def _of(self, space: Space, value: Any, name: str) -> Any:
         if change := self._changes.get(name):
             return change(value)
-        inside = {key: self._of(inner, value[key], f"{name}/{key}") for key, inner in children(space)}
+        inside = {key: self._of(inner, follow(value, (key,)), f"{name}/{key}") for key, inner in children(space)}
         return inside if isinstance(space, spaces.Dict) else tuple(inside.values()) if inside else value
 
     def snapshot(self, *state: tuple[()]) -> tuple[()]:
@@ -88,7 +91,10 @@ class Grayscale(Images):
         super().__init__(env)
 
     def image(self, image: np.ndarray) -> np.ndarray:
-        return image if image.shape[-1] == 1 else grayscale(image)
+        if image.shape[-1] == 1:
+            return image
+        check_colors(image.shape[-1], "the image")
+        return grayscale(image)
 
 
 class Resize(Images):
@@ -232,6 +238,8 @@ def wrapped(env: Env, entries: tuple[str, ...]) -> Env:
         try:
             env = kind(env, *one.given, **one.named)
         except Exception as error:  # of any kind: the class may be a user's
+            if isinstance(error, ConfigError):
+                raise ConfigError(f"{one.what}: {error}") from error
             said = error if isinstance(error, ReverieError) else told(error)
             raise EnvError(f"{one.what}: {said}") from error
     return env

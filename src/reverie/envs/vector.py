@@ -23,24 +23,27 @@ from reverie.envs.batched import Batched, flat_actions
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Summary
 from reverie.envs.flat import make_flat
+from reverie.envs.limits import LimitCheck
 from reverie.envs.make import EnvLike, env_factory
 from reverie.envs.slot import EnvSpecs, Failed, Maker, Restarter, Slot, close, derive_seeds
 from reverie.envs.worker import workers
 
 
 def make_env(
-    config: EnvConfig, *, seed: int, factory: EnvLike | None = None, render: bool = False, new: bool = True
-) -> VectorEnv | Batched:
+    config: EnvConfig, *, seed: int, factory: EnvLike | None = None, render: bool = False, new: bool = True,
+    warns: bool = True,
+) -> VectorEnv | Batched:  # fmt: skip
     """Make ``config.num`` environments that are stepped together, each with its own seed derived from ``seed``.
 
     ``factory`` is called once for each of them in place of ``config.id``, and again for one that failed; an instance
     is allowed for ``num=1`` in this process. ``render`` makes ``VectorEnv.render`` return frames if the environment
     can draw. ``new``: they are those of a new run, which ends at once if ``env.log_info`` names what the first episode
-    does not have; otherwise that is logged. Raises EnvError if they cannot be made, or their spaces are not supported.
+    does not have; otherwise that is logged. ``warns``: of observations outside of their space, which are used as they
+    are. Raises EnvError if they cannot be made, or their spaces are not supported.
     """
     seeds, make = derive_seeds(seed, config.num), env_factory(config, factory)
     if config.vector == "native":
-        return Batched(config, make, seeds[0])
+        return Batched(config, make, seeds[0], warns)
     makers: list[Maker] = [functools.partial(make_flat, config, make, index, render) for index in range(config.num)]
     if config.vector == "process":
         slots, arrays = workers(makers, config.timeout)
@@ -48,7 +51,7 @@ def make_env(
     else:
         slots, made, arrays = _serial(makers)
     restarter = Restarter(slots, made, seeds, config.restarts, config.restart_window)
-    return VectorEnv(slots, arrays, restarter, bool(config.log_info), new)
+    return VectorEnv(slots, arrays, restarter, bool(config.log_info), new, warns)
 
 
 def _serial(makers: list[Maker]) -> tuple[list[Slot], EnvSpecs, dict[str, np.ndarray]]:
@@ -74,7 +77,9 @@ def _start(slots: Sequence[Slot]) -> EnvSpecs:
         close(slots)
         raise failed.error from failed
     for number, each in enumerate(made):
-        if found := differences(signature(*made[0]), signature(*each), ("environment 0", f"environment {number}")):
+        if found := differences(
+            signature(*made[0][:2]), signature(*each[:2]), ("environment 0", f"environment {number}")
+        ):
             close(slots)
             raise EnvError(f"the environments have different spaces: {'; '.join(found)}.")
     return made[0]
@@ -89,11 +94,13 @@ class VectorEnv:
     """
 
     def __init__(
-        self, slots: list[Slot], arrays: dict[str, np.ndarray], restarter: Restarter, logs: bool, new: bool
-    ) -> None:
+        self, slots: list[Slot], arrays: dict[str, np.ndarray], restarter: Restarter, logs: bool, new: bool,
+        warns: bool = True,
+    ) -> None:  # fmt: skip
         """``slots`` hold environments that write to ``arrays``, each ``[N, *shape]``.
 
-        ``logs``: they are asked at the end of each episode for what ``env.log_info`` names. ``new``: see ``make_env``.
+        ``logs``: they are asked at the end of each episode for what ``env.log_info`` names. ``new``, ``warns``: see
+        ``make_env``.
         """
         self._slots, self._arrays, self._restarter = slots, arrays, restarter
         self._due: list[int | None] = list(restarter.seeds)  # the seed of each environment's next reset
@@ -110,6 +117,8 @@ class VectorEnv:
         self.num_envs: int = len(slots)
         self.obs_spec: ObsSpec = restarter.made.obs_spec
         self.action_spec: ActionSpec = restarter.made.action_spec
+        self.time_limit: int | None = restarter.made.time_limit
+        self._check_limits = LimitCheck(restarter.made.bounds if warns else {})
         self._action_shape = (self.num_envs, self.action_spec.width)
 
     @property
@@ -188,7 +197,7 @@ class VectorEnv:
             else:
                 last[number] = terminal[number] or truncated
                 if not first[number]:
-                    self._restarter.has_stepped[number] = True
+                    self._restarter.has_stepped[number] = self._restarter.works[number] = True
         try:
             for number, failure in failures.items():
                 self._restarter.again(number, failure)
@@ -198,6 +207,7 @@ class VectorEnv:
         if failures:
             first = [begun or number in failures for number, begun in enumerate(first)]
         self._ended, self._torn, self.exact_rewards = last, False, reward
+        self._check_limits(self._arrays, self._place)
         if self._logs:
             self._log([number for number, over in enumerate(last) if over])
         return Step(  # with copies, as the next step writes to the same memory
@@ -207,6 +217,10 @@ class VectorEnv:
             is_last=flags(last),
             is_terminal=flags(terminal),
         )
+
+    def _place(self, number: int) -> str:
+        self._slots[number].send("place")
+        return self._received(number) or f"environment {number}"
 
     def _log(self, over: list[int]) -> None:
         """Ask the environments ``over``, whose episodes have ended, for the numbers to log."""
@@ -223,6 +237,17 @@ class VectorEnv:
                 self._check_open()
             elif all(missing):
                 logger.warning(missing[0])
+
+    def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
+        """End the episodes of the environments ``numbers`` with their current rows, those of ``step``; return the rows.
+
+        ``logged`` is then of their episodes.
+        """
+        assert self._ended is not None
+        if self._logs:
+            self._log(list(numbers))
+        self._ended = [ended or number in numbers for number, ended in enumerate(self._ended)]
+        return dataclasses.replace(step, is_last=flags(self._ended))
 
     def render(self) -> np.ndarray | None:
         """Return a rendering of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""

@@ -25,6 +25,10 @@ Stepped = tuple[Any, float, bool, bool, dict[str, Any]]
 OLD_GYM = "Wrap environments of the old Gym API with shimmy.GymV26CompatibilityV0(env=...), or GymV21CompatibilityV0"
 
 
+IDLE = np.int64(0)
+"""The idle action of Atari games, as their space samples it."""
+
+
 def checked_reset(env: Env, seed: int | None, options: dict[str, Any] | None = None) -> Reset:
     """Return what ``env.reset`` returns: the observation and the info."""
     try:
@@ -68,7 +72,8 @@ def _check_old_gym(error: Exception) -> None:
 def number(reward: Any) -> float:
     """Return the ``reward`` of an environment as a float."""
     if not isinstance(reward, float | int):
-        reward = _single("the reward", reward, "a number")
+        several = "Multi-agent and vector rewards are not supported: make one number of them in a wrapper"
+        reward = _single("the reward", reward, f"a number. {several}")
     found = float(reward)
     if not -LARGEST <= found <= LARGEST:
         raise DataError(f"the reward is {found}: expected a finite float32 number")
@@ -79,11 +84,17 @@ def flag(name: str, value: Any) -> bool:
     """Return what an environment gave as ``terminated`` or ``truncated``, whichever is the ``name``, as a bool."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    return bool(_single(name, value, "a bool, whether the episode ends with this step"))
+    expected = "a bool, whether the episode ends with this step, of one environment and one agent"
+    if (single := float(_single(name, value, expected))) not in (0.0, 1.0):  # such as NaN, which counts as true
+        raise DataError(f"{name} is {brief(value)}: expected {expected}")
+    return single == 1.0
 
 
 def _single(name: str, value: Any, expected: str) -> np.ndarray:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # a list of lists of different lengths
+        array = np.empty(0)
     if array.size != 1 or array.dtype.kind not in "biuf":
         raise DataError(f"{name} is {brief(value)}: expected {expected}")
     return array.reshape(())
@@ -113,7 +124,7 @@ class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             self._random = np.random.default_rng(seed)
         obs, info = checked_reset(self.env, seed, options)
         for _ in range(int(self._random.integers(self._most + 1))):
-            obs, _, terminated, truncated, info = checked_step(self.env, 0)
+            obs, _, terminated, truncated, info = checked_step(self.env, IDLE)
             if terminated or truncated:
                 obs, info = checked_reset(self.env, None, options)
         return obs, info
@@ -160,13 +171,13 @@ class Lives(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         RecordConstructorArgs.__init__(self, end=end, fire=fire)
         gymnasium.Wrapper.__init__(self, env)
         meanings = _meanings(env, "env.life_loss and env.fire")
-        self._end, self._fire = end, meanings.index("FIRE") if fire and "FIRE" in meanings else None
+        self._end, self._fire = end, np.int64(meanings.index("FIRE")) if fire and "FIRE" in meanings else None
         self._lives, self._goes_on = 0, False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         """Begin the next life after a lost one, else a new game; a game that ends meanwhile is started again."""
         if self._goes_on and seed is None:
-            obs, info = self._act(0)
+            obs, info = self._act(IDLE)
         else:
             obs, info = checked_reset(self.env, seed, options)
         if self._fire is not None:
@@ -174,7 +185,7 @@ class Lives(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._lives, self._goes_on = info["lives"], False
         return obs, info
 
-    def _act(self, action: int) -> Reset:
+    def _act(self, action: np.int64) -> Reset:
         obs, _, terminated, truncated, info = checked_step(self.env, action)
         return checked_reset(self.env, None, None) if terminated or truncated else (obs, info)
 

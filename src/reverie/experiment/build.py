@@ -46,7 +46,7 @@ from reverie.replay.replay import Replay
 from reverie.replay.rollout import Rollout
 from reverie.replay.sources import MixedSource, prefetch, split_window
 from reverie.run.collect import Collector
-from reverie.run.evaluate import Evaluation, Score, evaluate
+from reverie.run.evaluate import Evaluation, Score, episode_limit, evaluate
 from reverie.run.folder import Saved
 from reverie.run.run import Measured, Trainable, Which
 
@@ -90,6 +90,8 @@ class Experiment(Trainable):
     """The environment of evaluations that the user gave."""
     speed: Pace | None = None
     """Speed of the learner, if it was timed."""
+    remarked: set[str] = field(default_factory=set)
+    """What was said already, and is not said again."""
 
     def evaluate(self, which: Which) -> Evaluation:
         """Play whole episodes, and leave every random generator of training as it was. ``which`` selects the seed.
@@ -102,8 +104,12 @@ class Experiment(Trainable):
         assert env is not None
         with reproducible(seed):
             found = evaluate(
-                env, self.algo.policy, episodes, record=small if self.config.eval_video else None, seed=seed
-            )
+                env, self.algo.policy, episodes, record=small if self.config.eval_video else None, seed=seed,
+                most_steps=episode_limit(self.config.eval_episode_steps, self.clock.longest_episode),
+            )  # fmt: skip
+        if found.cut_off and (which == "test" or not self.remarked):
+            logger.warning(f"{found.cut_text()} (eval_episode_steps): their scores, marked *, are those until then")
+            self.remarked.add("cut off")
         if self.config.eval_video and found.frames is None:
             logger.warning("eval_video = True, but this environment cannot render images: there is no video")
         return found
@@ -264,6 +270,8 @@ def build(
                 specs, seed = (recorded.obs_spec, recorded.action_spec), derived_seeds(config.seed)["evaluation"]
                 estimator = estimates(algo, dataset, *specs, seed=seed, rewards=rewards, clipped=recorded.clipped)
             recorded.close()
+            starts = np.flatnonzero(dataset.column("is_first"))
+            clock.longest_episode = int(np.diff(starts, append=dataset.count).max(initial=1)) - 1
         heldout = held_out(config, algo, seen or learned, run) if config.heldout and rank == 0 else dict
         undo.pop_all()
     sources = [prefetch(rows, algo.device) for rows in (dataset, replay) if rows is not None]
@@ -365,7 +373,9 @@ def make_eval_env(
     num = 1 if isinstance(factory, Single) else max(1, min(config.eval_envs, config.eval_episodes))
     vector = env.vector if workers or env.vector == "native" else "serial"
     seed = derived_seeds(config.seed)["evaluation"]
-    return make_env(env.merge({"num": num, "vector": vector}), seed=seed, factory=factory, render=render, new=False)
+    warns = not workers or config.eval_env is not None  # else training itself warns
+    env = env.merge({"num": num, "vector": vector})
+    return make_env(env, seed=seed, factory=factory, render=render, new=False, warns=warns)
 
 
 def eval_maker(config: ExperimentConfig, factory: MakeEnv | None, given: EnvLike | None = None) -> MakeEnv | None:

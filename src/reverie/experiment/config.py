@@ -101,6 +101,9 @@ class ExperimentConfig(Config):
     """CPU threads that PyTorch may use. 0: one or all, whichever a short measurement finds faster; then it is kept."""
     eval_episodes: Annotated[int, AtLeast(0)] = 10
     """Episodes of each evaluation, during training and at the end. 0: no evaluations."""
+    eval_episode_steps: Annotated[int | None, AtLeast(1)] = None
+    """Steps after which an episode of evaluations, of `data record` and of the page is cut off if it has not ended, but
+    not before the environment's own time limit. None: 4 times the longest episode of training, at least 1000."""
     score: str = "eval/score"
     """Number that evaluations log by which the best agent is chosen: eval/score, the mean return, or one of
     `env.log_info`; `NAME:min` if the lowest is the best. stop_score, patience and a search go by it too."""

@@ -126,7 +126,7 @@ class ConsoleSink:
         clock, unit = self._clock, self._clock.unit
         row = {"time": span(clock.seconds)} | ({"step": f"{step:,}"} if unit == "steps" else {})
         row |= {"updates": f"{clock.updates:,}", f"{unit}/s": self._pace.shown(), "left": self._pace.left()}
-        row |= {"return": short(self._latest.get("episode/score")), "eval": short(self._latest.get("eval/score"))}
+        row |= {"return": short(self._latest.get("episode/score")), "eval": self._score()}
         row |= self._rare()
         for name, value in self._losses().items():
             if len(self._line(row, row)) + 1 + max(9, len(name)) <= COLUMNS:
@@ -140,6 +140,10 @@ class ConsoleSink:
     @staticmethod
     def _line(cells: Iterable[str], columns: Iterable[str]) -> str:
         return " ".join(f"{cell:>{max(9, len(name))}}" for cell, name in zip(cells, columns, strict=True))
+
+    def _score(self) -> str:
+        """Return the score of the newest evaluation, with a mark if some of its episodes were cut off."""
+        return short(self._latest.get("eval/score")) + "*" * (self._latest.get("eval/cut_off", 0) > 0)
 
     def _rare(self) -> dict[str, str]:
         """Return the cells of the values of :data:`RARE` that are known."""
@@ -174,7 +178,7 @@ class ConsoleSink:
     def _tables(self) -> Columns:
         get = self._latest.get
         run = {"return": short(get("episode/score")), "episode length": short(get("episode/length"))}
-        run |= {"evaluation": short(get("eval/score")), **self._rare()}
+        run |= {"evaluation": self._score(), **self._rare()}
         run |= {"episodes": f"{get('counters/episodes', 0):,.0f}", "updates": f"{self._clock.updates:,}"}
         run |= {"elapsed": span(self._clock.seconds)}
         return Columns([_table(run), _table(self._losses() or {"no loss yet": ""})], padding=(0, 6))

@@ -115,6 +115,9 @@ class Session:
         """
         self.source: Env | Recording = live(agent) if source is None else source
         self.mode = "mode"
+        own = None if isinstance(self.source, Recording) else self.source.time_limit
+        self.limit: int = max(agent.episode_limit, own or 0)
+        """Steps after which the episode is cut off."""
         self._learn_to_know(agent)
         self.pictures: Pictures = Pictures(agent, None if self.mind is None else self.mind.keys)
         self.seed: int = derived_seeds(agent.config.seed)["test"] if seed is None else seed
@@ -174,6 +177,8 @@ class Session:
     def _happen(self, step: Step) -> None:
         """Add a row; the policy acts on it, and the model sees or imagines it."""
         line, real = self.line, self.line.real
+        if not isinstance(self.source, Recording) and len(real) >= self.limit and not step.is_last[0]:
+            step = self.source.truncate(step, [0])
         taken = line.actions[len(real) - 1] if real else None
         state = self.agent.initial_state(1) if taken is None else self.policy.override(real[-1].state, taken)
         real.append(self._met(step, state, self.pictures.real(self.source, step.obs)))

@@ -218,6 +218,12 @@ def read(
         return {name: decode(state[name], tensor) for name in parts}
 
 
+def longest_episode(path: Path) -> int:
+    """Return the env steps of the longest episode of training before the checkpoint at ``path``; 0: it does not say."""
+    state = json.loads((path / STATE).read_text())
+    return int(state.get("clock", {}).get("longest_episode", 0))
+
+
 def number_of(path: Path) -> int:
     """Return the env step in the name of a checkpoint: as text, names of more than nine digits would sort wrongly."""
     return int(path.name.rpartition("-")[2])

@@ -62,6 +62,13 @@ class EpisodeCounter:
                 finished.append((i, EpisodeStats(self.score[i], self.length[i], logged.get(i, {}))))
         return finished
 
+    def running(self, step: Step, steps: int) -> list[tuple[int, EpisodeStats]]:
+        """Return ``(env, stats)`` of the episodes that have so many ``steps`` and do not end with the rows ``step``."""
+        if max(self.length) < steps:
+            return []
+        numbers = [i for i, last in enumerate(step.is_last.tolist()) if self.length[i] >= steps and not last]
+        return [(i, EpisodeStats(self.score[i], self.length[i])) for i in numbers]
+
 
 def means_of(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each name over the episodes that have it."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, plural
 from reverie.core.protocols import Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate, iqm
 from reverie.core.types import Mode
@@ -48,6 +48,10 @@ class Evaluation:
     frames: np.ndarray | None = field(default=None, repr=False)  # uint8 [T, H, W, 3]
     info: list[dict[str, float]] = field(default_factory=list)
     """What ``env.log_info`` names, of each episode by name; empty if it names nothing."""
+    cut_off: int = 0
+    """Episodes that had not ended after ``most_steps``: their scores are those until then."""
+    most_steps: int | None = None
+    """Steps after which they were cut off; None if none was."""
 
     @property
     def score(self) -> float:
@@ -57,7 +61,16 @@ class Evaluation:
     def and_also(self, more: Evaluation) -> Evaluation:
         """Return an evaluation with the episodes of ``more`` appended."""
         scores, lengths = [*self.scores, *more.scores], [*self.lengths, *more.lengths]
-        return replace(self, scores=scores, lengths=lengths, info=[*self.info, *more.info])
+        cut_off, most_steps = self.cut_off + more.cut_off, self.most_steps or more.most_steps
+        info = [*self.info, *more.info]
+        return replace(self, scores=scores, lengths=lengths, info=info, cut_off=cut_off, most_steps=most_steps)
+
+    def cut_text(self) -> str:
+        """Return how many episodes were cut off, for messages; "" if none was."""
+        if not self.cut_off:
+            return ""
+        were = "was" if self.cut_off == 1 else "were"
+        return f"{self.cut_off} of {plural(len(self.scores), 'episode')} {were} cut off at {self.most_steps:,} steps"
 
     def info_means(self) -> dict[str, float]:
         """Return the mean of each number that ``env.log_info`` names, over the episodes that have it."""
@@ -81,6 +94,7 @@ class Evaluation:
             **{f"eval/score_{name}": value for name, value in self.statistics().items()},
             "eval/length": float(np.mean(self.lengths)),
             "eval/episodes": float(len(self.scores)),
+            "eval/cut_off": float(self.cut_off),
             **{f"eval/{name}": value for name, value in self.info_means().items()},
         }
 
@@ -89,7 +103,20 @@ class Evaluation:
         mode = "mode" if self.mode == "eval" else "sample"
         score = {"mean": self.score, **self.statistics(), "min": min(self.scores), "max": max(self.scores)}
         each = {"scores": self.scores, "lengths": self.lengths} | ({"info": self.info} if self.info else {})
-        return {"episodes": len(self.scores), "actions": mode, "score": score, **each}
+        cut = {"cut_off": self.cut_off, "most_steps": self.most_steps} if self.cut_off else {}
+        return {"episodes": len(self.scores), "actions": mode, "score": score, **cut, **each}
+
+
+FLOOR, TIMES = 1000, 4
+"""Least steps of an episode that is cut off, and as many times the longest episode of training."""
+
+
+def episode_limit(setting: int | None, longest: int) -> int:
+    """Return after how many steps an episode that does not end is cut off.
+
+    ``setting``: ``eval_episode_steps``, if it is given; ``longest``: steps of the longest episode of training.
+    """
+    return max(FLOOR, TIMES * longest) if setting is None else setting
 
 
 Framed = Callable[[np.ndarray], np.ndarray]
@@ -102,38 +129,49 @@ def read_evaluation(folder: RunFolder) -> Evaluation | None:
     if own is None:
         return None
     mode: Mode = "eval" if own["actions"] == "mode" else "explore"
-    return Evaluation(scores=own["scores"], lengths=own["lengths"], mode=mode, info=own.get("info", []))
+    cut = {name: own[name] for name in ("cut_off", "most_steps") if name in own}
+    return Evaluation(scores=own["scores"], lengths=own["lengths"], mode=mode, info=own.get("info", []), **cut)
 
 
 def evaluate(
     env: Env, policy: Policy[Any], episodes: int, mode: Mode = "eval", record: Framed | None = None, *,
-    seed: int | None = None, env_steps: int = 0,
+    seed: int | None = None, env_steps: int = 0, most_steps: int | None = None,
 ) -> Evaluation:  # fmt: skip
     """Play ``episodes`` whole episodes and return them ordered by environment.
 
     The number of episodes of each environment is fixed beforehand: taking the first ones that end would favour short
     ones. With ``record``, what it returns of each frame of environment 0's first episode is kept, if the environment
     can be drawn in one size. Schedules of exploration go on from ``env_steps``; they matter only in mode ``explore``.
+    An episode is cut off after ``most_steps``, or after the ``time_limit`` of ``env`` if that is more; None: never.
     """
+    most = None if most_steps is None else max(most_steps, env.time_limit or 0)
     quota = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
     played: list[list[EpisodeStats]] = [[] for _ in quota]
     frames: list[np.ndarray] = []
     step, counter = env.reset(seed), EpisodeCounter(env.num_envs)
-    state = initial_state(policy, env.num_envs, env_steps)
+    state, cut = initial_state(policy, env.num_envs, env_steps), set[tuple[int, int]]()  # environment, episode
     while True:
         if record is not None and not played[0] and (frame := env.render()) is not None:
             frames.append(record(frame))
         for i, stats in counter.add(step, rewards_of(env, step), env.logged):
             played[i].append(stats)
+        if most is not None and (late := counter.running(step, most)):
+            step = env.truncate(step, [i for i, _ in late])
+            for i, stats in late:
+                cut.add((i, len(played[i])))
+                played[i].append(stats._replace(info=env.logged.get(i, {})))
         if all(len(mine) >= wanted for mine, wanted in zip(played, quota, strict=True)):
             break
         action, state = policy.act(step, state, mode)
         step = env.step(executed(action, step))
     chosen = [stats for mine, wanted in zip(played, quota, strict=True) for stats in mine[:wanted]]
+    cut_off = sum(number < quota[i] for i, number in cut)
     return Evaluation(
         scores=[stats.score for stats in chosen],
         lengths=[stats.length for stats in chosen],
         mode=mode,
         frames=np.stack(frames) if len({frame.shape for frame in frames}) == 1 else None,
         info=[dict(stats.info) for stats in chosen] if any(stats.info for stats in chosen) else [],
+        cut_off=cut_off,
+        most_steps=most if cut_off else None,
     )

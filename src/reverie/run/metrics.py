@@ -66,6 +66,7 @@ class MetricsLog:
         for episode in finished:
             self.finished.append(episode)
             self.clock.episodes += 1
+            self.clock.longest_episode = max(self.clock.longest_episode, episode.length)
             if self.log_episodes:
                 steps = plural(episode.length, "step")
                 logger.info(f"episode {self.clock.episodes:,}: return {episode.score:g} in {steps}, {self.clock.place}")

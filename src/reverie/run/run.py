@@ -165,6 +165,7 @@ class Result:
         if self.evaluation is not None:
             played = plural(len(self.evaluation.scores), "episode")
             said += f"; mean return {self.evaluation.score:.2f} of {played}"
+            said += f" ({self.evaluation.cut_text()})" if self.evaluation.cut_off else ""
         said = f"<p>{html.escape(said)}</p>"
         if "curve" in self.files:
             picture = base64.b64encode(self.files["curve"].read_bytes()).decode()
@@ -315,10 +316,22 @@ class Life:
 
     def save(self, *, diverged: bool = False) -> Path:
         """Write a checkpoint of the whole state of the run; RunError, and the earlier ones stay, if that fails."""
+        self.check_folder()
         path = self.checkpoints.save(self.clock.position, self.parts(), diverged=diverged)
         if not diverged and self.experiment.store is not None:
             self.experiment.store.saved(path.name, [kept.name for kept in self.checkpoints.kept()])
         return path
+
+    def check_folder(self) -> None:
+        """Raise RunError if the run's folder was deleted or moved meanwhile, and save the agent in a new one there."""
+        if self.folder.config.is_file():
+            return
+        self.write_settings(anew=True)
+        self.save()
+        raise RunError(
+            f"{self.folder} was deleted or moved while the run was writing to it: the run ends. What it had logged and "
+            "saved is no longer there; its agent and its settings are saved in a new folder of that name"
+        )
 
     def scored(self, score: float) -> None:
         """Save the agent that has just had ``score`` in an evaluation and mark it as best, if no score was as good."""
@@ -450,6 +463,7 @@ class Life:
         try:
             with stopping():
                 found = self.experiment.measure("test")
+            self.check_folder()
         except Stopped as stopped:
             logger.info(
                 f"{stopped}: the run is saved without its final evaluation. To evaluate it, continue the run: --resume "

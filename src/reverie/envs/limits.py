@@ -1,0 +1,122 @@
+"""What environments declare of numbers and of time: values outside of it are said once, and steps of an episode known.
+
+This file must not import torch: it is imported in worker processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+
+from reverie.core.logger import logger
+from reverie.core.spaces import ObsCodec, Space
+
+EXACT = 2**24
+"""Float32, which learners see, holds all whole numbers up to this one, and not the next."""
+FIRST, EVERY = 1000, 13
+"""Turns in which all rows are looked at, and of the later ones every so many: looking takes 3 % of a fast step."""
+STATED = ("max_episode_steps", "_max_episode_steps", "max_steps")
+"""Attributes in which environments that end episodes themselves usually hold after how many steps."""
+NO_LIMIT = 10**6
+"""Larger numbers that are stated mean that there is none."""
+
+
+class Declared(NamedTuple):
+    """Bounds ``[*shape]`` of a vector, and whether its dtype holds whole numbers that float32 cannot tell apart."""
+
+    low: np.ndarray
+    high: np.ndarray
+    is_wide: bool
+
+
+def is_wide(space: Space) -> bool:
+    """Return whether the dtype of ``space`` holds whole numbers that float32 cannot tell apart."""
+    dtype = np.dtype(space.dtype)
+    return (dtype.itemsize >= 4 and dtype.kind in "iu") or dtype.itemsize >= 8
+
+
+def declared_bounds(codec: ObsCodec | None) -> dict[str, Declared]:
+    """Return the bounds of the vectors by key; those of images are checked where they are converted."""
+    leaves = [] if codec is None else codec.leaves
+    return {
+        leaf.key: Declared(leaf.space.low, leaf.space.high, is_wide(leaf.space))
+        for leaf in leaves
+        if leaf.part.kind == "vector" and isinstance(leaf.space, spaces.Box)
+    }
+
+
+class Limit(NamedTuple):
+    """Numbers that the vector ``key`` should lie between, ``[*shape]`` each; ``text`` says why, and what to do."""
+
+    key: str
+    low: np.ndarray
+    high: np.ndarray
+    text: str
+
+
+class LimitCheck:
+    """Warns of the first observation outside of each limit: rows are stored and learned from as they are."""
+
+    def __init__(self, bounds: Mapping[str, Declared]) -> None:
+        self._limits = list(limits_of(bounds))
+        self._turn = 0
+
+    def __call__(self, rows: Mapping[str, np.ndarray], place: Callable[[int], str]) -> None:
+        """Look at ``rows``, ``[N, *shape]`` by key; ``place`` names the environment, of a number, and the step."""
+        if not self._limits:
+            return
+        self._turn += 1
+        if self._turn > FIRST and self._turn % EVERY:
+            return
+        for limit in list(self._limits):
+            array = rows[limit.key]
+            wrong = (array < limit.low) | (array > limit.high)
+            if wrong.any():
+                self._limits.remove(limit)
+                at = tuple(map(int, np.argwhere(wrong)[0]))
+                low, high = (np.broadcast_to(bound, array.shape[1:])[at[1:]] for bound in (limit.low, limit.high))
+                where = f" at index {at[1:]}" if at[1:] else ""
+                what = f"{place(at[0])}: observation '{limit.key}' is {array[at]:.7g}{where}"
+                logger.warning(f"{what}, {limit.text.format(low=low, high=high)} This is said once")
+
+
+def limits_of(bounds: Mapping[str, Declared]) -> Iterator[Limit]:
+    """Yield what there is to check: the bounds, if they are finite, and whole numbers that those would allow."""
+    for key, declared in bounds.items():
+        with np.errstate(over="ignore"):  # of float64, which then has no bounds
+            least, most = declared.low.astype(np.float32), declared.high.astype(np.float32)
+        if np.isfinite(least).any() or np.isfinite(most).any():
+            yield Limit(key, least, most, OUTSIDE)
+        if declared.is_wide and (least.min(initial=0) < -EXACT or most.max(initial=0) > EXACT):
+            yield Limit(key, np.full_like(least, -EXACT), np.full_like(most, EXACT), INEXACT)
+
+
+OUTSIDE = (
+    "but its space declares {low:g} to {high:g}. It is used as it is. Declare the true bounds, or -np.inf and np.inf, "
+    "or clip it in a wrapper."
+)
+INEXACT = (
+    "but learners see float32, in which whole numbers beyond {high:,.0f} become their neighbors. Subtract an offset, "
+    "such as the time of the first step, or divide; show identifiers as classes, or leave them out with env.exclude."
+)
+
+
+def own_limit(layers: list[gymnasium.Env[Any, Any]]) -> int | None:
+    """Return the most steps of an episode that the environment allows or states, in its own steps; None: not known.
+
+    ``layers``: its wrappers, the environment itself last.
+    """
+    limited = [layer for layer in layers if isinstance(layer, gymnasium.wrappers.TimeLimit)]
+    if limited:
+        return min(int(layer._max_episode_steps) for layer in limited)
+    inner = layers[-1]
+    spec = getattr(inner, "spec", None)
+    stated = [getattr(inner, name, None) for name in STATED]
+    if isinstance(spec, EnvSpec):
+        stated += [spec.max_episode_steps, spec.kwargs.get("max_num_frames_per_episode")]
+    return max((int(x) for x in stated if isinstance(x, int | np.integer) and 1 < x <= NO_LIMIT), default=None)
