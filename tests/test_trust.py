@@ -1,6 +1,7 @@
 """Data and runs that name code to import: only that of installed packages runs, unless the user trusts it."""
 
 import functools
+import hashlib
 import json
 import shutil
 import subprocess
@@ -206,7 +207,8 @@ def test_what_is_trusted_is_the_file_that_ran(stranger, monkeypatch):
     monkeypatch.chdir("other")
     module_of("stranger:Walk", "environment")  # imported, from the folder before
     assert not trusted()
-    assert (stranger / "state" / "reverie" / "trusted").read_text() == f"{stranger}/stranger.py\n"
+    listed = (stranger / "state" / "reverie" / "trusted").read_text()
+    assert listed == f"{hashlib.sha256((stranger / 'stranger.py').read_bytes()).hexdigest()} {stranger}/stranger.py\n"
 
 
 @pytest.mark.parametrize("home", ["stranger.py", "relative"])
@@ -215,7 +217,8 @@ def test_without_a_home_nothing_is_trusted(home, stranger, monkeypatch):
     module_of("stranger:Walk", "environment")
     assert not trusted()
     Path("relative/reverie").mkdir(parents=True)
-    Path("relative/reverie/trusted").write_text(f"{stranger}/stranger.py\n")  # brought along
+    digest = hashlib.sha256((stranger / "stranger.py").read_bytes()).hexdigest()
+    Path("relative/reverie/trusted").write_text(f"{digest} {stranger}/stranger.py\n")  # brought along
     assert not trusted()
 
 

@@ -26,7 +26,7 @@ from reverie.core.files import write_json
 from reverie.log.artifacts import AGENT, HUB, fetched, known_ids, reached
 from reverie.log.trackers import PROJECT, experiment_of
 from reverie.run.checkpoint import Checkpoints, read
-from reverie.run.folder import RunFolder, Saved, found_at_end, is_of, read_saved, read_spec
+from reverie.run.folder import RunFolder, Saved, check_origin, found_at_end, is_of, read_saved, read_spec
 from reverie.run.manifest import step_of
 from reverie.store.places import open_objects
 
@@ -61,9 +61,11 @@ def push(run: Path | str, to: str, *, checkpoint: Path | str | None = None, priv
 
     Raises:
         ReverieError: there is no such run or checkpoint, the place cannot be reached, refuses, or holds something else.
+        UntrustedError: the run names a module that no installed package offers and that you have not named yourself.
     """
     folder = RunFolder.at(run)
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
+    check_origin(saved, f"the run {folder.path}")
     path = checkpoints.select(checkpoint or checkpoints.best())
     with tempfile.TemporaryDirectory() as place:
         model = write_model(Path(place) / "agent", folder, path)
@@ -113,6 +115,8 @@ def pull(place: str, to: Path | str | None = None) -> Path:
     Raises:
         ReverieError: it is not there, it is no agent of this library, or the place cannot be reached.
         RunError: the folder exists already.
+        UntrustedError: it names a module that no installed package offers and that you have not named yourself; nothing
+            of it runs.
     """
     if to is not None and Path(to).exists():
         raise RunError(f"{to} exists already: choose the name of a new folder.")
@@ -121,6 +125,7 @@ def pull(place: str, to: Path | str | None = None) -> Path:
     found = Path(fetched(place, None if to is None else Path(to)))
     if not found.is_dir():
         raise RunError(f"{place} is nothing to download: expected hf://USER/NAME, s3://BUCKET/NAME or the like.")
+    check_origin(read_saved(found), f"{place}, which is in {found} now,")
     return found
 
 
@@ -262,6 +267,7 @@ def register(
     """
     folder = RunFolder.at(run)
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
+    check_origin(saved, f"the run {folder.path}")
     path = checkpoints.select(checkpoint or checkpoints.best())
     about, ident = described(folder, saved, path), known_ids(folder.path).get(to, "")
     put = _to_mlflow if to == "mlflow" else _to_wandb

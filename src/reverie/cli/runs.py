@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,7 +12,7 @@ from reverie.cli.main import fail
 from reverie.cli.parse import Trusting
 from reverie.cli.show import as_given, print_files
 from reverie.core.discover import algorithms, outline
-from reverie.core.errors import ReverieError, plural
+from reverie.core.errors import ReverieError, RunError, plural
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need
     from reverie.run.checkpoint import Checkpoints
@@ -72,7 +71,7 @@ class CompareCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegisterCommand:
+class RegisterCommand(Trusting):
     """Add the agent of a run to a model registry."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -94,7 +93,7 @@ class RegisterCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PushCommand:
+class PushCommand(Trusting):
     """Pass on the agent of a run: weights, settings, evaluation and a page."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -114,7 +113,7 @@ class PushCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PullCommand:
+class PullCommand(Trusting):
     """Download an agent that was passed on, or a run or an agent at a tracker."""
 
     place: Annotated[Positional[str], arg(metavar="PLACE")]
@@ -217,9 +216,15 @@ def evaluation_line(file: Path, logged: float | None) -> str:
     """Return the score of the newest evaluation: that of ``eval.json``, or else the last one in the log."""
     if not file.exists():
         return f"{logged:.2f} (newest)" if logged is not None else "-"
-    own = json.loads(file.read_text(encoding="utf-8"))
-    where = f", {own['checkpoint']} in {own['env']}" if "checkpoint" in own else ""
-    return f"{own['score']['mean']:.2f} over {plural(own['episodes'], 'episode')} (newest{where})"
+    from reverie.core.documents import read_json
+    from reverie.run.folder import DELETE
+
+    own = read_json(file, DELETE)
+    where = f", {own['checkpoint']} in {own.get('env')}" if "checkpoint" in own else ""
+    try:
+        return f"{own['score']['mean']:.2f} over {plural(own['episodes'], 'episode')} (newest{where})"
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{file} is damaged: it has no score ({error!r}). {DELETE}") from error
 
 
 def checkpoint_line(checkpoints: Checkpoints) -> str:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from gymnasium import spaces
 
 from reverie.core.columns import Column
+from reverie.core.documents import read_json, read_yaml
 from reverie.core.errors import DataError, EnvError
 from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
@@ -155,8 +154,7 @@ def content_of(file: Path) -> dict[str, Any]:
     """Return the content of a JSON or YAML file that lies beside a store; empty if there is none."""
     if not file.is_file():
         return {}
-    text = file.read_text(encoding="utf-8")
-    return dict(yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text))
+    return read_yaml(file) if file.suffix == ".yaml" else read_json(file)
 
 
 def store_in(path: Path | str) -> Path | str:
