@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 from reverie.agent.agent import Agent
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_config
-from reverie.core.errors import EnvError, RunError, UntrustedError
+from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError
 from reverie.core.importing import imported, is_remembered, trusting
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device
@@ -183,7 +183,10 @@ def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | 
                 f"Pass it again: reverie.load(run, {'env' if place == 'env' else 'algo'}=...)."
             )
     default: Any = algo if algo is not None else algorithm_config(saved.algorithm)()
-    return ExperimentConfig(algo=default).merge(saved.experiment)
+    try:
+        return ExperimentConfig(algo=default).merge(saved.experiment)
+    except ConfigError as error:
+        raise ConfigError(f"{RunFolder(run).config}: {error}") from None
 
 
 def reduced(agent: Agent) -> tuple[Any, ...]:

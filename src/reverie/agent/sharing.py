@@ -20,6 +20,7 @@ import torch
 import yaml
 from PIL import Image
 
+from reverie.agent.loading import own_factory
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import write_json
@@ -65,7 +66,7 @@ def push(run: Path | str, to: str, *, checkpoint: Path | str | None = None, priv
     """
     folder = RunFolder.at(run)
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
-    check_origin(saved, f"the run {folder.path}")
+    check_names(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
     with tempfile.TemporaryDirectory() as place:
         model = write_model(Path(place) / "agent", folder, path)
@@ -85,6 +86,13 @@ def push(run: Path | str, to: str, *, checkpoint: Path | str | None = None, priv
         else:
             _put(model, to)
     return to
+
+
+def check_names(saved: Saved, run: Path) -> None:
+    """Check what the settings of ``run`` name before it is passed on: others are to trust it."""
+    check_origin(saved, f"the run {run}")
+    for place in ("env", "eval_env"):
+        own_factory(saved, run, place, None)
 
 
 def _put(model: Path, to: str) -> None:
@@ -125,7 +133,7 @@ def pull(place: str, to: Path | str | None = None) -> Path:
     found = Path(fetched(place, None if to is None else Path(to)))
     if not found.is_dir():
         raise RunError(f"{place} is nothing to download: expected hf://USER/NAME, s3://BUCKET/NAME or the like.")
-    check_origin(read_saved(found), f"{place}, which is in {found} now,")
+    check_names(read_saved(found), found)
     return found
 
 
@@ -158,7 +166,7 @@ def _about_at_hub(client: Any, name: str) -> dict[str, str]:
 def described(folder: RunFolder, saved: Saved, checkpoint: Path) -> dict[str, str]:
     """Return what is told about an agent besides its files."""
     step, score = step_of(checkpoint), None
-    with contextlib.suppress(RunError):  # an agent from elsewhere was not trained here
+    with contextlib.suppress(RunError, KeyError):  # an agent from elsewhere was not trained here
         life = read(checkpoint, ["run"])["run"]
         score = life["best"] if life["best_step"] == step else None
     if is_of(folder.evaluation, step):
@@ -169,7 +177,10 @@ def described(folder: RunFolder, saved: Saved, checkpoint: Path) -> dict[str, st
 
 def write_model(to: Path, folder: RunFolder, checkpoint: Path) -> Path:
     """Write the folder of a passed-on agent: settings, spaces, and a checkpoint that holds the learner alone."""
-    state = read(checkpoint, ["algo"])["algo"]
+    try:
+        state = read(checkpoint, ["algo"])["algo"]
+    except KeyError as error:
+        raise RunError(f"{checkpoint} is damaged: it contains no {error}. Use another checkpoint.") from error
     learner: Any = SimpleNamespace(state_dict=lambda: state)  # saved as it was read
     Checkpoints(to / "checkpoints").save(step_of(checkpoint), {"algo": learner})
     for file in (folder.config, folder.spec):
@@ -267,7 +278,7 @@ def register(
     """
     folder = RunFolder.at(run)
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
-    check_origin(saved, f"the run {folder.path}")
+    check_names(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
     about, ident = described(folder, saved, path), known_ids(folder.path).get(to, "")
     put = _to_mlflow if to == "mlflow" else _to_wandb

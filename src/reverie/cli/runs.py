@@ -188,12 +188,12 @@ class InfoCommand:
             newest |= row
         checkpoints = Checkpoints(folder.checkpoints)
         step = max([newest.get("step", 0), *map(number_of, checkpoints.all())])  # that of a checkpoint may be later
-        unit = "updates" if settings["experience"] == "recorded" else "steps"
+        unit = "updates" if settings.get("experience") == "recorded" else "steps"
         facts = {
             "run": str(folder.path),
             "algorithm": saved.algorithm,
-            "environment": settings["env"]["id"] + (f" x {settings['env']['num']}" if unit == "steps" else ""),
-            "progress": f"{step:,} of {settings[unit]:,} {'env steps' if unit == 'steps' else unit}",
+            "environment": saved.env + (f" x {settings.get('env', {}).get('num')}" if unit == "steps" else ""),
+            "progress": f"{step:,} of {settings.get(unit, 0):,} {'env steps' if unit == 'steps' else unit}",
             "updates": f"{int(newest.get('counters/updates', 0)):,}",
             "episodes": f"{int(newest.get('counters/episodes', 0)):,}",
             "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",

@@ -52,6 +52,11 @@ def read_file(path: Path, limit: int = LARGEST_FILE) -> bytes:
         return file.read(limit)
 
 
+def check_size(path: Path, limit: int = LARGEST_FILE) -> None:
+    """Check a file that exists as :func:`open_file` does, before it is opened to be changed."""
+    open_file(path, limit).close()
+
+
 def check_links(folder: Path) -> None:
     """Check that what is in the folder of a run are files, folders, and links to what is in it; RunError if not.
 
@@ -73,7 +78,7 @@ def check_links(folder: Path) -> None:
 def below(folder: Path, name: str) -> Path:
     """Return the path of ``name``, which a file holds, in ``folder``; RunError if it leads out of it."""
     if "\\" in name or "\0" in name or {"", ".", ".."} & {*name.split("/")}:
-        raise RunError(f"{folder}: '{name}' is no name of a file in it. Its list of files was forged: do not use it.")
+        raise RunError(f"{folder} lists '{name}', which is no name of a file in it, as only a forged one does.")
     return folder / name
 
 

@@ -125,7 +125,10 @@ def _of_run(run: Path | str | None, algorithm: str, *, named: bool) -> Experimen
     if saved.custom.keys() - {"env", "eval_env"} or not same_algorithm(saved.algorithm, algorithm):
         return None
     check_origin(saved, f"the run {run}", *(["env"] if named else []))
-    return bare(saved.algorithm).merge(saved.experiment)
+    try:
+        return bare(saved.algorithm).merge(saved.experiment)
+    except ConfigError as error:
+        raise ConfigError(f"{RunFolder(Path(run)).config}: {error}") from None
 
 
 def _recorded(run: Path | str | None, algorithm: str) -> dict[str, Any]:
@@ -175,13 +178,14 @@ def settings_in(path: Path, algorithm: str) -> dict[str, Any]:
         values = read_yaml(Path(file))[section] or {}
     else:
         values = read_yaml(path)
+    custom = values.get("custom")
     if "experiment" in values:
         if beside := values.keys() - {"schema", "reverie", "algorithm", "custom", "experiment"}:
             raise ConfigError(
                 f"{path}: {', '.join(sorted(beside))} beside 'experiment:', below which all options stand."
             )
         own, schema = str(values.get("algorithm", algorithm)), values.get("schema", SCHEMA)
-        if schema > SCHEMA or not same_algorithm(own, algorithm):
+        if not isinstance(schema, int) or schema > SCHEMA or not same_algorithm(own, algorithm):
             raise ConfigError(
                 f"{path} holds settings of {own}, schema {schema}: expected {algorithm}, schema <= {SCHEMA}."
             )
@@ -190,7 +194,8 @@ def settings_in(path: Path, algorithm: str) -> dict[str, Any]:
         raise ConfigError(f"{path} contains a {type(values).__name__}: expected a mapping from options to values.")
     env = values.get("env")
     values = {**values, "env": {"id": env}} if isinstance(env, str) else dict(values)
-    check_origin(Saved(algorithm="", experiment=nest(values)), path)
+    named = {str(place): str(name) for place, name in custom.items()} if isinstance(custom, Mapping) else {}
+    check_origin(Saved(algorithm="", experiment=nest(values), custom=named), path)
     return values
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.files import LARGEST_LOG, open_file, write_atomic
+from reverie.core.files import LARGEST_LOG, check_size, open_file, write_atomic
 from reverie.core.statistics import Series
 
 Values = Mapping[str, float | np.ndarray]
@@ -133,6 +133,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 def _cut_unfinished_line(path: Path) -> None:
     if not path.exists():
         return
+    check_size(path, LARGEST_LOG)
     with path.open("rb+") as file:
         whole = sum(len(line) for line in file if line.endswith(b"\n"))
         if whole < file.seek(0, os.SEEK_END):

@@ -230,7 +230,7 @@ def read(
                 return found
 
             return {name: decode(state[name], tensor) for name in parts}
-    except (SafetensorError, RecursionError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (SafetensorError, RecursionError, ValueError, TypeError, AttributeError) as error:
         why = "its values are nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise RunError(f"checkpoint {path} is damaged: {why}. Use another checkpoint, or a backup.") from error
 

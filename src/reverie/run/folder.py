@@ -33,6 +33,9 @@ DELETE = "Delete it: the next evaluation or estimate writes it anew."
 """What to do about a damaged file of results."""
 
 
+SPEC_ADVICE = "Restore it from a backup, or delete it: training that goes on writes it anew."
+
+
 class RunFolder:
     """Paths inside a run. Reading them creates nothing. As text it is the path that the user gave."""
 
@@ -110,7 +113,11 @@ def read_spec(folder: RunFolder) -> dict[str, Any] | None:
     """Return the content of spec.json: "observation", "action" and perhaps "spaces"; None if there is no such file."""
     if not folder.spec.is_file():
         return None
-    return read_json(folder.spec, "Restore it from a backup, or delete it: training that goes on writes it anew.")
+    spec = read_json(folder.spec, SPEC_ADVICE)
+    parts = [spec.get("observation"), spec.get("action")]
+    if not all(isinstance(part, Mapping) and all(isinstance(x, Mapping) for x in part.values()) for part in parts):
+        raise RunError(f"{folder.spec} is damaged: it does not describe observations and actions. {SPEC_ADVICE}")
+    return spec
 
 
 def check_spec(folder: RunFolder, now: Mapping[str, Any], *, bounds: bool = True) -> None:
@@ -131,7 +138,10 @@ def spec_changes(folder: RunFolder, now: Mapping[str, Any], *, bounds: bool = Tr
     if (saved := read_spec(folder)) is None:
         return []
     where = ("the run", "this environment")
-    return differences(saved, now, where) or (other_bounds(saved, now, where) if bounds else [])
+    try:
+        return differences(saved, now, where) or (other_bounds(saved, now, where) if bounds else [])
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{folder.spec} is damaged ({error!r}). {SPEC_ADVICE}") from error
 
 
 # ---------------------------------------------------------------- config.yaml
@@ -170,19 +180,21 @@ def saved_in(content: Mapping[str, Any], path: Path) -> Saved:
     """Return the ``content`` of the config.yaml of a run, or of the settings.yaml of several seeds, at ``path``."""
     if missing := [key for key in ("schema", "algorithm", "experiment") if key not in content]:  # many have such a file
         raise RunError(f"{path} is not the config.yaml of a run: it has no {', '.join(missing)}.")
-    custom = content.get("custom", {})
-    kinds = {"schema": int, "algorithm": str, "experiment": Mapping, "custom": Mapping}
-    for key, kind in kinds.items():
-        if not isinstance(value := custom if key == "custom" else content[key], kind):
-            raise RunError(f"{path}: {key} = {brief(value)}: expected a {kind.__name__}. Restore it from a backup.")
+    check_kinds(content, {"schema": int, "algorithm": str, "experiment": Mapping, "custom": Mapping}, path)
     if content["schema"] > SCHEMA:
         raise RunError(f"{path} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
     experiment = nest(content["experiment"])  # so that check_origin sees every name that merge would
-    for key in ("env", "algo", "data", "replay", "schedule"):
-        if not isinstance(value := experiment.get(key, {}), Mapping):
-            raise RunError(f"{path}: {key} = {brief(value)}: expected its settings. Restore it from a backup.")
-    custom = {str(place): str(name) for place, name in custom.items()}
+    check_kinds(experiment, dict.fromkeys(("env", "algo", "data", "replay", "schedule"), Mapping), path)
+    custom = {str(place): str(name) for place, name in content.get("custom", {}).items()}
     return Saved(algorithm=content["algorithm"], experiment=experiment, custom=custom)
+
+
+def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, type], path: Path) -> None:
+    """Check that those of the ``values`` in a file that are there are of their ``kinds``; RunError if not."""
+    for key, kind in kinds.items():
+        if key in values and not isinstance(values[key], kind):
+            expected = {int: "a whole number", str: "text"}.get(kind, "a mapping")
+            raise RunError(f"{path}: {key} = {brief(values[key])}: expected {expected}. Restore it from a backup.")
 
 
 def write_saved(path: Path, saved: Saved) -> None:

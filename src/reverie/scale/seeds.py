@@ -220,9 +220,15 @@ def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -
     return found
 
 
+MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patience", "callbacks")
+"""Settings that say how a run is measured."""
+
+
 def measured_as(settings: Mapping[str, Any]) -> Measured:
     """Return how runs with these settings, in plain values, are measured."""
-    period, is_seconds = parse_period(settings["schedule"]["eval_every"])
+    if missing := [name for name in MEASURED_BY if name not in settings]:
+        raise RunError(f"the settings of {settings.get('algorithm', 'a run')} lack {', '.join(missing)}: restore them.")
+    period, is_seconds = parse_period(settings["schedule"].get("eval_every", 0))
     return Measured(
         unit="updates" if settings["experience"] == "recorded" else "env steps",
         evaluates=period > 0 and settings["eval_episodes"] > 0,
