@@ -340,7 +340,8 @@ DEEP = "[" * 20_000 + "]" * 20_000
     (BOMB, "more than 500,000 values"), (MERGED, "more than 500,000 values"), (f"a: {DEEP}", "nested too deeply"),
     ("a: &a [*a]", "contains itself"), ("a: 2001-99-99", "month"), ("[1]", "contains a list"), ("a: {", "line 1"),
     ("!!python/object/apply:os.system ['touch outside/mark']", "could not determine a constructor"),
-    ("schema: x\nalgorithm: dqn\nexperiment: {}", "schema"), ("schema: 1\nalgorithm: dqn\nexperiment: 5", "expected a mapping"),
+    ("schema: x\nalgorithm: dqn\nexperiment: {}", "schema"),
+    ("schema: 1\nalgorithm: dqn\nexperiment: 5", "expected a mapping"),
 ])  # fmt: skip
 def test_a_damaged_config_is_refused_by_name(content, message, command, strange):
     said = strange(lambda run, _: (run / "config.yaml").write_text(content), command)
