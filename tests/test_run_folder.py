@@ -1,7 +1,12 @@
 """What a run does to its folder when things go wrong: damage, two writers, other settings, other spaces, no room."""
 
+import hashlib
+import itertools
 import json
+import os
+import re
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +33,7 @@ from reverie.log.metrics import FINAL, read_metrics
 from reverie.run import run as life
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, check_spec
+from reverie.run.manifest import MANIFEST, sealed
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"steps": 60, "learning_starts": 5, "env.id": "Steps"})
@@ -242,3 +248,142 @@ def test_a_folder_of_several_runs_names_them(tmp_path, monkeypatch, capsys, word
         (tmp_path / "seeds" / name / "config.yaml").touch()
     assert main(words.split()) == 1
     assert capsys.readouterr().err.endswith("There are runs inside: seed-1, seed-2.\n")
+
+
+# ---------------------------------------------------------------- a folder of a stranger
+
+
+@pytest.fixture
+def strange(trained, tmp_path, monkeypatch, capsys):
+    """Run a command on a copy of a run that ``change`` has changed; nothing outside changes, and all ends."""
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    shutil.copytree(trained, run)
+    outside.mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    def late(*_: object) -> None:
+        raise AssertionError("it does not end")
+
+    def refused(change, command="eval run"):
+        change(run, outside)
+        before = {path: path.stat().st_size for path in outside.rglob("*")}
+        former = signal.signal(signal.SIGALRM, late)
+        signal.alarm(60)
+        try:
+            assert main(command.split()) == 1
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, former)
+        assert {path: path.stat().st_size for path in outside.rglob("*")} == before
+        return capsys.readouterr().err
+
+    return refused
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "tensorboard", ".lock", "videos", "replay", "eval.json",
+                                  "checkpoints/best", "config.yaml"])  # fmt: skip
+@pytest.mark.parametrize("command", ["eval run", "train --resume run --steps 300", "info run"])
+def test_links_out_of_a_run_are_refused_by_name(name, command, strange):
+    def link(run, outside):
+        target = outside / "mine"
+        if (run / name).is_dir():
+            shutil.rmtree(run / name)
+            target.mkdir()
+        else:
+            (run / name).unlink(missing_ok=True)
+            target.write_text("{}")
+        (run / name).symlink_to(target)
+
+    assert re.search(rf"{name} is a link to .*outside/mine, outside of the run", strange(link, command))
+
+
+def test_a_run_may_be_a_link_and_hold_links_to_itself(trained, tmp_path):
+    run = shutil.copytree(trained, tmp_path / "disk" / "run")
+    (tmp_path / "link").symlink_to(run)
+    (run / "newest").symlink_to("checkpoints")
+    (run / "wandb").mkdir()
+    (run / "wandb" / "debug.log").symlink_to("/somewhere/else")  # of W&B, which reads and writes that itself
+    load(tmp_path / "link")
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "eval.json", "config.yaml", "spec.json", ".lock", "checkpoints/best"]
+)
+def test_pipes_in_a_run_are_refused_by_name(name, strange):
+    def pipe(run, outside):
+        (run / name).unlink(missing_ok=True)
+        os.mkfifo(run / name)
+
+    assert f"{name} is neither a file nor a folder" in strange(pipe, "info run")
+
+
+@pytest.mark.parametrize(("name", "command"), [
+    ("metrics.jsonl", "info run"), ("metrics.jsonl", "train --resume run --steps 300"), ("config.yaml", "eval run"),
+    ("spec.json", "eval run"), ("eval.json", "info run"),
+])  # fmt: skip
+def test_files_of_a_terabyte_are_refused_by_name(name, command, strange):
+    assert f"{name} has 1,000,000,000,000 bytes" in strange(lambda run, _: os.truncate(run / name, 10**12), command)
+
+
+LETTERS = "abcdefghij"
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in itertools.pairwise(LETTERS)
+)
+MERGED = "a: &a {p: 1}\n" + "".join(
+    f"{b}: &{b} {{<<: [{', '.join([f'*{a}'] * 10)}]}}\n" for a, b in itertools.pairwise(LETTERS)
+)
+DEEP = "[" * 20_000 + "]" * 20_000
+
+
+@pytest.mark.parametrize("command", ["eval run", "train dqn --config run/config.yaml --env CartPole-v1"])
+@pytest.mark.parametrize(("content", "message"), [
+    (BOMB, "more than 500,000 values"), (MERGED, "more than 500,000 values"), (f"a: {DEEP}", "nested too deeply"),
+    ("a: &a [*a]", "contains itself"), ("a: 2001-99-99", "month"), ("[1]", "contains a list"), ("a: {", "line 1"),
+    ("!!python/object/apply:os.system ['touch outside/mark']", "could not determine a constructor"),
+    ("schema: x\nalgorithm: dqn\nexperiment: {}", "schema"),
+    ("schema: 1\nalgorithm: dqn\nexperiment: 5", "expected a mapping"),
+])  # fmt: skip
+def test_a_damaged_config_is_refused_by_name(content, message, command, strange):
+    said = strange(lambda run, _: (run / "config.yaml").write_text(content), command)
+    assert "config.yaml" in said
+    assert message in said
+
+
+@pytest.mark.parametrize("command", ["eval run", "info run", "push run pushed"])
+@pytest.mark.parametrize("content", ['{"a": ', DEEP, "[]", "", '{"observation": 3, "score": 1}'])
+def test_damaged_results_and_spaces_are_refused_by_name(content, command, strange):
+    name = "eval.json" if command == "info run" else "spec.json"
+    assert f"{name} is damaged" in strange(lambda run, _: (run / name).write_text(content), command)
+
+
+@pytest.mark.parametrize(("name", "content"), [
+    ("tensors.safetensors", b"\xff" * 100), ("state.json", b"{"), ("state.json", DEEP.encode()), ("state.json", b"[]"),
+])  # fmt: skip
+def test_a_damaged_checkpoint_with_a_new_seal_is_refused_by_name(name, content, strange):
+    def damage(run, outside):
+        for path in (run / "checkpoints").glob("step-*"):
+            (path / name).write_bytes(content)
+            reseal(path, {name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}})
+
+    assert re.search(r"step-\d+ is damaged", strange(damage))
+
+
+@pytest.mark.parametrize("name", ["../../../outside/victim", "{outside}/victim", "algo/../../../../outside/victim"])
+@pytest.mark.parametrize("command", ["eval run", "train --resume run --steps 300"])
+def test_a_manifest_lists_no_files_outside_of_its_checkpoint(name, command, strange):
+    def list_victim(run, outside):
+        name_there, victim = name.format(outside=outside), outside / "victim"
+        victim.write_bytes(b"x")
+        os.truncate(victim, 200_000_000)
+        digest = hashlib.sha256(victim.read_bytes()).hexdigest()
+        for path in (run / "checkpoints").glob("step-*"):
+            reseal(path, {name_there: {"bytes": 200_000_000, "sha256": digest, "spare": True}})
+
+    assert "outside/victim', which is no name of a file in it" in strange(list_victim, command)
+
+
+def reseal(checkpoint, files):
+    """Let the manifest of a checkpoint list ``files`` too."""
+    manifest = json.loads((checkpoint / MANIFEST).read_text())
+    del manifest["seal"]
+    (checkpoint / MANIFEST).write_bytes(sealed({**manifest, "files": manifest["files"] | files}))

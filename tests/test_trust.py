@@ -1,15 +1,20 @@
 """Data and runs that name code to import: only that of installed packages runs, unless the user trusts it."""
 
 import functools
+import hashlib
 import json
+import os
+import pickle
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
+import yaml
 from gymnasium import spaces
 
 import reverie
@@ -20,11 +25,13 @@ from reverie.algos.bc import BCConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
 from reverie.core.errors import RunError, UntrustedError
-from reverie.core.importing import check_module, importable, installed, module_of, trusting
+from reverie.core.importing import check_module, importable, installed, is_offered, module_of, trusting
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import NO_ENV, OWN_ENV, ExperimentConfig, resolved
+from reverie.run.collect import ENVIRONMENTS
 from reverie.run.folder import RunFolder, Saved, write_saved
+from reverie.run.manifest import MANIFEST, entry_of, sealed
 
 WALK = """
 import gymnasium, numpy as np
@@ -153,7 +160,7 @@ def test_a_run_on_an_importable_class_is_loaded(stranger, monkeypatch):
 
 def forget():
     """As if this were a new process."""
-    for name in ("stranger", "package", "spread", "spread.walk", "gone"):
+    for name in ("stranger", "package", "spread", "spread.walk", "gone", "walk", "proj"):
         sys.modules.pop(name, None)
     sys.path_importer_cache.clear()
 
@@ -206,7 +213,8 @@ def test_what_is_trusted_is_the_file_that_ran(stranger, monkeypatch):
     monkeypatch.chdir("other")
     module_of("stranger:Walk", "environment")  # imported, from the folder before
     assert not trusted()
-    assert (stranger / "state" / "reverie" / "trusted").read_text() == f"{stranger}/stranger.py\n"
+    listed = (stranger / "state" / "reverie" / "trusted").read_text()
+    assert listed == f"{hashlib.sha256((stranger / 'stranger.py').read_bytes()).hexdigest()} {stranger}/stranger.py\n"
 
 
 @pytest.mark.parametrize("home", ["stranger.py", "relative"])
@@ -215,7 +223,8 @@ def test_without_a_home_nothing_is_trusted(home, stranger, monkeypatch):
     module_of("stranger:Walk", "environment")
     assert not trusted()
     Path("relative/reverie").mkdir(parents=True)
-    Path("relative/reverie/trusted").write_text(f"{stranger}/stranger.py\n")  # brought along
+    digest = hashlib.sha256((stranger / "stranger.py").read_bytes()).hexdigest()
+    Path("relative/reverie/trusted").write_text(f"{digest} {stranger}/stranger.py\n")  # brought along
     assert not trusted()
 
 
@@ -232,3 +241,193 @@ def test_child_processes_of_seeds_are_told(monkeypatch, tmp_path):
         with trusting(trust), pytest.raises(InterruptedError):
             reverie.train_seeds(config, seeds=2, run=tmp_path / "seeds")
     assert told == [True, False]
+
+
+# ---------------------------------------------------------------- what a stranger's run names
+
+
+DOORS = ("eval .", "dream .", "export .", "extract . --out x.npz", "data record . to --steps 1", "push . pushed",
+         "register . --name x")  # fmt: skip
+"""Commands that make the environment of a run, or pass it on."""
+OTHER_DOORS = ("estimate . --data d", "train --resume .", "pull file://{here} --to pulled",
+               "train dqn --config config.yaml --run new")  # fmt: skip
+NAMES = {
+    "os:system": {"command": "touch PWNED"}, "posix:system": {"command": "touch PWNED"},
+    "subprocess:Popen": {"args": ["touch", "PWNED"]}, "runpy:run_path": {"path_name": "evil.py"},
+    "shutil:rmtree": {"path": "victim"}, "importlib:import_module": {"name": "evil"},
+    "torch.hub:load": {"repo_or_dir": ".", "model": "x", "source": "local"}, "gymnasium:make": {"id": "evil:X-v0"},
+    "evil:Env": {}, "__main__:Env": {}, "evil.Env:x": {},
+}  # fmt: skip
+IN_TRUSTED = {
+    "walk:os.system": {"command": "touch PWNED"}, "walk:system": {"command": "touch PWNED"},
+    "walk:Popen": {"args": ["touch", "PWNED"]}, "walk:Tool": {"path": "PWNED"},
+    "gymnasium.envs.registration:load_env_creator": {},
+    "reverie.core.importing:module_of": {},
+}  # fmt: skip
+"""What is in modules that are trusted, or that packages offer, and is no environment."""
+EVIL = "import pathlib; pathlib.Path('PWNED').touch()\n"
+
+
+@pytest.fixture
+def got(stranger, capsys):
+    """Write the folder of a run with settings of a stranger; afterwards nothing of his has run."""
+    (stranger / "evil.py").write_text(EVIL)
+    (stranger / "victim").mkdir()
+    (stranger / "agent.json").write_text("{}")
+    (stranger / "walk.py").write_text(
+        "from os import system\nimport os, pathlib\nfrom subprocess import Popen\n"
+        "class Tool:\n    def __init__(self, path): pathlib.Path(path).touch()\n" + WALK
+    )
+    module_of("walk:Walk", "environment")
+
+    def run(command, experiment, custom=None, algorithm="dqn"):
+        content = {"schema": 1, "algorithm": algorithm, "experiment": experiment, "custom": custom or {}}
+        RunFolder(stranger).config.write_text(yaml.safe_dump(content))
+        code = main(command.format(here=stranger).split())
+        assert not Path("PWNED").exists()
+        assert Path("victim").exists()
+        assert not sys.modules.keys() & {"evil", "antigravity", "this"}
+        return code, capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(("command", "place", "name"), [
+    *(("eval .", place, name) for name in NAMES | IN_TRUSTED for place in ("env", "eval_env")),
+    *((door, "env", name) for name in ("os:system", "evil:Env") for door in (*DOORS[1:], *OTHER_DOORS)),
+    *((door, "env", "walk:system") for door in DOORS[1:]),
+])  # fmt: skip
+def test_a_run_calls_nothing_but_environments(command, place, name, got):
+    settings = {"env": {"id": "CartPole-v1"}, place: {"kwargs": (NAMES | IN_TRUSTED)[name]}}
+    code, said = got(command, settings, {place: name})
+    assert code == 1
+    assert name in said
+
+
+@pytest.mark.parametrize("name", ["os:system", "subprocess:Popen", "runpy:run_path", "shutil:rmtree", *IN_TRUSTED])
+def test_trust_makes_no_environment_of_what_is_none(name, got):
+    settings = {"env": {"id": "CartPole-v1", "kwargs": (NAMES | IN_TRUSTED)[name]}}
+    assert got("eval . --trust", settings, {"env": name})[0] == 1
+
+
+SETTINGS = (
+    ("antigravity:X-v0", {"env": {"id": "antigravity:X-v0"}}),
+    ("this:X-v0", {"env.id": "this:X-v0"}),
+    ("evil:X-v0", {"env": {"id": "evil:X-v0"}}),
+    ("evil:W", {"env": {"wrappers": ["evil:W(3)"]}}),
+    ("os:system", {"env": {"wrappers": ["os:system('touch PWNED')"]}}),
+    ("gymnasium.wrappers:RecordVideo", {"env": {"wrappers": ["gymnasium.wrappers:RecordVideo('PWNED')"]}}),
+    ("evil:K-v0", {"env": {"kwargs": {"env_id": "evil:K-v0"}}}),
+    ("evil:K-v0", {"env": {"kwargs": {"make_kwargs": [{"id": "evil:K-v0"}]}}}),
+    ("evil:E", {"experience": "evil:E(0.5)"}),
+    ("evil:Explore", {"algo": {"epsilon": " evil:Explore(0.5)"}}),
+    ("evil:R", {"data": {"reader": "evil:R"}}),
+    ("evil:J-v0", {"eval_env": "evil:J-v0"}),
+    ("evil:J", {"eval_env": {"wrappers": ["evil:J"]}}),
+)
+
+
+@pytest.mark.parametrize(("command", "name", "settings"), [
+    *(("push . pushed", *setting) for setting in SETTINGS),
+    *(("eval .", *setting) for setting in SETTINGS if setting[0] != "evil:R"),  # which reads no data
+    *((door, *SETTINGS[7]) for door in (*DOORS[1:5], *OTHER_DOORS)),
+])  # fmt: skip
+def test_no_setting_of_a_run_names_a_strangers_module(command, name, settings, got):
+    code, said = got(command, {"env": {"id": "CartPole-v1"}} | settings)
+    assert code == 1
+    assert name in said
+
+
+@pytest.mark.parametrize("algorithm", ["evil:Algo", "os:system"])
+@pytest.mark.parametrize("command", ["eval .", "push . pushed", "train dqn --init . --run new --env CartPole-v1"])
+def test_no_algorithm_of_a_run_is_a_strangers(command, algorithm, got):
+    code, said = got(command, {"env": {"id": "CartPole-v1"}}, algorithm=algorithm)
+    assert code == 1
+    assert algorithm in said or "no checkpoint" in said
+
+
+def test_a_run_that_goes_on_with_a_preset_is_asked_for_its_names(stranger, capsys):
+    small = {"steps": 10, "eval_episodes": 0, "device": "cpu", "tensorboard": False, "console": False}
+    reverie.train("dqn", "CartPole-v1", run="own", **small)
+    file = Path("own/config.yaml")
+    file.write_text(file.read_text().replace("experience: collected", "experience: stranger:E(0.5)"))
+    assert main(["train", "dqn", "--run", "own", "--preset", "dqn", "--env", "CartPole-v1", "--steps", "20"]) == 1
+    assert "stranger:E" in capsys.readouterr().err
+    assert "stranger" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["antigravity:X-v0", "evil:X-v0"])
+def test_an_id_in_data_imports_nothing(name, got, stranger):
+    write_minari(stranger / "d", [buffer(e) for e in LIVED], action=spaces.Box(-2, 4, (1,), np.float32))
+    file = stranger / "d" / "data" / "metadata.json"
+    spec = json.dumps({"id": name, "kwargs": {}, "additional_wrappers": [{"name": "W", "entry_point": "evil:W"}]})
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"env_spec": spec, "reverie_env_id": name}))
+    for command in ("info d", "validate d", "convert d copy", "convert d store --to store"):
+        main(["data", *command.split()])
+        assert not sys.modules.keys() & {"evil", "antigravity"}
+    assert not Path("PWNED").exists()
+
+
+def test_what_installed_packages_offer_to_files():
+    assert all(map(is_offered, ("reverie.envs.dummy", "gymnasium.envs.classic_control.cartpole", "minigrid.envs")))
+    assert not any(map(is_offered, ("torch", "gymnasium.wrappers", "reverie.__main__", "os", "numpy")))
+
+
+# ---------------------------------------------------------------- files are trusted, not folders
+
+
+def test_a_trusted_package_is_no_licence_for_what_lies_below_it(stranger):
+    (stranger / "proj" / "runs" / "got").mkdir(parents=True)
+    (stranger / "proj" / "__init__.py").touch()
+    (stranger / "proj" / "runs" / "got" / "evil.py").write_text(EVIL)
+    module_of("proj:Walk", "environment")
+    with pytest.raises(UntrustedError, match=r"proj\.runs\.got\.evil:X"):
+        check_module("proj.runs.got.evil:X", "the run")
+
+
+def test_a_changed_file_is_trusted_when_the_user_names_it_again(stranger):
+    file = stranger / "stranger.py"
+    module_of("stranger:Walk", "environment")
+    before = file.read_text()
+    file.write_text(before + "# tuned\n")
+    forget()
+    with pytest.raises(UntrustedError, match=rf"{file} has changed since you named it last.*add --trust, or name"):
+        check_module("stranger:Walk", "the run")
+    module_of("stranger:Walk", "environment")
+    assert trusted()
+    file.write_text(before)  # another branch of his
+    assert trusted()
+
+
+class Evil:
+    """Touches a file when it is unpickled."""
+
+    def __reduce__(self):
+        return os.system, ("touch PWNED",)
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_only_the_users_own_environments_are_unpickled(trust, stranger, said):
+    small = {"steps": 10, "eval_episodes": 0, "device": "cpu", "tensorboard": False, "console": False}
+    run = reverie.train("dqn", "CartPole-v1", run="own", **small).run
+    (checkpoint,) = (Path(run) / "checkpoints").glob("step-*")
+    file = checkpoint / "collector" / ENVIRONMENTS
+    with zipfile.ZipFile(file) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(name, pickle.dumps(Evil()) if name == "0" else content)
+    manifest = json.loads((checkpoint / MANIFEST).read_text())
+    del manifest["seal"]
+    manifest["files"][file.relative_to(checkpoint).as_posix()] = entry_of(file)
+    (checkpoint / MANIFEST).write_bytes(sealed(manifest))
+    main(["train", "--resume", "own", "--steps", "20", *["--trust"] * trust])
+    assert Path("PWNED").exists() == trust
+    assert any(str(file.name) in line and "not written by you" in line for line in said) != trust
+
+
+def test_the_users_own_environments_go_on(stranger, said):
+    small = {"steps": 10, "eval_episodes": 0, "device": "cpu", "tensorboard": False, "console": False}
+    reverie.train("dqn", "CartPole-v1", run="own", **small)
+    reverie.train("dqn", "CartPole-v1", run="own", **small | {"steps": 20})
+    assert not any("new episodes" in line or "new ones" in line for line in said)

@@ -76,3 +76,10 @@ def test_entry_points_of_a_folder_that_joins_the_path(monkeypatch, tmp_path):
     (folder / "entry_points.txt").write_text(f"[{discover.GROUP}]\nodd = somebodys:Config\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert discover.algorithms()["odd"] == "somebodys:Config"
+
+
+def test_entry_points_of_the_current_folder_are_not_those_of_a_package(monkeypatch, tmp_path):
+    test_entry_points_of_a_folder_that_joins_the_path(monkeypatch, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    discover._points_on.cache_clear()
+    assert "odd" not in discover.algorithms()

@@ -583,13 +583,13 @@ def estimate(
         algo: the config the run was trained with, if it held objects of your own.
         device: where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
         seed: of networks and batches, >= 0. None: follows from the run's seed.
-        trust: import modules that the run names and no installed package has, such as one in the current folder.
+        trust: import modules that the run names and no installed package offers, such as one in the current folder.
         watch: called after each update as ``watch(made, updates)``; False ends the updates.
 
     Raises:
         RunError: there is no such run or checkpoint, it is damaged, or no data are known.
         DataError: the data cannot be read, or do not fit the agent.
-        UntrustedError: the run names a module that is not installed, and it is neither imported nor trusted.
+        UntrustedError: the run names a module that no installed package offers and that you have not named yourself.
         ConfigError: a number, ``actions``, ``method`` or one of ``fqe`` is out of range, or the device does not exist
             here; the method needs propensities or other actions.
     """
@@ -600,7 +600,7 @@ def estimate(
     folder = RunFolder.at(run)
     saved, given = read_saved(folder.path), {"algo": algo, "data": data}
     with trusting(trust):
-        check_origin(saved, folder.path, *(name for name, value in given.items() if value is not None))
+        check_origin(saved, f"the run {folder.path}", *(name for name, value in given.items() if value is not None))
     trained = saved_config(folder.path, NO_ENV, algo)
     own = trained.data if data is None else dataset_config(data, trained.data.storage)
     if not own.path:

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_map_only
 from reverie.agent.agent import Agent
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_config
-from reverie.core.errors import EnvError, RunError
-from reverie.core.importing import imported, trusting
+from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError
+from reverie.core.importing import imported, is_remembered, trusting
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device
 from reverie.core.space_json import space_of
@@ -60,12 +60,12 @@ def load(
         algo: the config the run was trained with, if it held objects of your own, such as an encoder.
         checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest that is whole.
         device: where networks compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
-        trust: import modules that the run names and no installed package has, such as one in the current folder.
+        trust: import modules that the run names and no installed package offers, such as one in the current folder.
 
     Raises:
         RunError: there is no such run or checkpoint, it is damaged, it needs ``env`` or ``algo``, or it was trained
             on other observations or actions than the environment has now.
-        UntrustedError: the run names a module that is not installed, and it is neither imported nor trusted.
+        UntrustedError: the run names a module that no installed package offers and that you have not named yourself.
         ConfigError: the device does not exist here, or the run's config.yaml cannot be read by this version.
         EnvError: the environment cannot be made.
     """
@@ -75,7 +75,7 @@ def load(
     with trusting(trust):
         saved = read_saved(folder.path)
         here = {"env": given, "eval_env": env, "algo": algo, "data": 0, "callbacks": 0}
-        check_origin(saved, folder.path, *(name for name, value in here.items() if value is not None))
+        check_origin(saved, f"the run {folder.path}", *(name for name, value in here.items() if value is not None))
         made, judge = own_factory(saved, folder.path, "env", given), None
         config = saved_config(folder.path, made, algo).merge({"env": changes})
         if env is not None:
@@ -152,6 +152,14 @@ def own_factory(saved: Saved, run: Path, place: str, given: EnvLike | None) -> E
     if ":" not in name or given not in (None, name):
         return given
     own: MakeEnv = imported(name, what=f"{run} was trained with {place} = {name}", base=object)
+    kinds = (gymnasium.Env, gymnasium.vector.VectorEnv)
+    if isinstance(own, type) and not issubclass(own, kinds):
+        raise EnvError(f"{run} was trained with {place} = {name}, a class that is not derived from gymnasium.Env.")
+    if not isinstance(own, type) and given is None and not is_remembered(name.partition(":")[0]):
+        raise UntrustedError(
+            f"{run} was trained with {place} = {name}, a function. Of packages that you have not named, only classes "
+            "derived from gymnasium.Env are called. If you trust it, add --trust; in Python, trust=True."
+        )
     return own
 
 
@@ -176,7 +184,10 @@ def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | 
                 f"Pass it again: reverie.load(run, {'env' if place == 'env' else 'algo'}=...)."
             )
     default: Any = algo if algo is not None else algorithm_config(saved.algorithm)()
-    return ExperimentConfig(algo=default).merge(saved.experiment)
+    try:
+        return ExperimentConfig(algo=default).merge(saved.experiment)
+    except ConfigError as error:
+        raise ConfigError(f"{RunFolder(run).config}: {error}") from None
 
 
 def reduced(agent: Agent) -> tuple[Any, ...]:

@@ -20,13 +20,14 @@ import torch
 import yaml
 from PIL import Image
 
+from reverie.agent.loading import own_factory
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import write_json
 from reverie.log.artifacts import AGENT, HUB, fetched, known_ids, reached
 from reverie.log.trackers import PROJECT, experiment_of
 from reverie.run.checkpoint import Checkpoints, longest_episode, read
-from reverie.run.folder import RunFolder, Saved, found_at_end, is_of, read_saved, read_spec
+from reverie.run.folder import RunFolder, Saved, check_origin, found_at_end, is_of, read_saved, read_spec
 from reverie.run.manifest import step_of
 from reverie.store.places import open_objects
 
@@ -61,9 +62,11 @@ def push(run: Path | str, to: str, *, checkpoint: Path | str | None = None, priv
 
     Raises:
         ReverieError: there is no such run or checkpoint, the place cannot be reached, refuses, or holds something else.
+        UntrustedError: the run names a module that no installed package offers and that you have not named yourself.
     """
     folder = RunFolder.at(run)
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
+    check_names(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
     with tempfile.TemporaryDirectory() as place:
         model = write_model(Path(place) / "agent", folder, path)
@@ -83,6 +86,13 @@ def push(run: Path | str, to: str, *, checkpoint: Path | str | None = None, priv
         else:
             _put(model, to)
     return to
+
+
+def check_names(saved: Saved, run: Path) -> None:
+    """Check what the settings of ``run`` name before it is passed on: others are to trust it."""
+    check_origin(saved, f"the run {run}")
+    for place in ("env", "eval_env"):
+        own_factory(saved, run, place, None)
 
 
 def _put(model: Path, to: str) -> None:
@@ -113,6 +123,8 @@ def pull(place: str, to: Path | str | None = None) -> Path:
     Raises:
         ReverieError: it is not there, it is no agent of this library, or the place cannot be reached.
         RunError: the folder exists already.
+        UntrustedError: it names a module that no installed package offers and that you have not named yourself; nothing
+            of it runs.
     """
     if to is not None and Path(to).exists():
         raise RunError(f"{to} exists already: choose the name of a new folder.")
@@ -121,6 +133,7 @@ def pull(place: str, to: Path | str | None = None) -> Path:
     found = Path(fetched(place, None if to is None else Path(to)))
     if not found.is_dir():
         raise RunError(f"{place} is nothing to download: expected hf://USER/NAME, s3://BUCKET/NAME or the like.")
+    check_names(read_saved(found), found)
     return found
 
 
@@ -153,7 +166,7 @@ def _about_at_hub(client: Any, name: str) -> dict[str, str]:
 def described(folder: RunFolder, saved: Saved, checkpoint: Path) -> dict[str, str]:
     """Return what is told about an agent besides its files."""
     step, score = step_of(checkpoint), None
-    with contextlib.suppress(RunError):  # an agent from elsewhere was not trained here
+    with contextlib.suppress(RunError, KeyError):  # an agent from elsewhere was not trained here
         life = read(checkpoint, ["run"])["run"]
         score = life["best"] if life["best_step"] == step else None
     if is_of(folder.evaluation, step):
@@ -164,7 +177,10 @@ def described(folder: RunFolder, saved: Saved, checkpoint: Path) -> dict[str, st
 
 def write_model(to: Path, folder: RunFolder, checkpoint: Path) -> Path:
     """Write the folder of a passed-on agent: settings, spaces, a checkpoint of the learner and the longest episode."""
-    state, longest = read(checkpoint, ["algo"])["algo"], longest_episode(checkpoint)
+    try:
+        state, longest = read(checkpoint, ["algo"])["algo"], longest_episode(checkpoint)
+    except KeyError as error:
+        raise RunError(f"{checkpoint} is damaged: it contains no {error}. Use another checkpoint.") from error
     parts: dict[str, Any] = {"algo": SimpleNamespace(state_dict=lambda: state)}  # saved as it was read
     parts["clock"] = SimpleNamespace(state_dict=lambda: {"longest_episode": longest})
     Checkpoints(to / "checkpoints").save(step_of(checkpoint), parts)
@@ -263,6 +279,7 @@ def register(
     """
     folder = RunFolder.at(run)
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
+    check_names(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
     about, ident = described(folder, saved, path), known_ids(folder.path).get(to, "")
     put = _to_mlflow if to == "mlflow" else _to_wandb

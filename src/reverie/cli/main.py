@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         module = importlib.import_module(f"reverie.cli.{COMMANDS[args[0]][0]}")
         own = getattr(module, f"{args[0].replace('-', '_')}_command", None)
-        with trusting("--trust" in args):
+        with trusting("--trust" in args, args):
             words = here(args[0], args[1:])
             if own is not None:
                 return int(own(words))

@@ -33,8 +33,8 @@ class Trusting:
     """An option of the commands that read names of modules from files. ``main`` obeys it."""
 
     trust: bool = False
-    """Import modules that the files of a run or of data name and no installed package has, such as one in the current
-    folder: this runs their code."""
+    """Import modules that the files of a run, of settings or of data name and no installed package offers, such as one
+    in the current folder: this runs their code."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

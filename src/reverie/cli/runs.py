@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from reverie.cli.main import fail
 from reverie.cli.parse import Trusting
 from reverie.cli.show import as_given, print_files
 from reverie.core.discover import algorithms, outline
-from reverie.core.errors import ReverieError, plural
+from reverie.core.errors import ReverieError, RunError, plural
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need
     from reverie.run.checkpoint import Checkpoints
@@ -73,7 +72,7 @@ class CompareCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegisterCommand:
+class RegisterCommand(Trusting):
     """Add the agent of a run to a model registry."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -95,7 +94,7 @@ class RegisterCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PushCommand:
+class PushCommand(Trusting):
     """Pass on the agent of a run: weights, settings, evaluation and a page."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -115,7 +114,7 @@ class PushCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PullCommand:
+class PullCommand(Trusting):
     """Download an agent that was passed on, or a run or an agent at a tracker."""
 
     place: Annotated[Positional[str], arg(metavar="PLACE")]
@@ -196,12 +195,12 @@ class InfoCommand:
             clock = read(whole[-1], ["clock"], verified=True)["clock"]
             newest |= {"step": number_of(whole[-1])} | {f"counters/{name}": clock[name] for name in COUNTERS}
         step = newest.get("step", 0)
-        unit = "updates" if settings["experience"] == "recorded" else "steps"
+        unit = "updates" if settings.get("experience") == "recorded" else "steps"
         facts = {
             "run": str(folder.path),
             "algorithm": saved.algorithm,
-            "environment": settings["env"]["id"] + (f" x {settings['env']['num']}" if unit == "steps" else ""),
-            "progress": f"{step:,} of {settings[unit]:,} {'env steps' if unit == 'steps' else unit}",
+            "environment": saved.env + (f" x {settings.get('env', {}).get('num')}" if unit == "steps" else ""),
+            "progress": f"{step:,} of {settings.get(unit, 0):,} {'env steps' if unit == 'steps' else unit}",
             "updates": f"{int(newest.get('counters/updates', 0)):,}",
             "episodes": f"{int(newest.get('counters/episodes', 0)):,}",
             "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",
@@ -224,10 +223,16 @@ def evaluation_line(file: Path, logged: float | None) -> str:
     """Return the score of the newest evaluation: that of ``eval.json``, or else the last one in the log."""
     if not file.exists():
         return f"{logged:.2f} (newest)" if logged is not None else "-"
-    own = json.loads(file.read_text(encoding="utf-8"))
-    where = f", {own['checkpoint']} in {own['env']}" if "checkpoint" in own else ""
+    from reverie.core.documents import read_json
+    from reverie.run.folder import DELETE
+
+    own = read_json(file, DELETE)
+    where = f", {own['checkpoint']} in {own.get('env')}" if "checkpoint" in own else ""
     cut = f", {own['cut_off']} of them cut off" if own.get("cut_off") else ""
-    return f"{own['score']['mean']:.2f} over {plural(own['episodes'], 'episode')}{cut} (newest{where})"
+    try:
+        return f"{own['score']['mean']:.2f} over {plural(own['episodes'], 'episode')}{cut} (newest{where})"
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{file} is damaged: it has no score ({error!r}). {DELETE}") from error
 
 
 def checkpoint_line(checkpoints: Checkpoints, wrong: Mapping[str, str]) -> str:

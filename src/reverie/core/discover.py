@@ -17,7 +17,7 @@ from typing import cast
 
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError, did_you_mean
-from reverie.core.importing import check_module, findable, imported
+from reverie.core.importing import check_module, findable, imported, is_elsewhere
 
 GROUP = "reverie.algos"
 SHARED = frozenset({"__init__", "base", "world_model", "imagination", "on_policy", "fqe"})
@@ -105,7 +105,7 @@ def points_of(group: str) -> list[EntryPoint]:
 
 @functools.cache  # reading the metadata of 200 packages takes 10 ms
 def _points_on(path: tuple[str, ...], group: str) -> list[EntryPoint]:
-    return sorted(entry_points(group=group), key=lambda point: point.name)
+    return sorted(filter(is_elsewhere, entry_points(group=group)), key=lambda point: point.name)
 
 
 def _base_class() -> type[Config]:

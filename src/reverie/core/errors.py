@@ -30,7 +30,7 @@ class EnvError(ReverieError, ValueError):
 
 
 class UntrustedError(EnvError):
-    """A file names code to run that no installed package has."""
+    """A file names code to run that no installed package offers and that the user has not named."""
 
 
 class DataError(ReverieError, ValueError):

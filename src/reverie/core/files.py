@@ -7,9 +7,10 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from reverie.core.errors import ConfigError, RunError
 
@@ -21,6 +22,73 @@ def check_local(path: Path | str, name: str) -> None:
             f"{name} = {url[1]}//{url[2]}: expected a path on this machine. Only a replay store can be at a URL: "
             "to write one pass it as replay.store, to begin a run with its rows as replay.init."
         )
+
+
+LARGEST_FILE = 64_000_000
+"""Bytes that a file of settings or results may have."""
+LARGEST_LOG = 4_000_000_000
+"""Bytes that ``metrics.jsonl`` may have: an entry every second for three months."""
+FOREIGN = ("wandb",)
+"""Folders in a run that others write, whose links lead to their own files."""
+
+
+def open_file(path: Path, limit: int = LARGEST_FILE) -> IO[bytes]:
+    """Open a file that may come from a stranger, to read: a regular one of at most ``limit`` bytes, else RunError.
+
+    A named pipe, a device and a sparse file of a terabyte would never end.
+    """
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    state = os.fstat(file.fileno())
+    if stat.S_ISREG(state.st_mode) and state.st_size <= limit:
+        return file
+    file.close()
+    size = f"has {state.st_size:,} bytes: expected at most {limit:,}"
+    raise RunError(f"{path} {size if stat.S_ISREG(state.st_mode) else 'is no regular file'}. Replace it, or delete it.")
+
+
+def read_file(path: Path, limit: int = LARGEST_FILE) -> bytes:
+    """Return the content of a file, opened as :func:`open_file` says."""
+    with open_file(path, limit) as file:
+        return file.read(limit)
+
+
+def check_size(path: Path, limit: int = LARGEST_FILE) -> None:
+    """Check a file that exists as :func:`open_file` does, before it is opened to be changed."""
+    open_file(path, limit).close()
+
+
+def check_links(folder: Path) -> None:
+    """Check that what is in the folder of a run are files, folders, and links to what is in it; RunError if not.
+
+    The folder may be a link itself. Whoever copies a run from a stranger would else write where its links lead.
+    """
+    root = os.path.realpath(folder)
+    for entry in _entries(root):
+        if entry.is_symlink():
+            target = os.path.realpath(entry.path)
+            if os.path.commonpath([root, target]) != root:
+                raise RunError(
+                    f"{entry.path} is a link to {target}, outside of the run. Replace it by what it links to; to keep "
+                    "runs on another disk, move the whole folder there and link that."
+                )
+        elif not (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)):
+            raise RunError(f"{entry.path} is neither a file nor a folder, and no part of a run. Delete it.")
+
+
+def below(folder: Path, name: str) -> Path:
+    """Return the path of ``name``, which a file holds, in ``folder``; RunError if it leads out of it."""
+    if "\\" in name or "\0" in name or {"", ".", ".."} & {*name.split("/")}:
+        raise RunError(f"{folder} lists '{name}', which is no name of a file in it, as only a forged one does.")
+    return folder / name
+
+
+def _entries(folder: str, foreign: Collection[str] = FOREIGN) -> Iterator[os.DirEntry[str]]:
+    """Yield all that is below ``folder``, without what is in the folders ``foreign`` directly in it."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:  # a run that goes on deletes some
+        for entry in entries:
+            yield entry
+            if entry.name not in foreign and entry.is_dir(follow_symlinks=False):
+                yield from _entries(entry.path, ())
 
 
 def user_folder(variable: str, usual: str) -> Path | None:

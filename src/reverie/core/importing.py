@@ -4,91 +4,180 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import importlib.abc
 import importlib.util
 import os
+import re
 import site
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from importlib.machinery import ModuleSpec, PathFinder
-from itertools import accumulate
+from importlib.metadata import EntryPoint, entry_points
+from itertools import accumulate, chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from reverie.core.errors import ConfigError, ReverieError, UntrustedError, did_you_mean, told
-from reverie.core.files import user_folder, write_atomic
+from reverie.core.errors import ConfigError, EnvError, ReverieError, UntrustedError, did_you_mean, told
+from reverie.core.files import read_file, user_folder, write_atomic
+
+GROUPS = ("reverie.algos", "reverie.readers", "gymnasium.envs")
+"""Groups of entry points by which an installed package offers its classes to this library or to Gymnasium."""
+OFFERED = ("reverie", "gymnasium.envs")
+"""Packages whose classes files may name too; those of ``envs/suites.py`` are added."""
+INSTALLED = "installed"
+"""Stands in the list of trusted files for the content of an installed one, which only an installer changes."""
+_NAME = re.compile(r"(?<![\w./])([A-Za-z_][\w.]*):(?=[A-Za-z_])")
 
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
+_typed: ContextVar[frozenset[str] | None] = ContextVar("typed", default=None)
 trusts: Callable[[], bool] = _trusting.get
 """Returns whether files may name any module."""
 
 
 @contextlib.contextmanager
-def trusting(trust: bool) -> Iterator[None]:
-    """With ``trust``, let the names in files be those of any module meanwhile."""
+def trusting(trust: bool, words: Sequence[str] | None = None) -> Iterator[None]:
+    """With ``trust``, let the names in files be those of any module meanwhile.
+
+    ``words``: the command line. Every module that it does not name is then that of a file, wherever it is imported.
+    """
     token = _trusting.set(trust or trusts())
+    typed = _typed.set(_typed.get() if words is None else frozenset(_NAME.findall("\n".join(words))))
     try:
         yield
     finally:
+        _typed.reset(typed)
         _trusting.reset(token)
 
 
 def check_module(name: str, where: object) -> None:
     """Check a name that a file holds, ``module:Name``, before its module is imported. ``where`` says what the file is.
 
-    Data and runs come from strangers. UntrustedError unless the module is installed, imported by the user, or trusted
-    by him now or before (``remember``); one in the current folder, which may be that of the data, is not.
+    Data and runs come from strangers, so every file's names go through this function. EnvError for a module of Python.
+    UntrustedError unless an installed package offers the module to this library or to Gymnasium, or the user trusts it,
+    now or by having named it himself (``remember``).
     """
-    module = name.rpartition(":")[0]
-    if module and module not in sys.modules and not trusts() and not installed(module):
-        if _file_of(module, lambda name: _findable(name, os.getcwd())) in _remembered():
-            return
+    module = name.partition(":")[0] if ":" in name else ""
+    if not module:
+        return
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise EnvError(f"{where} names '{name}'. '{module}' is a module of Python, and no file may name those.")
+    if trusts() or is_offered(module):
+        return
+    entries, known = _entries(module), _remembered()
+    if entries and known.issuperset(entries):
+        return
+    past = {entry.partition(" ")[2] for entry in known}
+    changed = [file for entry in entries if entry not in known and (file := entry.partition(" ")[2]) in past]
+    if changed:
         raise UntrustedError(
-            f"{where} names '{name}'. No installed package has the module '{module}', and importing another runs code "
-            "that may have come with these files. If you trust it, add --trust; in Python, import it first. Its file "
-            "is then trusted from now on."
+            f"{where} names '{name}', and {changed[0]} has changed since you named it last. If the changes are yours, "
+            "add --trust, or name the module yourself. Its file is then trusted as it is now."
         )
+    raise UntrustedError(
+        f"{where} names '{name}'. No installed package offers '{module}' to reverie or Gymnasium, and importing "
+        "another module runs code that may have come with these files. If you trust it, add --trust; in Python, pass "
+        "trust=True or the name itself. Its file is then trusted from now on."
+    )
+
+
+def names_in(value: Any) -> list[str]:
+    """Return the texts in nested arguments that name a module that is there: Gymnasium and others import such an id."""
+    if isinstance(value, str):
+        return [value] if (found := _NAME.match(value)) and _spec_of(found[1]) is not None else []
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return [name for one in inside for name in names_in(one)]
+
+
+def is_offered(module: str) -> bool:
+    """Return whether an installed package offers ``module`` to this library or to Gymnasium; nothing is imported."""
+    if "__main__" in module.split(".") or not installed(module):
+        return False
+    packages = chain(OFFERED, _offering(tuple(sys.path)), _suites())
+    return any(f"{module}.".startswith(f"{package}.") for package in packages)
+
+
+@functools.cache  # reading the metadata of 200 packages takes 10 ms
+def _offering(path: tuple[str, ...]) -> frozenset[str]:
+    points = entry_points()
+    offered = (point for group in GROUPS for point in points.select(group=group) if is_elsewhere(point))
+    return frozenset(point.module.partition(".")[0] for point in offered)
+
+
+def is_elsewhere(point: EntryPoint) -> bool:
+    """Return whether a package not in the current folder, which may be that of data or of a run, has ``point``."""
+    folder = "" if point.dist is None else os.path.realpath(str(point.dist.locate_file("")))
+    return folder != os.path.realpath(os.getcwd()) or folder in _places()
+
+
+def _suites() -> Iterator[str]:
+    suites = importlib.import_module("reverie.envs.suites").SUITES  # by name, as ``core`` may not import ``envs``
+    yield from (suite.package for suite in suites if suite.register is not None)
 
 
 def remember(module: str) -> None:
-    """Trust the file of an imported module from now on, for this user; nothing happens if that cannot be written."""
-    file, known, place = _file_of(module, _imported), _remembered(), _list()
-    if file is not None and file not in known and place is not None and not installed(module):
-        kept = sorted({file, *filter(os.path.isfile, known)})
+    """Trust the files of a module as they are now, for this user; nothing happens if that cannot be written."""
+    known, place = _remembered(), _list()
+    entries = set() if is_offered(module) else {*_entries(module)}
+    if place is not None and entries - known:
+        kept = sorted({*entries, *(entry for entry in known if os.path.isfile(entry.partition(" ")[2]))})
         with contextlib.suppress(OSError):
-            write_atomic(place, b"".join(os.fsencode(f"{path}\n") for path in kept))
+            write_atomic(place, b"".join(os.fsencode(f"{entry}\n") for entry in kept))
 
 
-def _remembered() -> list[str]:
-    """Return the files that are trusted."""
+def is_remembered(module: str) -> bool:
+    """Return whether the user trusts the files of ``module`` as they are."""
+    return trusts() or (bool(entries := _entries(module)) and _remembered().issuperset(entries))
+
+
+def _remembered() -> set[str]:
+    """Return what is trusted: the SHA-256 of a file, a space, and its path."""
     try:
-        return [] if (place := _list()) is None else os.fsdecode(place.read_bytes()).split("\n")
+        return set() if (place := _list()) is None else {*os.fsdecode(place.read_bytes()).split("\n")} - {""}
     except OSError:
-        return []
+        return set()
 
 
 def _list() -> Path | None:
-    """Return the file that lists them, one in each line; None if the user has no home."""
+    """Return the file that lists it, one in each line; None if the user has no home."""
     folder = user_folder("XDG_STATE_HOME", "~/.local/state")
     return folder and folder / "trusted"
 
 
-def _file_of(module: str, spec_of: Callable[[str], ModuleSpec | None]) -> str | None:
-    """Return the file of a module or, in a package, that of the package; None if there is none.
+def _entries(module: str) -> list[str]:
+    """Return content and path of each file that importing ``module`` runs, its packages' first; [] if it has none.
 
-    Its folder on ``sys.path`` is resolved, what is below is not: a link to a trusted file, from a folder with modules
+    Their folder on ``sys.path`` is resolved, what is below is not: a link to a trusted file, from a folder with modules
     that this file would then import, is another file.
     """
+    entries = []
     for depth, name in enumerate(accumulate(module.split("."), "{}.{}".format)):
-        spec = spec_of(name)
-        if spec is not None and spec.has_location and spec.origin:  # not of a folder without __init__.py
+        if (spec := _spec_of(name)) is None:
+            return []
+        if spec.has_location and spec.origin:  # not of a folder without __init__.py
             file = Path(spec.origin)
             folder = file.parents[depth + (spec.submodule_search_locations is not None)]
-            return os.path.join(os.path.realpath(folder), file.relative_to(folder))
-    return None
+            path = os.path.join(os.path.realpath(folder), file.relative_to(folder))
+            entries.append(f"{_digest(file, name)} {path}")
+    return entries
+
+
+def _digest(file: Path, module: str) -> str:
+    """Return the SHA-256 of a file; ``INSTALLED`` for that of an installed ``module``, and "" if it is unreadable."""
+    if installed(module):
+        return INSTALLED
+    try:
+        return hashlib.sha256(read_file(file)).hexdigest()
+    except (OSError, ReverieError):
+        return ""
+
+
+def _spec_of(module: str) -> ModuleSpec | None:
+    """Return what has been imported as ``module`` or, if nothing has, what would be."""
+    return _imported(module) or _findable(module, os.getcwd())
 
 
 def _imported(module: str) -> ModuleSpec | None:
@@ -159,6 +248,8 @@ def module_of(name: str, what: str, kind: type[ReverieError] = ConfigError) -> M
             f"{what}: '{module}' is the path of a file: expected the name of a module, as in '{meant}', in the "
             "current folder or in one of PYTHONPATH."
         )
+    if (typed := _typed.get()) is not None and module not in typed:
+        check_module(name, what)
     try:
         found = importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
@@ -171,18 +262,25 @@ def module_of(name: str, what: str, kind: type[ReverieError] = ConfigError) -> M
 
 
 def imported(name: str, *, what: str, base: type) -> Any:
-    """Return the class ``module:Class``, derived from ``base``; for object, a function will do. ConfigError if not."""
+    """Return the class ``module:Class``, derived from ``base``; for object, a function will do. ConfigError if not.
+
+    It is defined there, or a class in another module of the same package: what a module has imported from elsewhere,
+    such as ``os.system``, is not what its author offers.
+    """
     home = module_of(name, what)
     module, _, path = name.partition(":")
-    found: Any = home
-    for part in path.split("."):
-        found = getattr(found, part, None)
+    found: Any = getattr(home, path, None)
     if not ((isinstance(found, type) and issubclass(found, base)) or (base is object and callable(found))):
         there = _subclasses(home, base)
         near = did_you_mean(path, there)
         others = f" It has: {', '.join(there)}." if there else ""
         kind = "class or function" if base is object else f"subclass of {base.__name__}"
         raise ConfigError(f"{what}: module '{module}' has no {kind} with that name.{near}{others}")
+    definer = str(getattr(found, "__module__", ""))
+    if definer != module and (base is object or definer.partition(".")[0] != module.partition(".")[0]):
+        raise ConfigError(
+            f"{what}: '{path}' is defined in '{definer}', not in '{module}'. Name it as '{definer}:{path}'."
+        )
     return found
 
 

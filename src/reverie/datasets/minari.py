@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
@@ -73,9 +74,8 @@ def metadata_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
     """Return the data folder and its metadata if ``path`` is a Minari dataset or its ``data`` folder; else None."""
     for file in (path / "data" / METADATA, path / METADATA):
         if file.is_file():
-            with reading(file):
-                content = json.loads(file.read_text(encoding="utf-8"))
-            if isinstance(content, dict) and "data_format" in content:
+            content = read_json(file)
+            if "data_format" in content:
                 return file.parent, content
     return None
 
@@ -304,8 +304,7 @@ class MinariArrowReader(MinariReader):
 
     def seed(self, index: int) -> int | None:
         file = self.folder / str(index) / METADATA
-        with reading(file):
-            found: int | None = json.loads(file.read_text(encoding="utf-8")).get("seed") if file.is_file() else None
+        found: int | None = read_json(file).get("seed") if file.is_file() else None
         return found
 
     def _read(self, index: int) -> Any:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from gymnasium import spaces
 
 from reverie.core.columns import Column
-from reverie.core.errors import DataError, EnvError
+from reverie.core.documents import read_json, read_yaml
+from reverie.core.errors import DataError, EnvError, brief
 from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
 from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import VERSION, ActionPart, ActionSpec, ObsPart, ObsSpec, differences, signature
-from reverie.datasets.reader import PART_BYTES, About, Reader, ReadOptions, Space, nested_space, reading
+from reverie.datasets.reader import PART_BYTES, About, Reader, ReadOptions, Space, nested_space
 from reverie.store import segment as segments
 from reverie.store.segment import META
 from reverie.store.store import Store, episodes
@@ -85,10 +84,11 @@ class StoreReader(Reader):
             spec, about, config = (content_of(folder / name) for name in ("spec.json", ABOUT, "config.yaml"))
             found |= ({"spec": spec} if spec else {}) | about
             if config:
-                settings = dict((config.get("experiment") or {}).get("env") or {})
-                if "env" in config.get("custom", {}):
+                settings = mapping_in(mapping_in(config, "experiment", folder), "env", folder)
+                mapping_in(settings, "kwargs", folder)
+                if "env" in mapping_in(config, "custom", folder):
                     self.note(OBJECT.format(settings.pop("id", "")))  # another may be registered under this id
-                found |= {"env": settings, "env_settings": settings, "algorithm": config.get("algorithm", "")}
+                found |= {"env": settings, "env_settings": settings, "algorithm": str(config.get("algorithm", ""))}
         return found
 
     def _specs(self) -> tuple[ObsSpec, ActionSpec]:
@@ -96,8 +96,13 @@ class StoreReader(Reader):
         declared = self.beside.get("spec") or {"observation": {}, "action": {}}
         width = self.columns["action"].shape[0]
         seen = {name.removeprefix("obs/"): column for name, column in self.columns.items() if name.startswith("obs/")}
-        obs = {key: part_of(declared["observation"].get(key, {}), column) for key, column in seen.items()}
-        parts = {key: ActionPart(**_tuples(part)) for key, part in declared["action"].items()}
+        try:
+            obs = {key: part_of(declared["observation"].get(key, {}), column) for key, column in seen.items()}
+            parts = {key: ActionPart(**_tuples(part)) for key, part in declared["action"].items()}
+        except (LookupError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"the spec.json of {self.path} is damaged ({error!r}). Restore it, or delete it."
+            ) from error
         return obs, ActionSpec(parts=parts or {"action": ActionPart(kind="continuous", size=width)})
 
     def env_id(self) -> str:
@@ -155,9 +160,14 @@ def content_of(file: Path) -> dict[str, Any]:
     """Return the content of a JSON or YAML file that lies beside a store; empty if there is none."""
     if not file.is_file():
         return {}
-    with reading(file):
-        text = file.read_text(encoding="utf-8")
-        return dict(yaml.safe_load(text) if file.suffix == ".yaml" else json.loads(text))
+    return read_yaml(file) if file.suffix == ".yaml" else read_json(file)
+
+
+def mapping_in(values: Mapping[str, Any], name: str, folder: Path) -> dict[str, Any]:
+    """Return what a config.yaml in ``folder`` has as ``name``: settings, {} if there are none; DataError if not."""
+    if not isinstance(value := values.get(name) or {}, Mapping):
+        raise DataError(f"{folder / 'config.yaml'}: {name} = {brief(value)}: expected a mapping. Restore the file.")
+    return dict(value)
 
 
 def store_in(path: Path | str) -> Path | str:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, EnvError
-from reverie.core.importing import check_module
+from reverie.core.importing import check_module, names_in
 from reverie.core.specs import MASK, ObsSpec
 from reverie.datasets.reader import About
 from reverie.envs.config import EnvConfig
@@ -142,7 +142,7 @@ def env_of(about: About, env: EnvConfig | None = None) -> EnvConfig:
 def env_as_recorded(about: About, env: EnvConfig | None = None) -> gymnasium.Env[Any, Any]:
     """Make the environment of ``env_of``, if that is what the rows were recorded in."""
     config = env_of(about, env)
-    for name in (config.id, *(entry.partition("(")[0] for entry in config.wrappers)):
+    for name in (config.id, *(entry.partition("(")[0] for entry in config.wrappers), *names_in(config.kwargs)):
         check_module(name, "the dataset")
     made = make_gym(config, None, render=False)
     shown = readable(made, config.mission)

@@ -17,7 +17,6 @@ from reverie.core.bounds import AtLeast, Regex
 from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
-from reverie.core.importing import check_module
 from reverie.core.logger import logger
 from reverie.core.types import Window
 from reverie.datasets.dataset import DatasetConfig, open_recorded
@@ -32,7 +31,7 @@ from reverie.replay.durable import place_of
 from reverie.replay.sources import Experience, Mixed, of_share
 from reverie.run.callback import parse_callback
 from reverie.run.evaluate import Score
-from reverie.run.folder import Saved
+from reverie.run.folder import Saved, check_origin
 from reverie.run.schedule import Schedule, parse_period
 
 DEFAULT_REPLAY_RATIO = 0.5
@@ -346,8 +345,8 @@ def resolved(
     if not config.offline or (env is not None and not isinstance(env, str)):
         return config
     if before is not None and config.env.id == OWN_ENV:
+        check_origin(Saved(algorithm="", experiment={"env": before["env"]}), "the run")
         config = config.merge({"env": dict(before["env"])})
-        check_module(config.env.id, "the run")
     if config.env.id != OWN_ENV:
         return config.without_env() if config.env.id == NO_ENV else config
     with contextlib.closing(open_recorded(config.data, config.env)) as recorded:
@@ -388,7 +387,9 @@ def with_beginning(config: ExperimentConfig, before: Mapping[str, Any], path: Pa
                 f"{name} = {value!r} applies only to a new run, but {path} began with {name} = {had[name]!r}. Leave it "
                 "out to continue that run, or choose another --run to begin a new one."
             )
-    was = config.merge({"experience": before["experience"], "data": before["data"]})
+    learned = {name: before[name] for name in ("experience", "data") if name in before}
+    check_origin(Saved(algorithm="", experiment=learned), f"the run {path}")
+    was = config.merge(learned)
     if was.offline != config.offline or (config.share and not was.share):
         kinds = "recorded data alone" if was.offline else "recorded and collected rows"
         raise RunError(

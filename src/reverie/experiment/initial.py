@@ -34,7 +34,7 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
     Raises:
         RunError: there is no such run or checkpoint; its environment differs, and there are no ``init_parts``; or
             nothing fits.
-        UntrustedError: its algorithm is of a module that is not installed, and neither imported nor trusted.
+        UntrustedError: its algorithm is of a module that no installed package offers and the user has not named.
     """
     if config.init is None:
         return

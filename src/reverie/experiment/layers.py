@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from reverie.algos.base import AlgorithmConfig
+from reverie.core.config import nest
 from reverie.core.discover import algorithm_config, algorithm_name, same_algorithm
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.machine import gpus
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import NO_ENV, OWN_ENV, ExperimentConfig, env_id_of
 from reverie.experiment.presets import TABLE as TABLE
-from reverie.run.folder import SCHEMA, RunFolder, check_origin, read_saved, read_yaml
+from reverie.run.folder import SCHEMA, RunFolder, Saved, check_origin, read_saved, read_yaml
 
 CPU = "+cpu"
 """Ends the name of a preset with its changes of ``ON_CPU``: minigrid+cpu."""
@@ -123,8 +124,11 @@ def _of_run(run: Path | str | None, algorithm: str, *, named: bool) -> Experimen
     saved = read_saved(RunFolder.at(run).path)
     if saved.custom.keys() - {"env", "eval_env"} or not same_algorithm(saved.algorithm, algorithm):
         return None
-    check_origin(saved, Path(run), *(["env"] if named else []))
-    return bare(saved.algorithm).merge(saved.experiment)
+    check_origin(saved, f"the run {run}", *(["env"] if named else []))
+    try:
+        return bare(saved.algorithm).merge(saved.experiment)
+    except ConfigError as error:
+        raise ConfigError(f"{RunFolder(Path(run)).config}: {error}") from None
 
 
 def _recorded(run: Path | str | None, algorithm: str) -> dict[str, Any]:
@@ -174,19 +178,25 @@ def settings_in(path: Path, algorithm: str) -> dict[str, Any]:
         values = read_yaml(Path(file))[section] or {}
     else:
         values = read_yaml(path)
+    custom = values.get("custom")
     if "experiment" in values:
         if beside := values.keys() - {"schema", "reverie", "algorithm", "custom", "experiment"}:
             raise ConfigError(
                 f"{path}: {', '.join(sorted(beside))} beside 'experiment:', below which all options stand."
             )
         own, schema = str(values.get("algorithm", algorithm)), values.get("schema", SCHEMA)
-        if schema > SCHEMA or not same_algorithm(own, algorithm):
+        if not isinstance(schema, int) or schema > SCHEMA or not same_algorithm(own, algorithm):
             raise ConfigError(
                 f"{path} holds settings of {own}, schema {schema}: expected {algorithm}, schema <= {SCHEMA}."
             )
         values = values["experiment"]
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{path} contains a {type(values).__name__}: expected a mapping from options to values.")
     env = values.get("env")
-    return {**values, "env": {"id": env}} if isinstance(env, str) else values
+    values = {**values, "env": {"id": env}} if isinstance(env, str) else dict(values)
+    named = {str(place): str(name) for place, name in custom.items()} if isinstance(custom, Mapping) else {}
+    check_origin(Saved(algorithm="", experiment=nest(values), custom=named), path)
+    return values
 
 
 def env_in(values: Mapping[str, Any]) -> str | None:

@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from reverie.core.files import LARGEST_LOG, open_file
 from reverie.core.logger import survive_broken_pipe, tell
 from reverie.log.metrics import Values, row_of, scalars
 
@@ -217,7 +218,7 @@ class Tail:
             self.offset = 0
         if size == self.offset:
             return []
-        with self.path.open("rb") as file:
+        with open_file(self.path, LARGEST_LOG) as file:
             file.seek(self.offset)
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]

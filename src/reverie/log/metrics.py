@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.files import write_atomic
+from reverie.core.files import LARGEST_LOG, check_size, open_file, write_atomic
 from reverie.core.statistics import Series
 
 Values = Mapping[str, float | np.ndarray]
@@ -83,9 +83,9 @@ def row_of(line: bytes) -> dict[str, Any] | None:
     """Return the entry in a line; None if it is damaged."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) and "step" in row else None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int | float) else None
 
 
 def series_of(rows: Sequence[Mapping[str, Any]], name: str) -> Series:
@@ -126,13 +126,14 @@ def _is_made_again(line: bytes, since: int, again: Values | None) -> bool:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:  # one at a time, as a long run has many
+    with open_file(path, LARGEST_LOG) as file:  # one at a time, as a long run has many
         yield from file
 
 
 def _cut_unfinished_line(path: Path) -> None:
     if not path.exists():
         return
+    check_size(path, LARGEST_LOG)
     with path.open("rb+") as file:
         whole = sum(len(line) for line in file if line.endswith(b"\n"))
         if whole < file.seek(0, os.SEEK_END):

@@ -17,16 +17,29 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from zipfile import BadZipFile
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from reverie.core.errors import ReverieError, RunError, did_you_mean
-from reverie.core.files import delete_staged, remedy, sync, write_atomic, writing
+from reverie.core.files import LARGEST_LOG, below, delete_staged, read_file, remedy, sync, write_atomic, writing
 from reverie.core.logger import logger
 from reverie.core.protocols import Stateful, WithFiles
-from reverie.run.manifest import FORMAT, MANIFEST, STATE, TENSORS, decode, encode, entry_of, problem_of, sealed, verify
+from reverie.run.manifest import (
+    FORMAT,
+    MANIFEST,
+    STATE,
+    TENSORS,
+    decode,
+    encode,
+    entry_of,
+    problem_of,
+    read_manifest,
+    sealed,
+    verify,
+)
 
 ASIDE = ".tmp-old-"
 
@@ -75,7 +88,7 @@ class Checkpoints:
         path = Path(path)
         try:
             states = read(path, parts, verified=path == self._found)
-            written = json.loads((path / MANIFEST).read_text())["files"]  # files that are not listed are being deleted
+            written = read_manifest(path)["files"]  # files that are not listed are being deleted
             for name, stateful in parts.items():
                 stateful.load_state_dict(states[name])
                 if isinstance(stateful, WithFiles):
@@ -83,7 +96,7 @@ class Checkpoints:
                     stateful.load_files(path / name if listed else path / f"no {name}")
         except ReverieError:
             raise
-        except (RuntimeError, LookupError, ValueError, TypeError) as error:
+        except (RuntimeError, LookupError, ValueError, TypeError, AttributeError, BadZipFile) as error:
             reason = " ".join(line.strip() for line in str(error).strip().splitlines()[:3]).rstrip(".")
             reason = f"it contains no {reason}" if isinstance(error, KeyError) else reason
             raise RunError(
@@ -154,7 +167,7 @@ class Checkpoints:
     def best(self) -> Path | None:
         """Return the checkpoint marked best; None if there is none."""
         mark = self.folder / "best"
-        name = mark.read_text() if mark.exists() else ""
+        name = read_file(mark).decode(errors="replace") if mark.exists() else ""
         return next((path for path in self.all() if path.name == name), None)
 
     def recover(self) -> None:
@@ -208,14 +221,18 @@ def read(
     path = Path(path)
     if not verified:
         verify(path)
-    state = json.loads((path / STATE).read_text())
-    with safe_open(path / TENSORS, framework="pt") as tensors:
+    try:
+        state = json.loads(read_file(path / STATE, LARGEST_LOG))
+        with safe_open(path / TENSORS, framework="pt") as tensors:
 
-        def tensor(name: str) -> Tensor:
-            found: Tensor = instead[name] if name in instead else tensors.get_tensor(name)
-            return found
+            def tensor(name: str) -> Tensor:
+                found: Tensor = instead[name] if name in instead else tensors.get_tensor(name)
+                return found
 
-        return {name: decode(state[name], tensor) for name in parts}
+            return {name: decode(state[name], tensor) for name in parts}
+    except (SafetensorError, RecursionError, ValueError, TypeError, AttributeError) as error:
+        why = "its values are nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise RunError(f"checkpoint {path} is damaged: {why}. Use another checkpoint, or a backup.") from error
 
 
 def longest_episode(path: Path) -> int:
@@ -236,7 +253,7 @@ def name_of(step: int, kind: str = "step") -> str:
 
 def slim(path: Path) -> None:
     """Delete the spare files of the checkpoint at ``path`` if they are large; it is whole at every moment."""
-    manifest = json.loads((path / MANIFEST).read_text())
+    manifest = read_manifest(path)
     spare = [name for name, entry in manifest["files"].items() if entry.get("spare")]
     if sum(manifest["files"][name]["bytes"] for name in spare) < SPARE_LIMIT:
         return
@@ -244,7 +261,7 @@ def slim(path: Path) -> None:
     del manifest["seal"]
     _replace_file(path / MANIFEST, sealed({**manifest, "files": kept}))
     for name in spare:
-        (path / name).unlink(missing_ok=True)
+        below(path, name).unlink(missing_ok=True)
 
 
 def export(path: Path, to: Path, spare: bool) -> None:

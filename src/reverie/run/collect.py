@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.importing import trusts
 from reverie.core.logger import logger
 from reverie.core.protocols import Annealed, Env, Policy, Restorable, RowSink, RunningStatistics
+from reverie.core.signing import is_mine, signature
 from reverie.core.specs import MASK, ActionSpec
 from reverie.core.tree import filled, named, shapes_of
 from reverie.core.types import State, Step
@@ -23,7 +25,9 @@ from reverie.core.types import State, Step
 SECONDS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
 """Metrics of what a collector and the loop spend time on."""
 ENVIRONMENTS = "environments.zip"
-"""Snapshots of the environments in a checkpoint: pickles, which only resuming a run reads."""
+"""Snapshots of the environments in a checkpoint: pickles, which only resuming a run reads, and only the user's own."""
+SIGNATURE = "signature"
+"""Name of the entry in that file that says whose it is (``core/signing.py``)."""
 
 
 class EpisodeStats(NamedTuple):
@@ -280,6 +284,7 @@ class Collector:
         with zipfile.ZipFile(folder / ENVIRONMENTS, "w") as file:
             for number, snapshot in enumerate(snapshots):
                 file.writestr(zipfile.ZipInfo(f"{number}{'' if snapshot is not None else '-none'}"), snapshot or b"")
+            file.writestr(zipfile.ZipInfo(SIGNATURE), signature(snapshot or b"" for snapshot in snapshots))
 
     def load_files(self, folder: Path) -> None:
         """Continue in the middle of the episodes, if the rows are ``exact`` and the environments can do it."""
@@ -289,8 +294,16 @@ class Collector:
             return
         if (folder / ENVIRONMENTS).exists():
             with zipfile.ZipFile(folder / ENVIRONMENTS) as file:
-                names = file.namelist()
-                lost = self.resume(self._saved, [None if n.endswith("-none") else file.read(n) for n in names])
+                stored = [info for info in file.infolist() if info.compress_type == zipfile.ZIP_STORED]  # as written
+                contents = {info.filename: file.read(info) for info in stored}
+            given = contents.pop(SIGNATURE, b"").decode(errors="replace")
+            if not (is_mine(contents.values(), given) or trusts()):
+                logger.warning(
+                    f"{folder / ENVIRONMENTS} holds pickles that were not written by you on this machine: they are not "
+                    "read, as that runs code, and environments start new episodes. If you trust them, add --trust"
+                )
+                return
+            lost = self.resume(self._saved, [None if n.endswith("-none") else s for n, s in contents.items()])
         if lost:
             logger.warning(
                 f"{lost} of {self.env.num_envs} environments cannot resume in the middle of an episode: they start new "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -17,14 +17,23 @@ import yaml
 
 from reverie.core.config import nest
 from reverie.core.discover import same_algorithm, version
-from reverie.core.errors import ConfigError, RunError, did_you_mean
-from reverie.core.files import check_local, write_atomic, write_json
-from reverie.core.importing import check_module, remember
+from reverie.core.documents import near, read_json
+from reverie.core.documents import read_yaml as read_yaml
+from reverie.core.errors import RunError, brief
+from reverie.core.files import check_links, check_local, read_file, write_atomic, write_json
+from reverie.core.importing import check_module, names_in, remember
 from reverie.core.lock import LOCK, folder_lock
 from reverie.core.specs import differences, other_bounds
 
 SCHEMA = 1
 """Version of config.yaml. A file of a newer version is refused."""
+
+
+DELETE = "Delete it: the next evaluation or estimate writes it anew."
+"""What to do about a damaged file of results."""
+
+
+SPEC_ADVICE = "Restore it from a backup, or delete it: training that goes on writes it anew."
 
 
 class RunFolder:
@@ -55,7 +64,8 @@ class RunFolder:
         return str(self._given)
 
     def lock(self) -> AbstractContextManager[None]:
-        """Return the lock of the one process that writes here."""
+        """Return the lock of the one process that writes here; RunError if links lead out of the folder."""
+        check_links(self.path)
         return folder_lock(self.path)
 
     def files(self) -> dict[str, Path]:
@@ -86,7 +96,7 @@ def found_at_end(path: Path) -> dict[str, Any] | None:
     """Return the result at the end of training from eval.json or estimate.json at ``path``; None if it has none."""
     if not path.exists():
         return None
-    own: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    own = read_json(path, DELETE)
     return own.get("final") if "checkpoint" in own else own
 
 
@@ -103,8 +113,11 @@ def read_spec(folder: RunFolder) -> dict[str, Any] | None:
     """Return the content of spec.json: "observation", "action" and perhaps "spaces"; None if there is no such file."""
     if not folder.spec.is_file():
         return None
-    saved: dict[str, Any] = json.loads(folder.spec.read_text(encoding="utf-8"))
-    return saved
+    spec = read_json(folder.spec, SPEC_ADVICE)
+    parts = [spec.get("observation"), spec.get("action")]
+    if not all(isinstance(part, Mapping) and all(isinstance(x, Mapping) for x in part.values()) for part in parts):
+        raise RunError(f"{folder.spec} is damaged: it does not describe observations and actions. {SPEC_ADVICE}")
+    return spec
 
 
 def check_spec(folder: RunFolder, now: Mapping[str, Any], *, bounds: bool = True) -> None:
@@ -125,7 +138,10 @@ def spec_changes(folder: RunFolder, now: Mapping[str, Any], *, bounds: bool = Tr
     if (saved := read_spec(folder)) is None:
         return []
     where = ("the run", "this environment")
-    return differences(saved, now, where) or (other_bounds(saved, now, where) if bounds else [])
+    try:
+        return differences(saved, now, where) or (other_bounds(saved, now, where) if bounds else [])
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{folder.spec} is damaged ({error!r}). {SPEC_ADVICE}") from error
 
 
 # ---------------------------------------------------------------- config.yaml
@@ -148,38 +164,13 @@ class Saved:
         return str(self.experiment.get("env", {}).get("id"))
 
 
-class _Unique(yaml.SafeLoader):
-    """Refuses a key that is given twice in one mapping; YAML's own loader takes the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        lines: dict[str, int] = {}
-        for key, _ in node.value:
-            line = key.start_mark.line + 1
-            if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
-                raise yaml.YAMLError(f"line {line}: '{key.value}' was set in line {lines[key.value]} already.")
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read the mapping in a YAML file."""
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _Unique)
-    except FileNotFoundError:
-        raise ConfigError(f"there is no file {path}.{_near(path)}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
-    if not isinstance(content, dict | None):
-        raise ConfigError(f"{path} contains a {type(content).__name__}: expected a mapping from options to values.")
-    return content or {}
-
-
 def read_saved(path: Path) -> Saved:
     """Read the settings of the run in ``path``."""
     check_local(path, "run")
+    check_links(path)
     config = RunFolder(path).config
     if not config.is_file():
-        why = "it has no config.yaml." if path.is_dir() else f"there is no such folder.{_near(path)}"
+        why = "it has no config.yaml." if path.is_dir() else f"there is no such folder.{near(path)}"
         inside = ", ".join(sorted(p.parent.name for p in path.glob("*/config.yaml")))
         raise RunError(f"there is no run in {path}: {why}" + (f" There are runs inside: {inside}." if inside else ""))
     return saved_in(read_yaml(config), config)
@@ -189,20 +180,42 @@ def saved_in(content: Mapping[str, Any], path: Path) -> Saved:
     """Return the ``content`` of the config.yaml of a run, or of the settings.yaml of several seeds, at ``path``."""
     if missing := [key for key in ("schema", "algorithm", "experiment") if key not in content]:  # many have such a file
         raise RunError(f"{path} is not the config.yaml of a run: it has no {', '.join(missing)}.")
+    check_kinds(content, {"schema": int, "algorithm": str, "experiment": Mapping, "custom": Mapping}, path)
     if content["schema"] > SCHEMA:
         raise RunError(f"{path} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
     experiment = nest(content["experiment"])  # so that check_origin sees every name that merge would
-    return Saved(algorithm=content["algorithm"], experiment=experiment, custom=content.get("custom", {}))
+    check_kinds(experiment, dict.fromkeys(("env", "algo", "data", "replay", "schedule"), Mapping), path)
+    custom = {str(place): str(name) for place, name in content.get("custom", {}).items()}
+    return Saved(algorithm=content["algorithm"], experiment=experiment, custom=custom)
+
+
+def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, type], path: Path) -> None:
+    """Check that those of the ``values`` in a file that are there are of their ``kinds``; RunError if not."""
+    for key, kind in kinds.items():
+        if key in values and not isinstance(values[key], kind):
+            expected = {int: "a whole number", str: "text"}.get(kind, "a mapping")
+            raise RunError(f"{path}: {key} = {brief(values[key])}: expected {expected}. Restore it from a backup.")
 
 
 def write_saved(path: Path, saved: Saved) -> None:
-    """Write config.yaml, or settings.yaml. The modules that the settings name, if imported, are trusted from now on."""
+    """Write config.yaml. The modules that the settings name, if imported, are trusted from now on."""
     head: dict[str, Any] = {"schema": SCHEMA, "reverie": version(), "algorithm": saved.algorithm}
     if saved.custom:
         head["custom"] = saved.custom
     write_atomic(path, yaml.safe_dump({**head, "experiment": saved.experiment}, sort_keys=False, allow_unicode=True))
-    for name in chain(*_names_in(saved).values()):
-        remember(name.rpartition(":")[0])
+    for module in _modules_in(saved) & sys.modules.keys():
+        remember(module)
+
+
+def write_shared(path: Path, saved: Saved) -> None:
+    """Write settings.yaml. Other processes may import what it names: the user has named it, or it was checked."""
+    write_saved(path, saved)
+    for module in _modules_in(saved):
+        remember(module)
+
+
+def _modules_in(saved: Saved) -> set[str]:
+    return {name.partition(":")[0] for name in chain(*_names_in(saved).values())}
 
 
 def update_saved(folder: RunFolder, saved: Saved, step: int) -> None:
@@ -216,7 +229,7 @@ def update_saved(folder: RunFolder, saved: Saved, step: int) -> None:
             return
         kept = folder.path / f"config-{step:09d}.yaml"
         if not kept.exists():
-            write_atomic(kept, folder.config.read_text(encoding="utf-8"))
+            write_atomic(kept, read_file(folder.config))
     write_saved(folder.config, saved)
 
 
@@ -251,41 +264,40 @@ def learned_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> li
     return [line for line in lines if line.startswith(LEARNED_WITH) and not line.startswith(NOT_LEARNED_WITH)]
 
 
-def check_origin(saved: Saved, run: Path, *given: str) -> None:
-    """Check the names of modules in the settings of ``run``, except in those that are ``given``: env, algo, ..."""
+def check_origin(saved: Saved, where: object, *given: str) -> None:
+    """Check the names of modules in the settings of ``where``, except in those that are ``given``: env, algo, ..."""
     names = _names_in(saved)
     for part in names.keys() - set(given):
         for name in names[part]:
-            check_module(name, f"the run {run}")
+            check_module(name, where)
 
 
 def _names_in(saved: Saved) -> dict[str, list[str]]:
     """Return the names in settings that may be those of classes, ``module:Class``, by what they are."""
-    algo, data = (saved.experiment.get(name) or {} for name in ("algo", "data"))
-    evals = saved.experiment.get("eval_env") or {}
-    evals = {"id": evals} if isinstance(evals, str) else evals
-    given = {"algo": algo, "experience": saved.experiment.get("experience")}
-    kinds = {
-        part: [text.partition("(")[0] for text in _texts(value) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
-        for part, value in given.items()
-    }
+    settings, custom = saved.experiment, saved.custom
+    env, judge = settings.get("env") or {}, settings.get("eval_env") or {}
+    judge = judge if isinstance(judge, Mapping) else {"id": judge}
+    kinds = [text for text in _texts(settings.get("algo")) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
     return {
-        **kinds,
-        "env": [saved.env, saved.custom.get("env", "")],
-        "eval_env": [str(evals.get("id", "")), saved.custom.get("eval_env", ""), *_wrappers(evals)],
-        "algo": [saved.algorithm, *kinds["algo"]],
-        "data": [data.get("reader", "").partition("(")[0]],
-        "wrappers": _wrappers(saved.experiment.get("env") or {}),
-        "callbacks": [text.partition("(")[0] for text in saved.experiment.get("callbacks", ())],
+        "env": _named(env.get("id"), custom.get("env")) + names_in(env.get("kwargs")),
+        "wrappers": _named(env.get("wrappers")),
+        "eval_env": _named(judge.get("id"), judge.get("wrappers"), custom.get("eval_env"))
+        + names_in(judge.get("kwargs")),
+        "algo": _named(saved.algorithm, kinds),
+        "experience": _named(settings.get("experience")),
+        "data": _named((settings.get("data") or {}).get("reader")),
+        "callbacks": _named(settings.get("callbacks")),
     }
 
 
-def _wrappers(env: Mapping[str, Any]) -> list[str]:
-    return [text.partition("(")[0] for text in env.get("wrappers", ())]
+def _named(*values: Any) -> list[str]:
+    """Return the texts in ``values`` that name a class of a module, without the settings that follow in brackets."""
+    names = [text.partition("(")[0].strip() for value in values for text in _texts(value)]
+    return [name for name in names if ":" in name]
 
 
 def _texts(value: Any) -> list[str]:
-    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return [value] if isinstance(value, str) else [text for one in inside for text in _texts(one)]
 
 
@@ -317,8 +329,3 @@ def holds_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:
 def _is_leftover(path: Path) -> bool:
     """Return whether ``path`` is a file that a process leaves if it is killed while it begins a run."""
     return path.name in (LOCK, "spec.json") or (path.name[0] == "." and path.suffix == ".part")
-
-
-def _near(path: Path) -> str:
-    beside = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
-    return did_you_mean(path.name, [p.name for p in beside])

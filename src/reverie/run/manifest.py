@@ -17,7 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.documents import read_json
 from reverie.core.errors import RunError
+from reverie.core.files import below
 
 FORMAT = 2
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
@@ -27,7 +29,18 @@ TENSOR, ARRAY, FLOAT, TUPLE, ITEMS = "__tensor__", "__array__", "__float__", "__
 
 def step_of(path: Path) -> int:
     """Return the step at which the checkpoint at ``path`` was written, whatever the folder's name."""
-    return int(json.loads((path / MANIFEST).read_text())["step"])
+    try:
+        return int(read_manifest(path)["step"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunError(f"checkpoint file {path / MANIFEST} is damaged ({error!r}).") from error
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of the checkpoint at ``path``, whose files are all in its folder."""
+    manifest = read_json(path / MANIFEST, "Use another checkpoint.")
+    for name in manifest.get("files") or ():
+        below(path, name)
+    return manifest
 
 
 def problem_of(path: Path) -> str:
@@ -44,13 +57,13 @@ def verify(path: Path) -> dict[str, Any]:
     """Return the manifest of the checkpoint at ``path`` after checking every file against it."""
     manifest_path = path / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads(manifest_path.read_text())
+        manifest = read_manifest(path)
         sealed, version, files = manifest.pop("seal"), int(manifest["format"]), dict(manifest["files"])
         if version <= FORMAT and sealed != seal(manifest):
             raise ValueError("its contents do not match their checksum")
         names = dict.fromkeys((TENSORS, STATE, *files))
         expected = {name: (int(files[name]["bytes"]), str(files[name]["sha256"])) for name in names}
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(f"checkpoint file {manifest_path} is damaged ({error!r}).") from error
     if version > FORMAT:
         raise RunError(f"checkpoint {path} has format {version}; this version reads up to {FORMAT}: upgrade reverie.")
@@ -61,10 +74,11 @@ def verify(path: Path) -> dict[str, Any]:
 
 def _verify_file(file: Path, size: int, digest: str) -> None:
     try:
-        found = file.stat().st_size
+        found = file.lstat().st_size if file.is_file() and not file.is_symlink() else -1
         if found == size and sha256(file) == digest:
             return
         what = "its contents do not match their SHA-256" if found == size else f"{found} bytes instead of {size}"
+        what = "it is missing, or no regular file" if found < 0 else what
     except OSError as error:
         what = str(error.strerror)
     raise RunError(f"checkpoint file {file} is damaged: {what}.")

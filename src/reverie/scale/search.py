@@ -34,7 +34,7 @@ from reverie.run.folder import (
     new_path,
     read_yaml,
     settings_changes,
-    write_saved,
+    write_shared,
 )
 from reverie.scale.ray import ClusterRequest
 from reverie.scale.seeds import SeedRun, Train, Turns, check_seeds, train_runs, trainer
@@ -200,7 +200,7 @@ def tune_of(
         if study.trials and before != asked:
             raise RunError(f"{path} holds a search with other seeds ({before} -> {asked}). Choose another --run.")
         study.set_user_attr("seeds", asked)
-        write_saved(path / "settings.yaml", Saved(algorithm=config.name, experiment=config.to_dict()))
+        write_shared(path / "settings.yaml", Saved(algorithm=config.name, experiment=config.to_dict()))
         write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
         study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials), constant_liar=True)
         search = Search(study, dimensions, config, path, prune, grid, seeds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import glob
-import json
 import os
 import shutil
 import signal
@@ -22,6 +21,7 @@ import torch
 
 from reverie.core.accelerate import trouble
 from reverie.core.discover import found_elsewhere
+from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, RunError, brief, plural
 from reverie.core.files import check_local, check_writable, writing
 from reverie.core.importing import trusts
@@ -57,7 +57,7 @@ from reverie.run.folder import (
     read_saved,
     read_yaml,
     settings_changes,
-    write_saved,
+    write_shared,
 )
 from reverie.run.schedule import parse_period
 from reverie.run.signals import collected
@@ -140,7 +140,7 @@ def train_seeds_of(
     plain = {name: value for name, value in as_read(config.to_dict()).items() if name != "seed"}
     runs = [SeedRun(path, f"seed-{seed}", seed, config) for seed in seeds]
     written = files_of(path)["aggregate"]
-    listed = json.loads(written.read_text(encoding="utf-8"))["runs"] if written.exists() else []
+    listed = read_json(written)["runs"] if written.exists() else []
     over = {int(one["seed"]) for one in listed if one["state"] == "finished"}
     finished = [one for one in runs if one.seed in over and one.begun]
     changes = [] if before is None else settings_changes(before, plain)
@@ -158,7 +158,7 @@ def train_seeds_of(
             logger.info(text)
         if before is None or changes:
             with writing(path):
-                write_saved(shared, Saved(algorithm=config.name, experiment=plain))
+                write_shared(shared, Saved(algorithm=config.name, experiment=plain))
         for one in () if changes else finished:
             one.state, one.note = "finished", "already finished"
         try:
@@ -220,9 +220,15 @@ def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -
     return found
 
 
+MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patience", "callbacks")
+"""Settings that say how a run is measured."""
+
+
 def measured_as(settings: Mapping[str, Any]) -> Measured:
     """Return how runs with these settings, in plain values, are measured."""
-    period, is_seconds = parse_period(settings["schedule"]["eval_every"])
+    if missing := [name for name in MEASURED_BY if name not in settings]:
+        raise RunError(f"the settings of {settings.get('algorithm', 'a run')} lack {', '.join(missing)}: restore them.")
+    period, is_seconds = parse_period(settings["schedule"].get("eval_every", 0))
     return Measured(
         unit="updates" if settings["experience"] == "recorded" else "env steps",
         evaluates=period > 0 and settings["eval_episodes"] > 0,

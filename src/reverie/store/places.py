@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from reverie.core.errors import RunError
-from reverie.core.files import remedy, sync
+from reverie.core.files import below, remedy, sync
 
 PART = ".part"
 """Suffix of a file that is being written."""
@@ -102,10 +102,10 @@ class LocalObjects(Objects):
         self.unwritten_bytes: int = 0
 
     def get(self, name: str) -> bytes:
-        return (self.folder / name).read_bytes()
+        return below(self.folder, name).read_bytes()
 
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
-        path = self.folder / name
+        path = below(self.folder, name)
         beside = path.with_name(f".{path.name}{PART}")
         self.staged[path] = beside
         self.unwritten[beside] = parts
@@ -126,7 +126,7 @@ class LocalObjects(Objects):
 
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
-            (self.folder / name).unlink(missing_ok=True)
+            below(self.folder, name).unlink(missing_ok=True)
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
         found: dict[str, int] = {}

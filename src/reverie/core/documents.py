@@ -1,0 +1,94 @@
+"""JSON and YAML in the files of runs and data, which may be damaged, or made to keep the reader busy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from reverie.core.errors import ConfigError, ReverieError, RunError, did_you_mean
+from reverie.core.files import read_file
+
+LARGEST_YAML = 4_000_000
+"""Bytes that a YAML file may have: a second of reading for each megabyte."""
+MOST_NODES = 500_000
+"""Values in a YAML file, with those that an alias stands for counted each time."""
+
+
+class Unique(yaml.SafeLoader):
+    """Refuses a key that is given twice in one mapping; YAML's own loader takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the mapping of a node; YAMLError if a key is there twice."""
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
+                raise yaml.YAMLError(f"line {line}: '{key.value}' was set in line {lines[key.value]} already.")
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read the mapping in a YAML file; ConfigError if there is none."""
+    try:
+        content = parse_yaml(read_file(path, LARGEST_YAML).decode())
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}.{near(path)}") from None
+    except RecursionError:
+        raise ConfigError(f"{path} cannot be read as YAML: its values are nested too deeply.") from None
+    except ReverieError as error:
+        raise ConfigError(str(error)) from error
+    except (OSError, ValueError, yaml.YAMLError) as error:  # a date of month 13 is a ValueError
+        raise ConfigError(f"{path} cannot be read as YAML: {error}") from error
+    if not isinstance(content, dict | None):
+        raise ConfigError(f"{path} contains a {type(content).__name__}: expected a mapping from options to values.")
+    return content or {}
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value that ``text`` describes; YAMLError if its aliases stand for too many."""
+    loader = Unique(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if size_of(node, {}) > MOST_NODES:
+            raise yaml.YAMLError(f"it has more than {MOST_NODES:,} values, counted at each alias.")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def size_of(node: yaml.Node, known: dict[int, int]) -> int:
+    """Return the number of values below a node; ``known``: those of others. YAMLError if it contains itself."""
+    if id(node) in known:
+        if known[id(node)] == 0:
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: a value contains itself.")
+        return known[id(node)]
+    known[id(node)] = 0
+    inside = [] if isinstance(node, yaml.ScalarNode) else node.value
+    pairs = (part for one in inside for part in (one if isinstance(one, tuple) else (one,)))
+    known[id(node)] = size = 1 + sum(size_of(part, known) for part in pairs)
+    return size
+
+
+def read_json(path: Path, advice: str = "Restore it from a backup.") -> dict[str, Any]:
+    """Return the object in a JSON file; RunError, which ends with ``advice``, if it is damaged."""
+    try:
+        content = json.loads(read_file(path))
+    except RecursionError:
+        raise RunError(f"{path} is damaged: its values are nested too deeply. {advice}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {error}. {advice}") from error
+    if not isinstance(content, dict):
+        raise RunError(f"{path} is damaged: it holds a {type(content).__name__}, not an object. {advice}")
+    return content
+
+
+def near(path: Path) -> str:
+    """Return a hint at files beside ``path`` with almost its name."""
+    beside = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
+    return did_you_mean(path.name, [p.name for p in beside])

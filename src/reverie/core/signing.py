@@ -1,0 +1,47 @@
+"""Signatures of this user's files, so that pickles of strangers are told apart: HMAC-SHA256 with a key of his own."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import secrets
+from collections.abc import Iterable
+
+from reverie.core.files import user_folder, write_atomic
+
+KEY_BYTES = 32
+
+
+def signature(parts: Iterable[bytes]) -> str:
+    """Return the signature of a file's ``parts``; "" if the user has no home that can be written."""
+    if (key := _key()) is None:
+        return ""
+    signed = hmac.new(key, digestmod="sha256")
+    for part in parts:
+        signed.update(len(part).to_bytes(8, "little") + part)
+    return signed.hexdigest()
+
+
+def is_mine(parts: Iterable[bytes], given: str) -> bool:
+    """Return whether ``given`` is this user's signature of ``parts``."""
+    expected = signature(parts)
+    return bool(expected) and hmac.compare_digest(expected, given)
+
+
+def _key() -> bytes | None:
+    """Return the user's key, made at first; the first of several processes makes it."""
+    folder = user_folder("XDG_STATE_HOME", "~/.local/state")
+    if folder is None:
+        return None
+    path, new = folder / "key", folder / f"key.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        if not path.exists():
+            write_atomic(new, secrets.token_bytes(KEY_BYTES))
+            new.chmod(0o600)
+            with contextlib.suppress(FileExistsError):
+                os.link(new, path)
+            new.unlink()
+        key = path.read_bytes()
+        return key if len(key) == KEY_BYTES else None
+    return None
