@@ -351,8 +351,12 @@ class Algorithm(nn.Module):
             self.enter_eval_mode()
         if self._ramps:
             advance(self._ramps, self.position())
-        found = self.run_step(self.train_step, batch)
+        found = self.run_step(self.next_step(), batch)
         return replace(found, metrics=means(found.metrics)) if is_distributed() else found
+
+    def next_step(self) -> TrainStep:
+        """Return the method that takes the next step: ``train_step``, unless steps differ in what they compute."""
+        return self.train_step
 
     def run_step(self, step: TrainStep, batch: Batch) -> Update:
         """Run ``step``, a method of this learner such as ``train_step``, on a batch on any device.
