@@ -75,7 +75,7 @@ class Stores(RuleBasedStateMachine):
         self.patches = pytest.MonkeyPatch()
         self.patches.setattr(zarr, "CHUNK_BYTES", 4 * 48)
         self.patches.setattr(places, "os", SimpleNamespace(**{**vars(os), "replace": guarded(os.replace)}))
-        self.patches.setattr(places, "opened", guarded(places.opened, opened_half))
+        self.patches.setattr(places, "open_empty", guarded(places.open_empty, opened_half))
         for owner, name in ((places, "sync"), (LocalObjects, "delete"), (cloud.RemoteObjects, "stage"),
                             (cloud.RemoteObjects, "delete")):  # fmt: skip
             self.patches.setattr(owner, name, guarded(getattr(owner, name)))
@@ -139,7 +139,7 @@ class Stores(RuleBasedStateMachine):
 
     def kill(self, run):
         if run.store is not None and run.store.writer is not None:
-            run.store.writer.patience.stop.set()
+            run.store.writer.retrier.stop.set()
             with run.store.writer.changed:
                 run.store.writer.changed.notify_all()
             run.store.writer.thread.join(10)

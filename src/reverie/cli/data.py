@@ -94,7 +94,7 @@ class ValidateCommand(Source):
         with self.open() as reader:
             if self.quarantine is not None:
                 check_target(self.quarantine, self.to)
-            damaged = reader.store.damaged() if isinstance(reader, StoreReader) else []
+            damaged = reader.store.find_damage() if isinstance(reader, StoreReader) else []
             report = validate(reader, self.replay)
             for line in damaged:
                 print(f"damaged  {line}")
@@ -338,7 +338,7 @@ def store_sections(store: Store) -> dict[str, list[tuple[str, str]]]:
     rows, all_rows = store.rows(), sum((s.rows - s.kept - s.imported) * s.streams for s in store.segments)
     return {
         "store": [
-            ("path", store.objects.where),
+            ("path", store.objects.location),
             ("rows", f"{rows:,}" + (f", and {all_rows - rows:,} superseded" if all_rows > rows else "")),
             ("stored", f"{sum(sizes) / 1e6:,.1f} MB"),
         ],

@@ -236,7 +236,7 @@ class DurableReplay:
         newest = found.stored + length_of(found.tail)
         oldest = max(int(state["oldest"]), newest - self.replay.storage.capacity)
         if lost := found.lost(oldest):
-            where = found.store.objects.where
+            where = found.store.objects.location
             logger.warning(f"{lost * like.streams:,} rows of the checkpoint are no longer in {where}")
         if lost or (like.streams, dict(like.columns)) != (self.streams, self.columns):
             return False
@@ -259,8 +259,10 @@ class DurableReplay:
                 self.store.extend(found.tail)
         elif self.store is not None:
             self.copied = True
-            where = found.store.objects.where
-            logger.info(f"the replay was in {where}: its rows are copied to {self.store.objects.where}, the new store")
+            where = found.store.objects.location
+            logger.info(
+                f"the replay was in {where}: its rows are copied to {self.store.objects.location}, the new store"
+            )
             self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest)
             self._store_all(self.store)
         self.replay.attach(self.store)
@@ -322,7 +324,7 @@ def stream_pieces(
 ) -> Generator[Piece, None, int]:
     """Yield the undamaged rows of one stream by chunks; log damage. Return the number of the row after the last one."""
     end = -1
-    for first, rows in store.intact(parts, stream, columns, store.left_out, oldest):
+    for first, rows in store.intact(parts, stream, columns, store.log_damage, oldest):
         yield first != end, rows
         end = first + len(rows["is_first"])
     return end

@@ -121,7 +121,7 @@ class Replay:
         for chunk in chunks:
             if chunk.damaged:
                 return False
-            if chunk.placed:
+            if chunk.in_buffer:
                 self.storage.make_room(chunk.stop - chunk.start)
                 self.stale = True
                 self._register(chunk.rows)
