@@ -258,4 +258,4 @@ def test_histories_have_each_row_once(tmp_path):
     histories = Store(tmp_path).histories()
     found = [[(part.segment.name, part.start, part.stop) for part in history] for history in histories]
     assert sorted(found) == sorted([[(a, 0, 15), (b, 15, 22), (c, 22, 30)], [(copy, 18, 22)], [(d, 0, 5)]])
-    assert Store(tmp_path).rows() == 2 * (30 + 4 + 5)
+    assert Store(tmp_path).num_rows() == 2 * (30 + 4 + 5)

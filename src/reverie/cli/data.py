@@ -335,7 +335,7 @@ def store_sections(store: Store) -> dict[str, list[tuple[str, str]]]:
         + (f", after row {segment.parent[1] - 1:,} of {segment.parent[0]}" if segment.parent else "")
         for segment in store.segments
     }
-    rows, all_rows = store.rows(), sum((s.rows - s.kept - s.imported) * s.streams for s in store.segments)
+    rows, all_rows = store.num_rows(), sum((s.rows - s.kept - s.imported) * s.streams for s in store.segments)
     return {
         "store": [
             ("path", store.objects.location),

@@ -113,7 +113,7 @@ class Store:
             histories += [history] if history else []
         return histories
 
-    def rows(self) -> int:
+    def num_rows(self) -> int:
         """Return the number of rows in all histories, over all streams."""
         return sum((stop - start) * s.streams for history in self.histories() for s, start, stop in history)
 
