@@ -65,12 +65,12 @@ class InfoCommand(Source):
                 print_sections(store_sections(reader.store))
         if (png := self.plot) is not None:
             from reverie.core.files import writing
-            from reverie.log.plot import dataset_plot
+            from reverie.log.plot import plot_dataset
 
             uses = {use.name: use.counts for use in summary.actions if use.counts.size}
             ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}
             with writing(png):
-                dataset_plot(png, summary.scores, summary.lengths, uses, ranges, reader.path.name)
+                plot_dataset(png, summary.scores, summary.lengths, uses, ranges, reader.path.name)
             print(f"  plot: {png}")
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from reverie.core.errors import DataError
 from reverie.core.files import file_stem
-from reverie.log.video import IMAGINED, OBSERVED, PAPER, border, caption, upscale, write_video
+from reverie.log.video import BACKGROUND_COLOR, IMAGINED_COLOR, OBSERVED_COLOR, border, caption, upscale, write_video
 from reverie.look.session import Session
 from reverie.look.source import pixels
 
@@ -44,13 +44,13 @@ def frames(session: Session) -> np.ndarray:
     first = next((png for both in rows for png in both if png is not None), None)
     if first is None:
         raise DataError("this environment cannot be drawn: export the numbers (npz) or the page (html).")
-    blank = np.full_like(upscale(pixels(first)), PAPER[0])
+    blank = np.full_like(upscale(pixels(first)), BACKGROUND_COLOR[0])
     sides = (0, 1) if session.mind is not None else (0,)
     videos = []
     for side in sides:
         video = np.stack([blank if (png := both[side]) is None else upscale(pixels(png)) for both in rows])
         seen = [r < len(session.line.dream) and session.line.dream[r].how == "seen" for r in range(len(rows))]
-        framed = border(video, [OBSERVED if one or not side else IMAGINED for one in seen])
+        framed = border(video, [OBSERVED_COLOR if one or not side else IMAGINED_COLOR for one in seen])
         titles = ["what happens"] * len(rows) if not side else [("sees" if x else "imagines") for x in seen]
         text = np.stack([caption(f"{title}, row {row}", framed.shape[2]) for row, title in enumerate(titles)])
         videos.append(np.concatenate([text, framed], 1))

@@ -33,7 +33,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.core.errors import DataError, ReverieError, RunError, brief
-from reverie.log.metrics import FINAL, read_metrics, series_of
+from reverie.log.metrics import FINAL, metric_series, read_metrics
 from reverie.look.export import exported, plain
 from reverie.look.session import Session
 from reverie.look.source import Recording
@@ -118,7 +118,7 @@ def runs_in(folder: Path) -> dict[str, Path]:
 
 def curve(rows: list[dict[str, Any]], name: str) -> list[list[float]]:
     """Return the steps and values of a metric while training, averaged to at most ``POINTS`` points."""
-    steps, values = series_of([row for row in rows if not row.get(FINAL)], name)
+    steps, values = metric_series([row for row in rows if not row.get(FINAL)], name)
     if len(steps) > POINTS:
         parts = np.array_split(np.arange(len(steps)), POINTS)
         steps, values = (np.array([x[part].mean() for part in parts]) for x in (steps, values))
