@@ -134,7 +134,7 @@ def test_a_run_goes_on_in_mlflow_as_well(tmp_path, mlflow):
 
 
 def test_what_mlflow_refuses_is_told_of_and_blocks_nothing(run, mlflow, monkeypatch, said):
-    monkeypatch.setattr(trackers, "accepted", lambda name: name)
+    monkeypatch.setattr(trackers, "to_mlflow_name", lambda name: name)
     sink = MlflowSink(replace(run, settings={"a[0]": 1, "upload": "metrics"}), None)
     sink.write({"x[0]": 1.0}, 1)
     sink.write({"loss": 2.0}, 2)
