@@ -175,7 +175,7 @@ def tracker_module(name: str, error_prefix: str) -> Iterator[Any]:
         yield tracker
     except ReverieError:
         raise
-    except Exception as error:  # of many kinds: its own, those of its store and of the network
+    except Exception as error:  # of many kinds: the tracker's, its store's and the network's
         title = {"mlflow": "MLflow", "wandb": "Weights & Biases", "huggingface_hub": "the Hugging Face Hub"}[name]
         set_it = ""
         if name == "mlflow":

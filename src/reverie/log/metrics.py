@@ -39,7 +39,7 @@ class JsonlSink:
         _cut_unfinished_line(path)
         if since is not None:
             move_future_lines(path, since, repeated_values)
-        self._file = path.open("ab", buffering=0)  # Python's own buffer drops what is beyond 8 KB
+        self._file = path.open("ab", buffering=0)  # Python's buffer drops bytes beyond 8 KB
         self._unwritten = bytearray()  # lines; the first may lack its beginning, which is in the file already
 
     def write(self, values: Values, step: int) -> None:
@@ -50,7 +50,7 @@ class JsonlSink:
         self._write_out()
 
     def close(self) -> None:
-        """Close the file, after another attempt to write what is left."""
+        """Close the file, after another attempt to write the remaining lines."""
         with self._file:
             self._write_out()
 

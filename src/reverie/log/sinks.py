@@ -186,7 +186,7 @@ class Outputs:
     def _trackers(self) -> Iterator[Sink]:
         """Yield the trackers that are switched on. Their ids of the run are stored, so that they continue it."""
         ids = tracker_ids(self.path)
-        run = replace(self, settings=json.loads(json.dumps(dict(self.settings))))  # lists in place of tuples
+        run = replace(self, settings=json.loads(json.dumps(dict(self.settings))))  # lists instead of tuples
         for name in (name for name in TRACKERS if self.settings[name]):
             kind = WandbSink if name == "wandb" else MlflowSink
             sink = kind(run, ids.get(name))

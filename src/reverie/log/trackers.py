@@ -138,7 +138,7 @@ class MlflowSink:
         try:
             self._client: Any = mlflow.MlflowClient()
             self._begin(run)
-        except Exception as error:  # of many kinds: its own, those of its store and of the network
+        except Exception as error:  # of many kinds: MLflow's, its store's and the network's
             raise RunError(
                 f"MLflow at {mlflow.get_tracking_uri()}: {error} Set MLFLOW_TRACKING_URI to a server that is running, "
                 "or to a database such as sqlite:///mlflow.db (pip install 'reverie-rl[mlflow]')."

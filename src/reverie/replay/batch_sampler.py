@@ -92,7 +92,8 @@ class BatchSamplerConfig(Config):
         if self.fractions.priority and not window.gives_priorities:
             raise ConfigError(
                 f"replay.fractions.priority = {self.fractions.priority}, but the algorithm computes no priorities, "
-                "so all windows would be sampled alike: expected 0, or an algorithm with a critic or a world model."
+                "so all windows would have the same probability: expected 0, or an algorithm with a critic or a world "
+                "model."
             )
 
 
@@ -119,7 +120,7 @@ class BatchSampler:
         shares = config.fractions.normalize()
         self.shares: np.ndarray = np.array(list(shares.values()))
         self.samplers: dict[str, Sampler] = {name: makers[name](rngs[name]) for name in shares}
-        self.sequence: SequentialSampler | None = None  # the sampler of whole episodes, in place of all others
+        self.sequence: SequentialSampler | None = None  # the sampler of whole episodes, instead of all others
         if config.sequence:
             chance = window.length / (2 * config.reset_interval) if config.reset_interval else 0.0
             self.sequence = SequentialSampler(windows, np.random.default_rng(seed), self.flags, window, chance)

@@ -19,7 +19,7 @@ from reverie.replay.storage import HostStorage
 class Dataset(Replay):
     """All rows of a dataset in one stream, episode after episode. Batches depend on rows, seed and settings alone."""
 
-    fingerprint: str = ""  # checksums of the rows, equal for equal rows whatever file they come from
+    fingerprint: str = ""  # checksums of the rows: equal for equal rows from any file
 
     def fill(self, parts: Iterator[Rows], num_rows: int, label: str = "the dataset") -> None:
         """Store the ``num_rows`` announced rows and set the fingerprint. Actions are clipped to [-1, 1].

@@ -50,7 +50,7 @@ Pieces = Callable[[Names], Iterable[Piece]]
 
 
 class LocatedRows(NamedTuple):
-    """Locations of the rows of a checkpoint. Row numbers are those of the replay."""
+    """Locations of the rows of a checkpoint, with the replay's row numbers."""
 
     store: Store
     parts: list[Part]  # the parts found in the store, in order of their rows; at least one, which may be empty
@@ -158,7 +158,7 @@ class DurableReplay:
         return store
 
     def _check_columns(self, store: Store, error_prefix: str) -> None:
-        """Check that the rows in ``store`` have the same spaces as those of the replay."""
+        """Check that the rows in ``store`` have the same spaces as the replay."""
         for segment in store.segments:
             names = {*segment.columns, *self.columns} - {VERSION}
             if differing := sorted(name for name in names if segment.columns.get(name) != self.columns.get(name)):

@@ -100,7 +100,7 @@ class RecencySampler(Sampler):
 class EpisodeEndSampler(Sampler):
     """Draws the last window of each episode 1 + T times as often, T being the rows of a window without its free ones.
 
-    With M windows of which E end with an episode, p = (1 + T) / (M + E T) for those and 1 / (M + E T) for all others.
+    Among M windows, E end with an episode: p = (1 + T) / (M + E T) for these E, and 1 / (M + E T) for all others.
     With uniform sampling the last row of an episode is learned from T times less often than one in the middle.
 
     Source: github.com/Eclectic-Sheep/sheeprl, sheeprl/data/buffers.py: EpisodeBuffer with ``prioritize_ends``. Its

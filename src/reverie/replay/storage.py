@@ -98,7 +98,7 @@ class Storage(ABC):
         self.count += n
 
     def make_room(self, rows: int) -> None:
-        """Add ``rows`` rows to each stream, at most the capacity, with whatever is in that memory. Extras are blank."""
+        """Add ``rows`` rows to each stream, at most the capacity, without writing values. Extras are blank."""
         for slots, part in self._runs(self.count, self.count + rows):
             for name in self.specs:
                 if name.startswith(EXTRAS):

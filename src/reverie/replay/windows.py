@@ -110,7 +110,7 @@ class Windows:
     """The windows of ``length`` rows that can be sampled now, oldest first.
 
     Windows of one episode have no ``is_first`` row but the first after the ``free`` rows in front, which must be held.
-    A queue holds their handles; those of windows that may cross episodes are consecutive integers.
+    A queue holds their handles; handles of windows that may cross episodes are consecutive integers.
     """
 
     def __init__(self, storage: Storage, length: int, free: int = 0, crosses: bool = False) -> None:

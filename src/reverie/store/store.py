@@ -8,7 +8,7 @@
         obs/image/zarr.json  c.0.0.0.0.0     one array per column [streams, rows, *shape]; a file is one stream's chunk
 
 - *stream*: the rows of one environment, in order.
-- *segment*: streams with fixed columns, all of one length, written by one process. Row numbers go on from its parent.
+- *segment*: streams of equal length with fixed columns, written by one process. Row numbers continue its parent's.
 - *chunk*: a fixed number of consecutive rows of one stream and column; one file.
 """
 
@@ -40,7 +40,7 @@ from reverie.store.zarr import ROOT, chunk_rows, meta_bytes, segment_metas
 class Store:
     """Appends rows in a background thread, and reads them back.
 
-    All N streams grow together; row numbers and streams are those of the replay. Files are never changed in place, only
+    All N streams grow together; row numbers and streams equal the replay's. Files are never changed in place, only
     replaced atomically by files that hold the same rows and more, and only by the process that began their segment. So
     a process may be killed at any moment, and several may write to one store.
     """
@@ -178,7 +178,7 @@ class Store:
         self._writing().extend(rows)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Store all rows added so far; True if that took at most ``timeout`` seconds (None: wait for ever)."""
+        """Store all rows added so far; True if that took at most ``timeout`` seconds (None: wait forever)."""
         return self._writing().flush(timeout)
 
     def pending(self) -> dict[str, np.ndarray]:
