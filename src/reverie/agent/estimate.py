@@ -38,7 +38,7 @@ from reverie.datasets.memory import DataLike
 from reverie.datasets.reader import PROPENSITY
 from reverie.experiment.build import check_fit, looked_at
 from reverie.experiment.config import NO_ENV
-from reverie.log.console import span
+from reverie.log.console import format_duration
 from reverie.objectives.importance import cumulative_ratios, doubly_robust, effective_size, weighted_sum
 from reverie.objectives.returns import returns_to_go
 from reverie.replay.batch_sampler import BatchSamplerConfig
@@ -384,7 +384,7 @@ def logged() -> Watch:
         nonlocal latest
         now = time.monotonic()
         if now - latest >= REPORT_EVERY and made < updates:
-            latest, left = now, span((now - since) / made * (updates - made))
+            latest, left = now, format_duration((now - since) / made * (updates - made))
             logger.info(f"estimating the policy's return: {made:,} of {plural(updates, 'update')} of FQE, {left} left")
         return True
 

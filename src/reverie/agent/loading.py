@@ -30,7 +30,7 @@ from reverie.envs.make import EnvLike, MakeEnv, Placeholder, env_factory, put_aw
 from reverie.envs.slot import generator_kept
 from reverie.experiment.build import eval_maker
 from reverie.experiment.config import NO_ENV, ExperimentConfig
-from reverie.log.artifacts import fetched
+from reverie.log.artifacts import download_agent
 from reverie.run.checkpoint import Checkpoints, longest_episode
 from reverie.run.folder import RunFolder, Saved, check_origin, check_spec, read_saved, read_spec
 from reverie.run.manifest import step_of
@@ -69,7 +69,7 @@ def load(
         ConfigError: the device does not exist here, or the run's config.yaml cannot be read by this version.
         EnvError: the environment cannot be made.
     """
-    folder = RunFolder.at(fetched(run))
+    folder = RunFolder.at(download_agent(run))
     changes = dict(env) if isinstance(env, Mapping) else {}
     given = changes.pop("id", None) if isinstance(env, Mapping) else env
     with trusting(trust):

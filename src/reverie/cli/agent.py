@@ -299,14 +299,16 @@ class LookCommand(OfRun, Elsewhere):
             import uvicorn
         except ImportError as error:
             raise ConfigError(f"reverie look needs {error.name}: pip install 'reverie-rl[look]'.") from None
-        from reverie.look.server import LARGEST, Looker, app
+        from reverie.look.server import MAX_REQUEST_BYTES, Viewer, app
 
         options = {name: getattr(self, name) for name in ("checkpoint", "device", "env")}
-        looker, token = Looker(self.run, options, self.data), secrets.token_urlsafe(16)
+        viewer, token = Viewer(self.run, options, self.data), secrets.token_urlsafe(16)
         listening = listen(self.port)
         print(f"http://127.0.0.1:{listening.getsockname()[1]}/{token}/", flush=True)
         print("Open this link in a browser on this machine. Who has it can use the page. Ctrl-C ends.", flush=True)
-        config = uvicorn.Config(app(looker, token), log_level="warning", ws_max_size=LARGEST, access_log=False)
+        config = uvicorn.Config(
+            app(viewer, token), log_level="warning", ws_max_size=MAX_REQUEST_BYTES, access_log=False
+        )
         uvicorn.Server(config).run([listening])
 
 

@@ -65,12 +65,12 @@ class InfoCommand(Source):
                 print_sections(store_sections(reader.store))
         if (png := self.plot) is not None:
             from reverie.core.files import writing
-            from reverie.log.plot import dataset_plot
+            from reverie.log.plot import plot_dataset
 
             uses = {use.name: use.counts for use in summary.actions if use.counts.size}
             ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}
             with writing(png):
-                dataset_plot(png, summary.scores, summary.lengths, uses, ranges, reader.path.name)
+                plot_dataset(png, summary.scores, summary.lengths, uses, ranges, reader.path.name)
             print(f"  plot: {png}")
 
 
@@ -94,7 +94,7 @@ class ValidateCommand(Source):
         with self.open() as reader:
             if self.quarantine is not None:
                 check_target(self.quarantine, self.to)
-            damaged = reader.store.damaged() if isinstance(reader, StoreReader) else []
+            damaged = reader.store.find_damage() if isinstance(reader, StoreReader) else []
             report = validate(reader, self.replay)
             for line in damaged:
                 print(f"damaged  {line}")
@@ -335,10 +335,10 @@ def store_sections(store: Store) -> dict[str, list[tuple[str, str]]]:
         + (f", after row {segment.parent[1] - 1:,} of {segment.parent[0]}" if segment.parent else "")
         for segment in store.segments
     }
-    rows, all_rows = store.rows(), sum((s.rows - s.kept - s.imported) * s.streams for s in store.segments)
+    rows, all_rows = store.num_rows(), sum((s.rows - s.kept - s.imported) * s.streams for s in store.segments)
     return {
         "store": [
-            ("path", store.objects.where),
+            ("path", store.objects.location),
             ("rows", f"{rows:,}" + (f", and {all_rows - rows:,} superseded" if all_rows > rows else "")),
             ("stored", f"{sum(sizes) / 1e6:,.1f} MB"),
         ],

@@ -92,9 +92,9 @@ def here(command: str, words: Sequence[str]) -> list[str]:
     if command in SHARING:
         return list(words)
     if words and command in OF_AN_AGENT and "://" in words[0]:
-        from reverie.log.artifacts import fetched
+        from reverie.log.artifacts import download_agent
 
-        return [str(fetched(words[0])), *here(command, words[1:])]
+        return [str(download_agent(words[0])), *here(command, words[1:])]
     return [downloaded(word) for word in words]
 
 
@@ -103,9 +103,9 @@ def downloaded(word: str) -> str:
     flag, place = re.fullmatch(r"(--[\w.-]+=)?(.*)", word, re.DOTALL).groups("")  # type: ignore[union-attr]
     if not re.match(r"(runs|models):/|wandb:.+/|hf://.+/", place):
         return word
-    from reverie.log.artifacts import local
+    from reverie.log.artifacts import download_run
 
-    return f"{flag}{local(place)}"
+    return f"{flag}{download_run(place)}"
 
 
 def print_here() -> None:

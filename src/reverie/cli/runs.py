@@ -249,6 +249,6 @@ def replay_line(folder: Path) -> str:
     if not folder.is_dir():
         return "none in this folder"
     try:
-        return plural(Store(folder).rows(), "row")
+        return plural(Store(folder).num_rows(), "row")
     except ReverieError as error:
         return str(error)

@@ -22,7 +22,7 @@ from reverie.core.logger import silent, tell
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig, fitted
 from reverie.experiment.layers import SUITES, env_in, layered, sections, settings_in
-from reverie.log.aggregate import table
+from reverie.log.aggregate import format_seeds_table
 from reverie.run.callback import kind_of
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
 from reverie.scale.launch import check, launch, launched, rank
@@ -180,7 +180,7 @@ def several(config: ExperimentConfig, said: Common) -> int:
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
     tell(f"\n{len(seeds) - len(unfinished)} of {plural(len(seeds), 'seed')} finished")
     if result.aggregate is not None:
-        print(f"\n{table(result.aggregate)}\n")
+        print(f"\n{format_seeds_table(result.aggregate)}\n")
     for seed in unfinished:
         print(f"seed {seed.seed}: {seed.note or seed.state}" + (f"; see {seed.log}" if seed.log.exists() else ""))
     if unfinished:

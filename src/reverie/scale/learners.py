@@ -44,7 +44,7 @@ from reverie.core.types import Batch, State, Step, Update
 from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig, saved_settings
 from reverie.replay.durable import DurableReplay
-from reverie.replay.sources import joined
+from reverie.replay.sources import concat_batches
 from reverie.run import train as training
 from reverie.run.checkpoint import Checkpoints, read, write
 from reverie.run.collect import Collector, EpisodeStats
@@ -241,7 +241,7 @@ class SharedCollector:
         if isinstance(own, Feed):
             own.measure(found[3:])
             if self.running_statistics is not None:  # all at once, as some may have rows and others none
-                self.running_statistics.watch(joined([*self.seen, blank(self.spec, 0)]))
+                self.running_statistics.watch(concat_batches([*self.seen, blank(self.spec, 0)]))
                 self.seen.clear()
         elif isinstance(own.policy, Annealed):
             own.state = own.policy.after(own.state, self.clock.env_steps + total)

@@ -23,7 +23,7 @@ from reverie.core.importing import trusts
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.experiment.config import NO_ENV, ExperimentConfig, resolved
-from reverie.log.console import Board, Tail
+from reverie.log.console import JsonlTail, RunsDisplay
 from reverie.log.metrics import FINAL
 from reverie.run.evaluate import Score
 from reverie.run.folder import (
@@ -239,7 +239,7 @@ class Search:
         self.reported: dict[int, int] = {}  # number of evaluations of which Optuna knows the score
         self.pruned: set[int] = set()
         self.failed: set[int] = set()
-        self.tails: dict[SeedRun, Tail] = {}
+        self.tails: dict[SeedRun, JsonlTail] = {}
         self.scores: dict[SeedRun, dict[int, float]] = defaultdict(dict)  # of evaluations during training, by step
         self.final: dict[SeedRun, float] = {}
 
@@ -258,7 +258,7 @@ class Search:
             each += ", all that there can be" if count == size else ""
             together = f"up to {plural(jobs, 'run')} at a time"
             logger.info(f"{title}: {plural(len(self.runs), 'trial')}{each}, {together}, in {self.path}")
-        with contextlib.closing(Board(runs if self.config.console else [], title)) as board:
+        with contextlib.closing(RunsDisplay(runs if self.config.console else [], title)) as board:
             signal = train_runs(Turns(runs, self.command, board, self.tell, self.unpromising), train, jobs)
         return self.result(signal)
 
@@ -313,7 +313,7 @@ class Search:
 
     def read(self, one: SeedRun) -> None:
         """Read the scores of new evaluations of a run."""
-        for row in self.tails.setdefault(one, Tail(RunFolder(one.run).metrics)).read():
+        for row in self.tails.setdefault(one, JsonlTail(RunFolder(one.run).metrics)).read():
             score = row.get(self.score.name)
             if score is not None and math.isfinite(score):
                 if row.get(FINAL):
@@ -385,9 +385,9 @@ class Search:
                 [(one.score, one.settings) for one in found if one.state == state and one.score is not None]
                 for state in ("finished", "pruned")
             )
-            from reverie.log.plot import tuned_figure  # matplotlib takes a third of the time of all imports
+            from reverie.log.plot import plot_trials  # matplotlib takes a third of the time of all imports
 
-            if drawn := tuned_figure(self.path / "tune.png", logs, points, pruned, title):
+            if drawn := plot_trials(self.path / "tune.png", logs, points, pruned, title):
                 files["figure"] = drawn
         return TuneResult(run=self.path, trials=found, signal=signal, files=files)
 

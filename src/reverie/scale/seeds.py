@@ -33,17 +33,17 @@ from reverie.datasets.memory import OBJECT, paths_in
 from reverie.experiment.config import ExperimentConfig, resolved, saved_settings, with_beginning
 from reverie.log.aggregate import (
     Aggregate,
+    ComparedSetting,
     Comparison,
-    Contender,
-    Measured,
-    OfSeed,
+    MeasurementSettings,
+    SeedSummary,
     aggregate,
-    curve_of,
     improvements,
-    of_seed,
+    seeds_curve_data,
+    summarize_seed,
     write_aggregate,
 )
-from reverie.log.console import Board, Lane, LaneState
+from reverie.log.console import RunProgress, RunsDisplay, RunState
 from reverie.run.folder import (
     SCHEMA,
     RunFolder,
@@ -67,7 +67,7 @@ POLL = 0.2
 """Seconds between two polls of the child processes."""
 
 
-class SeedRun(Lane):
+class SeedRun(RunProgress):
     """State of the run of one seed, perhaps in a trial of a search.
 
     Attributes:
@@ -188,13 +188,13 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs
             one.note += f" at {one.position:,} {one.unit}, score {one.values['eval/score']:.2f}"
         write_seeds(config, path, runs)
 
-    with contextlib.closing(Board(runs if left and config.console else [], title)) as board:
+    with contextlib.closing(RunsDisplay(runs if left and config.console else [], title)) as board:
         number = train_runs(Turns(runs, command, board, ended), train, jobs)
     if (found := write_seeds(config, path, runs)) is not None:
-        from reverie.log.plot import seeds_curve  # matplotlib takes a fifth of the time of all imports
+        from reverie.log.plot import plot_seeds_curve  # matplotlib takes a fifth of the time of all imports
 
         with writing(path):
-            seeds_curve(files["curve"], found, title=f"{title}, {plural(len(found.seeds), 'seed')}")
+            plot_seeds_curve(files["curve"], found, title=f"{title}, {plural(len(found.seeds), 'seed')}")
     there = {name: file for name, file in files.items() if file.exists()}
     return SeedsResult(run=path, seeds=runs, signal=number, aggregate=found, files=there)
 
@@ -202,11 +202,11 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs
 def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -> Aggregate | None:
     """Write aggregate.json: the state of all seeds, and the aggregate of those that finished, which is returned."""
     how = measured_as(as_read(config.to_dict()))
-    ended: dict[int, OfSeed] = {}
+    ended: dict[int, SeedSummary] = {}
     for one in runs:
         if one.state == "finished":
             files = RunFolder(one.run)
-            ended[one.seed] = of_seed(files.metrics, found_at_end(files.evaluation) or {}, how)
+            ended[one.seed] = summarize_seed(files.metrics, found_at_end(files.evaluation) or {}, how)
     found = aggregate(ended, how) if ended else None
     listed = [
         {"seed": one.seed, "run": one.run.name, "state": one.state}
@@ -224,12 +224,12 @@ MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patienc
 """Settings that say how a run is measured."""
 
 
-def measured_as(settings: Mapping[str, Any]) -> Measured:
+def measured_as(settings: Mapping[str, Any]) -> MeasurementSettings:
     """Return how runs with these settings, in plain values, are measured."""
     if missing := [name for name in MEASURED_BY if name not in settings]:
         raise RunError(f"the settings of {settings.get('algorithm', 'a run')} lack {', '.join(missing)}: restore them.")
     period, is_seconds = parse_period(settings["schedule"].get("eval_every", 0))
-    return Measured(
+    return MeasurementSettings(
         unit="updates" if settings["experience"] == "recorded" else "env steps",
         evaluates=period > 0 and settings["eval_episodes"] > 0,
         period=None if is_seconds else period,
@@ -286,11 +286,11 @@ def compare(*runs: Path | str, figure: Path | str | None = None) -> Comparison:
     groups = [group for place in runs for group in groups_at(os.fspath(place)).items()]
     contenders = [contender(name, paths) for name, paths in groups]
     if png is not None:
-        from reverie.log.plot import compared_curves  # matplotlib takes a fifth of the time of all imports
+        from reverie.log.plot import plot_comparison  # matplotlib takes a fifth of the time of all imports
 
         with writing(png):
-            png = compared_curves(png, contenders)
-    return Comparison(contenders=contenders, better=improvements(contenders), figure=png)
+            png = plot_comparison(png, contenders)
+    return Comparison(settings=contenders, probability_of_improvement=improvements(contenders), figure=png)
 
 
 def groups_at(place: str) -> dict[str, list[Path]]:
@@ -307,7 +307,7 @@ def groups_at(place: str) -> dict[str, list[Path]]:
     return found or {place: [path]}  # reading it says what is wrong
 
 
-def contender(name: str, paths: Sequence[Path]) -> Contender:
+def contender(name: str, paths: Sequence[Path]) -> ComparedSetting:
     """Read the runs of one setting; RunError if none has a score."""
     saved = {path: read_saved(path) for path in paths}
     settings = [{"algorithm": one.algorithm, **one.experiment} for one in saved.values()]
@@ -315,16 +315,16 @@ def contender(name: str, paths: Sequence[Path]) -> Contender:
     check_alike(name, settings)
     found, final = {}, {}
     for path, folder in zip(paths, map(RunFolder, paths), strict=True):
-        found[path] = of_seed(folder.metrics, found_at_end(folder.evaluation) or {}, how)
+        found[path] = summarize_seed(folder.metrics, found_at_end(folder.evaluation) or {}, how)
         if is_of(folder.evaluation, found[path].steps) or is_of(folder.estimate, found[path].steps):
             final[path] = found[path]
     nothing = RunError(f"{name} holds no scores: nothing was evaluated, and no training episode has ended.")
-    if not (kept := final or {path: one for path, one in found.items() if len(one.measured[0])}):
+    if not (kept := final or {path: one for path, one in found.items() if len(one.points[0])}):
         raise nothing
     of_length = f"of {first['updates' if how.unit == 'updates' else 'steps']:,} {how.unit}"
     if left := [f"{path.name} at {one.steps:,}" for path, one in found.items() if path not in kept]:
         logger.warning(f"{name}: without a final evaluation, so left out: {', '.join(left)} {of_length}")
-    curve, measured = curve_of([one.measured for one in kept.values()], how), next(iter(saved.values())).env
+    curve, measured = seeds_curve_data([one.points for one in kept.values()], how), next(iter(saved.values())).env
     scores = [one.score for one in final.values() if one.score is not None]
     if not scores and (estimated := [one for one in final.values() if one.estimate is not None]):
         scores = [one.estimate for one in estimated if one.estimate is not None]
@@ -336,7 +336,7 @@ def contender(name: str, paths: Sequence[Path]) -> Contender:
         logger.warning(f"{name}: no final evaluation: compared by {what}, at {int(curve.steps[-1]):,} {of_length}")
     if not scores:
         raise nothing
-    return Contender(name, measured, np.array(scores), curve.interval())
+    return ComparedSetting(name, measured, np.array(scores), curve.interval())
 
 
 def check_alike(name: str, settings: Sequence[Mapping[str, Any]]) -> None:
@@ -414,7 +414,7 @@ def own_paths() -> list[str]:
     return [path for path in map(os.path.abspath, sys.path) if not path.startswith(homes)]
 
 
-def verdict(code: int, words: str) -> tuple[LaneState, str]:
+def verdict(code: int, words: str) -> tuple[RunState, str]:
     """Return how a process ended, from its exit code and the last line that it wrote."""
     if code == 0:
         return "finished", "finished"
@@ -434,7 +434,7 @@ class Turns:
     """Their states are kept up to date."""
     command: Callable[[SeedRun], Sequence[str]]
     """Returns the words that train one, after ``reverie``."""
-    board: Board
+    board: RunsDisplay
     """Shows them."""
     ended: Callable[[SeedRun], None]
     """Called with each run that has ended."""
@@ -454,7 +454,7 @@ class Turns:
         """Return the words that train ``run``, which begins."""
         words = list(self.command(run))
         run.begin()
-        self.board.changed(run)
+        self.board.show_state(run)
         return words
 
     def drop(self, run: SeedRun) -> bool:
@@ -471,7 +471,7 @@ class Turns:
             self.refused.append(run.note.removeprefix("failed: "))
         run.read()
         self.ended(run)
-        self.board.changed(run)
+        self.board.show_state(run)
 
 
 Train = Callable[[Turns, int], None]
