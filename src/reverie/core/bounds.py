@@ -122,17 +122,17 @@ class Ramp:
     """``(env step, value)``, env steps ascending."""
 
     @classmethod
-    def of(cls, points: Sequence[Sequence[float]], where: str) -> Ramp:
-        """Return the ramp through ``points``. Errors name the setting ``where``."""
+    def of(cls, points: Sequence[Sequence[float]], setting_name: str) -> Ramp:
+        """Return the ramp through ``points``. Errors name the setting, ``setting_name``."""
         try:
             pairs = tuple((float(step), float(value)) for step, value in points)
         except (TypeError, ValueError):
             pairs = ()
         steps = [step for step, _ in pairs]
-        whole = all(math.isfinite(number) and number >= 0 for pair in pairs for number in pair)
-        if not (pairs and whole and all(a < b for a, b in itertools.pairwise(steps))):
+        is_nonnegative = all(math.isfinite(number) and number >= 0 for pair in pairs for number in pair)
+        if not (pairs and is_nonnegative and all(a < b for a, b in itertools.pairwise(steps))):
             raise ConfigError(
-                f"{where} = {brief(points)}: expected a number, or pairs [env step, value] of numbers of "
+                f"{setting_name} = {brief(points)}: expected a number, or pairs [env step, value] of numbers of "
                 "0 or more, steps ascending, such as [[0, 0], [1e4, 3e-4]]."
             )
         return cls(pairs)

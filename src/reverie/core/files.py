@@ -177,4 +177,4 @@ def move_synced(staged: Path, path: Path) -> None:
 
 def file_stem(name: str) -> str:
     """Return an observation's key as a file's name: ``a/b`` is ``a.b``; all but letters, digits, _ and - become %2E."""
-    return re.sub(r"[^\w/-]", lambda found: f"%{ord(found[0]):02X}", name).replace("/", ".")
+    return re.sub(r"[^\w/-]", lambda match: f"%{ord(match[0]):02X}", name).replace("/", ".")

@@ -94,8 +94,8 @@ def together(x: Tensor) -> Tensor:
     return rows.flatten(0, 1)
 
 
-def at_least(x: Tensor, least: float) -> Tensor:
-    """Return max(x, least) where ``x`` ``[]`` is a mean over rows, and ``least`` bounds the mean of all ranks."""
+def at_least(x: Tensor, minimum: float) -> Tensor:
+    """Return max(x, minimum) where ``x`` ``[]`` is a mean over rows, and ``minimum`` bounds the mean of all ranks."""
     if not _joined:
-        return x.clamp(min=least)
-    return torch.where(averaged(x) > least, x, torch.full_like(x, least))
+        return x.clamp(min=minimum)
+    return torch.where(averaged(x) > minimum, x, torch.full_like(x, minimum))

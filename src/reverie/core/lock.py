@@ -40,17 +40,17 @@ def file_lock(path: Path, guarded: Path, instead: str) -> Iterator[None]:
     """
     descriptor = None
     while descriptor is None:
-        descriptor = _locked(path, guarded, instead)
+        descriptor = _try_lock(path, guarded, instead)
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            path.unlink()  # while locked: a process that has opened this file notices in ``_locked``
+            path.unlink()  # while locked: a process that has opened this file notices in ``_try_lock``
         os.close(descriptor)
         held.discard(descriptor)
 
 
-def _locked(path: Path, guarded: Path, instead: str) -> int | None:
+def _try_lock(path: Path, guarded: Path, instead: str) -> int | None:
     """Open and lock the file; return its descriptor, or None if its last owner deleted it meanwhile."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -60,7 +60,7 @@ def _locked(path: Path, guarded: Path, instead: str) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        used = f"{guarded} is in use by {_owner(path)}"
+        used = f"{guarded} is in use by {_read_owner(path)}"
         raise RunError(f"{used}. Wait until it has finished, or choose {instead}.") from None
     except OSError:  # a file system without locks
         pass
@@ -78,10 +78,10 @@ def _locked(path: Path, guarded: Path, instead: str) -> int | None:
     return descriptor
 
 
-def _owner(path: Path) -> str:
+def _read_owner(path: Path) -> str:
     try:
-        said = json.loads(path.read_text())
-        return f"process {said['pid']} on host {said['host']}"
+        owner = json.loads(path.read_text())
+        return f"process {owner['pid']} on host {owner['host']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
 

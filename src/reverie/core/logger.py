@@ -54,10 +54,10 @@ PRINTED: Printed = Printed()
 logger.addHandler(PRINTED)
 
 
-def speak_as(who: str) -> None:
+def speak_as(prefix: str) -> None:
     """From now on this process logs nothing but trouble, and names itself: of several, one tells the rest."""
     logger.setLevel(logging.WARNING)
-    PRINTED.setFormatter(logging.Formatter(f"{who}: %(message)s"))
+    PRINTED.setFormatter(logging.Formatter(f"{prefix}: %(message)s"))
 
 
 @contextlib.contextmanager

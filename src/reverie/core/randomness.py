@@ -54,11 +54,11 @@ def threads_kept() -> Iterator[None]:
 def left_as_found() -> Iterator[None]:
     """Restore the states of the global generators when the context ends."""
     generators = RngState()
-    found = generators.state_dict()
+    saved_state = generators.state_dict()
     try:
         yield
     finally:
-        generators.load_state_dict(found)
+        generators.load_state_dict(saved_state)
 
 
 class RngState:

@@ -188,7 +188,7 @@ class Reader(ABC):
         except RowError as error:
             if not whole:
                 raise DataError(f"{self.path}: {error} (row of the chosen episodes)") from None
-            raise DataError(f"{self.place_of(error.row, error.column)}: {error.what} {error.problem}") from None
+            raise DataError(f"{self.place_of(error.row, error.column)}: {error.subject} {error.problem}") from None
 
     def close(self) -> None:  # noqa: B027  # most readers hold no file open
         """Close all files. Nothing can be read after that."""
