@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli.agent import OfRun
+from reverie.cli.agent import RunOptions
 from reverie.cli.main import fail
-from reverie.cli.parse import Command, Elsewhere, Reading, Trusting, call
+from reverie.cli.parse import Command, EnvOverride, ReadingOptions, TrustOption, call
 from reverie.cli.show import print_sections
 from reverie.core.errors import ConfigError, did_you_mean, plural
 
@@ -31,7 +31,7 @@ SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(Trusting, Reading):
+class Source(TrustOption, ReadingOptions):
     """The dataset to read."""
 
     path: Place
@@ -57,10 +57,10 @@ class InfoCommand(Source):
         from reverie.datasets.summary import summarise
 
         with self.open() as reader:
-            about = reader.about()
-            with shown(f"reading {reader.path.name}", reader.rows()) as counted:
-                summary = summarise(counted(reader.as_recorded()), about.action)
-            print_sections(dataset_sections(reader, about, summary))
+            info = reader.about()
+            with shown(f"reading {reader.path.name}", reader.rows()) as track_progress:
+                summary = summarise(track_progress(reader.as_recorded()), info.action)
+            print_sections(dataset_sections(reader, info, summary))
             if isinstance(reader, StoreReader):
                 print_sections(store_sections(reader.store))
         if (png := self.plot) is not None:
@@ -177,7 +177,7 @@ class SubsampleCommand(Writing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordCommand(OfRun, Elsewhere):
+class RecordCommand(RunOptions, EnvOverride):
     """Play with a trained agent and record the episodes."""
 
     target: Target
@@ -236,10 +236,10 @@ class DownloadCommand:
             )
         with downloading() as progress, writing(self.folder):
             if kind == "minari":
-                found = [download_minari(name, self.server, progress)]
+                paths = [download_minari(name, self.server, progress)]
             else:
-                found = download_shards(name, self.run, list(self.shards), self.folder, self.server, progress)
-        for path in found:
+                paths = download_shards(name, self.run, list(self.shards), self.folder, self.server, progress)
+        for path in paths:
             print(path)
 
 
@@ -271,8 +271,8 @@ def data_command(args: list[str]) -> int:
         print(OVERVIEW)
         return 0 if args else 2
     if args[0] not in commands:
-        known = f"Available: {', '.join(commands)}."
-        return fail(f"unknown command 'data {args[0]}'.{did_you_mean(args[0], commands)} {known}", 2)
+        available = f"Available: {', '.join(commands)}."
+        return fail(f"unknown command 'data {args[0]}'.{did_you_mean(args[0], commands)} {available}", 2)
     from reverie.run.signals import Stopped, stopping
 
     try:
@@ -286,36 +286,36 @@ def data_command(args: list[str]) -> int:
 # ---------------------------------------------------------------- what is printed
 
 
-def dataset_sections(reader: Reader, about: About, summary: Summary) -> dict[str, list[tuple[str, str]]]:
+def dataset_sections(reader: Reader, info: About, summary: Summary) -> dict[str, list[tuple[str, str]]]:
     """Return the lines of ``info`` by section."""
     import numpy as np
 
     from reverie.core.rows import mostly_stepless
 
     episodes = len(summary.scores)
-    found: dict[str, list[tuple[str, str]]] = {
-        "dataset": [("path", str(reader.path)), ("format", reader.format), *about.text.items()],
+    sections: dict[str, list[tuple[str, str]]] = {
+        "dataset": [("path", str(reader.path)), ("format", reader.format), *info.text.items()],
         "wrong": [("", wrong)] if (wrong := mostly_stepless(summary.rows, summary.stepless)) else [],
         "not finite": summary.broken_lines(),
-        "spaces": [("observation", short(about.observation)), ("action", short(about.action))],
+        "spaces": [("observation", short(info.observation)), ("action", short(info.action))],
         "episodes": [("number", f"{episodes:,} with {plural(sum(summary.lengths), 'step')}")],
     }
-    if about.env:
-        found["dataset"].append(("environment", about.env))
-    if about.measured:
-        found["spaces"].append(("", "not declared: inferred from the recorded actions"))
+    if info.env:
+        sections["dataset"].append(("environment", info.env))
+    if info.measured:
+        sections["spaces"].append(("", "not declared: inferred from the recorded actions"))
     if episodes:
         scores, lengths = np.asarray(summary.scores), np.asarray(summary.lengths)
         low, high = summary.rewards
-        found["episodes"] += [
+        sections["episodes"] += [
             ("ends", f"{summary.terminal:,} terminal, {episodes - summary.terminal:,} truncated"),
             ("steps", f"mean {lengths.mean():.1f}, {lengths.min():,} to {lengths.max():,}"),
             ("reward", f"{low:.4g} to {high:.4g}"),
             ("return", f"mean {scores.mean():.2f}, std {scores.std():.2f}, {scores.min():.2f} to {scores.max():.2f}"),
         ]
-        found["actions"] = [(use.name, use.words()) for use in summary.actions]
-    found["remarks"] = [("", remark) for remark in reader.remarks()]
-    return found
+        sections["actions"] = [(use.name, use.words()) for use in summary.actions]
+    sections["remarks"] = [("", remark) for remark in reader.remarks()]
+    return sections
 
 
 def short(space: object) -> str:
