@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from reverie.core.statistics import (
-    binned,
     estimate,
+    histogram,
     interval,
     iqm,
     mean,
@@ -101,7 +101,7 @@ def test_a_running_mean_never_looks_ahead():
 
 def test_values_are_binned_as_numpy_does():
     values = np.random.default_rng(0).normal(size=100)
-    for found, expected in zip(binned([*values, np.nan, np.inf], 8), np.histogram(values, 8), strict=True):
+    for found, expected in zip(histogram([*values, np.nan, np.inf], 8), np.histogram(values, 8), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from reverie.core.discover import version
 from reverie.core.errors import ReverieError, UntrustedError, did_you_mean
-from reverie.core.importing import trusting
+from reverie.core.importing import trust_modules
 from reverie.core.signals import end_with_parent
 from reverie.core.waiting import spin_briefly
 
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         module = importlib.import_module(f"reverie.cli.{COMMANDS[args[0]][0]}")
         command_function = getattr(module, f"{args[0].replace('-', '_')}_command", None)
-        with trusting("--trust" in args, args):
+        with trust_modules("--trust" in args, args):
             command_args = localize_args(args[0], args[1:])
             if command_function is not None:
                 return int(command_function(command_args))

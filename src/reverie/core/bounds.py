@@ -26,7 +26,7 @@ class Bound:
 
     def check(self, name: str, value: Any) -> None:
         """Raise ConfigError, which calls the value ``name``, if it does not satisfy this."""
-        items = (value.most,) if isinstance(value, Ramp) else value if isinstance(value, tuple) else (value,)
+        items = (value.max_value,) if isinstance(value, Ramp) else value if isinstance(value, tuple) else (value,)
         for item in value.values() if isinstance(value, Mapping) else items:
             if item is not None and (expected := self.refusal(item)):
                 raise ConfigError(f"{name} = {brief(item) if isinstance(item, str) else item}: expected {expected}.")
@@ -152,7 +152,7 @@ class Ramp:
         return float(np.interp(step, steps, values))
 
     @property
-    def most(self) -> float:
+    def max_value(self) -> float:
         """The largest value."""
         return max(value for _, value in self.points)
 

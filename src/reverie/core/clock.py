@@ -125,7 +125,7 @@ class Clock:
         return self.env_steps if self.unit == "steps" else self.updates
 
     @property
-    def place(self) -> str:
+    def position_text(self) -> str:
         """Progress of the run as text."""
         return f"{'env step' if self.unit == 'steps' else 'update'} {self.position}"
 

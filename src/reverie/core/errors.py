@@ -84,7 +84,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     return f" Did you mean {listed}?"
 
 
-def unwritten(owner: object, method: str) -> NotImplementedError:
+def missing_method_error(owner: object, method: str) -> NotImplementedError:
     """Return the error of a method that the class of ``owner`` must define, and does not."""
     return NotImplementedError(f"{type(owner).__name__} does not define {method}(): write it in that class.")
 
@@ -94,7 +94,7 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def repeated(remark: str, times: int) -> str:
+def with_count(remark: str, times: int) -> str:
     """Return a remark with how often it applies, if more than once."""
     return f"{remark} ({times:,} times)" if times > 1 else remark
 

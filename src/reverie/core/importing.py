@@ -39,7 +39,7 @@ trusts: Callable[[], bool] = _trust_var.get
 
 
 @contextlib.contextmanager
-def trusting(trust: bool, words: Sequence[str] | None = None) -> Iterator[None]:
+def trust_modules(trust: bool, words: Sequence[str] | None = None) -> Iterator[None]:
     """With ``trust``, let the names in files be those of any module meanwhile.
 
     ``words``: the command line. Every module that it does not name is then that of a file, wherever it is imported.
@@ -94,7 +94,7 @@ def names_in(value: Any) -> list[str]:
 
 def is_offered(module: str) -> bool:
     """Return whether an installed package offers ``module`` to this library or to Gymnasium; nothing is imported."""
-    if "__main__" in module.split(".") or not installed(module):
+    if "__main__" in module.split(".") or not is_installed_module(module):
         return False
     packages = chain(OFFERED, _offering(tuple(sys.path)), _suites())
     return any(f"{module}.".startswith(f"{package}.") for package in packages)
@@ -167,7 +167,7 @@ def _entries(module: str) -> list[str]:
 
 def _digest(file: Path, module: str) -> str:
     """Return the SHA-256 of a file; ``INSTALLED`` for that of an installed ``module``, and "" if it is unreadable."""
-    if installed(module):
+    if is_installed_module(module):
         return INSTALLED
     try:
         return hashlib.sha256(read_file(file)).hexdigest()
@@ -193,7 +193,7 @@ def _find_spec(module: str, *folders: str) -> ModuleSpec | None:
     return spec
 
 
-def installed(module: str) -> bool:
+def is_installed_module(module: str) -> bool:
     """Return whether importing ``module`` runs code of Python or of an installed package, also of an editable one."""
     top, places = module.partition(".")[0], _installed_folders()
     hooks = [hook for hook in sys.meta_path if str(getattr(hook, "__module__", "")).startswith("__editable__")]
@@ -223,7 +223,7 @@ def importable(module: str) -> None:
 
     There may be other modules in that folder, which those that are imported would find.
     """
-    if os.getcwd() not in sys.path and not installed(module) and _find_spec(module) is None:
+    if os.getcwd() not in sys.path and not is_installed_module(module) and _find_spec(module) is None:
         sys.path.append(os.getcwd())
 
 

@@ -82,7 +82,7 @@ def gathered(x: Tensor) -> Tensor:
     return _joined[-1].gather(x.detach()) if _joined else x.detach()[None]
 
 
-def together(x: Tensor) -> Tensor:
+def all_gather_with_grad(x: Tensor) -> Tensor:
     """Return the rows of all ranks, ``[N * B, ...]``, from the own ``[B, ...]``, which alone get a gradient.
 
     It is N times as large. So the mean over ranks of gradients of a loss of all rows is the gradient of that loss.

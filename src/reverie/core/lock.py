@@ -17,16 +17,16 @@ from reverie.core.files import delete_staged, remedy, writing
 LOCK = ".lock"
 """Name of the lock file in a folder."""
 
-held: set[int] = set()
+open_lock_fds: set[int] = set()
 """File descriptors of the locks of this process."""
 
 
 def forget() -> None:
     """Close the parent's lock files in a forked process, which may outlive the parent."""
-    for descriptor in held:
+    for descriptor in open_lock_fds:
         with contextlib.suppress(OSError):
             os.close(descriptor)  # the lock itself stays the parent's
-    held.clear()
+    open_lock_fds.clear()
 
 
 os.register_at_fork(after_in_child=forget)
@@ -47,7 +47,7 @@ def file_lock(path: Path, guarded: Path, instead: str) -> Iterator[None]:
         with contextlib.suppress(OSError):
             path.unlink()  # while locked: a process that has opened this file notices in ``_try_lock``
         os.close(descriptor)
-        held.discard(descriptor)
+        open_lock_fds.discard(descriptor)
 
 
 def _try_lock(path: Path, guarded: Path, instead: str) -> int | None:
@@ -74,7 +74,7 @@ def _try_lock(path: Path, guarded: Path, instead: str) -> int | None:
     with contextlib.suppress(OSError):  # a full disk: who holds the lock is only needed for messages
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
-    held.add(descriptor)
+    open_lock_fds.add(descriptor)
     return descriptor
 
 

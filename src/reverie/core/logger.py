@@ -38,7 +38,7 @@ def survive_broken_pipe(stream: TextIO) -> Iterator[None]:
         os.close(nowhere)
 
 
-class Printed(logging.Handler):
+class PrintHandler(logging.Handler):
     """Prints the logger's records, each on a line."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -50,14 +50,14 @@ class Printed(logging.Handler):
 logger: logging.Logger = logging.getLogger("reverie")
 logger.setLevel(logging.INFO)
 logger.propagate = False
-PRINTED: Printed = Printed()
-logger.addHandler(PRINTED)
+PRINT_HANDLER: PrintHandler = PrintHandler()
+logger.addHandler(PRINT_HANDLER)
 
 
 def speak_as(prefix: str) -> None:
     """From now on this process logs nothing but trouble, and names itself: of several, one tells the rest."""
     logger.setLevel(logging.WARNING)
-    PRINTED.setFormatter(logging.Formatter(f"{prefix}: %(message)s"))
+    PRINT_HANDLER.setFormatter(logging.Formatter(f"{prefix}: %(message)s"))
 
 
 @contextlib.contextmanager

@@ -202,10 +202,10 @@ class RowStorage(Protocol):
 class RowAnnotator(Protocol):
     """Fills an extra column of rows that are held already, once the rows after them are known."""
 
-    def added(self, storage: RowStorage, step: Step) -> None:
+    def on_add(self, storage: RowStorage, step: Step) -> None:
         """Do so after one row was added to each stream."""
 
-    def filled(self, storage: RowStorage) -> None:
+    def on_extend(self, storage: RowStorage) -> None:
         """Do so for all rows, after many were added."""
 
 

@@ -130,7 +130,7 @@ class Column:
     dtype: str
     blank: float = 0.0
     """Extra columns: value of rows for which nothing was stored."""
-    kept: bool = True
+    in_checkpoints: bool = True
     """Whether checkpoints hold the column. If not, it is blank after resuming, or computed from the rows again."""
 
     @property

@@ -115,7 +115,7 @@ def _bootstrap(scores: np.ndarray, count: int, generator: np.random.Generator) -
     return np.take_along_axis(scores[None], picks, axis=1)
 
 
-def estimate(measure: Measure, scores: ArrayLike, resamples: int = RESAMPLES) -> IntervalEstimate:
+def estimate_interval(measure: Measure, scores: ArrayLike, resamples: int = RESAMPLES) -> IntervalEstimate:
     """Return a measure of ``scores`` with its 95 % confidence interval."""
     low, high = interval(measure, scores, resamples=resamples)
     return IntervalEstimate(float(measure(scores)), float(low), float(high))
@@ -130,7 +130,7 @@ def running_mean(values: np.ndarray) -> np.ndarray:
     return np.concatenate([start, windows.mean(-1)])
 
 
-def binned(values: ArrayLike, bins: int) -> tuple[np.ndarray, np.ndarray]:
+def histogram(values: ArrayLike, bins: int) -> tuple[np.ndarray, np.ndarray]:
     """Return how many finite ``values`` are in each of k bins of equal width, ``[k]``, and the bins' edges ``[k + 1]``.
 
     k is ``bins``; 1 if the values are equal, or too close for edges between them in float64; 0 if there are none.

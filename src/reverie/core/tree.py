@@ -13,12 +13,12 @@ from reverie.core.errors import RunError
 T = TypeVar("T")
 
 
-def named(tree: Any, above: str = "") -> dict[str, Tensor]:
+def flatten_named(tree: Any, above: str = "") -> dict[str, Tensor]:
     """Return the tensors in ``tree`` by their paths, such as "obs.image"; other leaves are skipped."""
     if isinstance(tree, Tensor):
         return {above: tree}
     branches = {f"{above}.{name}" if above else str(name): branch for name, branch in _branches(tree).items()}
-    return {path: leaf for name, branch in branches.items() for path, leaf in named(branch, name).items()}
+    return {path: leaf for name, branch in branches.items() for path, leaf in flatten_named(branch, name).items()}
 
 
 def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
@@ -26,9 +26,9 @@ def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {path: tuple(tensor.shape) for path, tensor in tensors.items()}
 
 
-def filled(template: T, tensors: Mapping[str, Tensor]) -> T:
+def unflatten_named(template: T, tensors: Mapping[str, Tensor]) -> T:
     """Return ``template`` with its tensors replaced by ``tensors``, by their paths, on the same devices and dtypes."""
-    expected = named(template)
+    expected = flatten_named(template)
     if (shapes := shapes_of(tensors)) != (expected_shapes := shapes_of(expected)):
         raise RunError(f"the tensors have shapes {shapes}: expected {expected_shapes}.")
     return cast(T, _unflatten(template, (tensors[path].to(old.device, old.dtype) for path, old in expected.items())))

@@ -73,7 +73,7 @@ class Step:
 class Values(NamedTuple):
     """The values of all classes of actions, of which the highest is chosen."""
 
-    each: Tensor  # [N, A]
+    values: Tensor  # [N, A]
     classes: tuple[int, ...]  # the number of classes of each choice
 
 
@@ -102,7 +102,9 @@ class Batch:
     extras: dict[str, Tensor] = field(default_factory=dict)  # [B, T, ...], what the policy stored with the rows
 
     @classmethod
-    def of_columns(cls, columns: Mapping[str, Tensor], index: Tensor, extras: dict[str, Tensor] | None = None) -> Batch:
+    def from_columns(
+        cls, columns: Mapping[str, Tensor], index: Tensor, extras: dict[str, Tensor] | None = None
+    ) -> Batch:
         """Return the batch of columns ``[B, T, ...]`` by their names in storage but ``extras/...``; weights are 1."""
         return cls(
             obs={name.removeprefix("obs/"): x for name, x in columns.items() if name.startswith("obs/")},
@@ -240,7 +242,7 @@ class Window:
     carries: bool = False
     """Whether the learner carries its state from each batch to the next by itself, where windows go on, and resets it
     at each ``is_first``. Its windows cross episodes and have no context rows."""
-    gives_priorities: bool = True
+    has_priorities: bool = True
     """Whether updates return new priorities of their windows (``Update.priority``)."""
     rollout: int = 0
     """On-policy learners: the rows of each stream that are learned from together, and then dropped; a multiple of the
@@ -270,14 +272,14 @@ class Stats:
     """
 
     @classmethod
-    def names(cls, *, always: bool = False) -> dict[str, str]:
-        """Return the field of each name in the logs; with ``always``, only of those that every update has."""
+    def names(cls, *, required_only: bool = False) -> dict[str, str]:
+        """Return the field of each name in the logs; with ``required_only``, only of those that every update has."""
         needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
-        chosen = needed if always else [f.name for f in fields(cls)]
+        chosen = needed if required_only else [f.name for f in fields(cls)]
         return {name.replace("_", "/", 1): name for name in chosen}
 
     @classmethod
-    def of(cls, metrics: Mapping[str, Tensor]) -> Self:
+    def from_metrics(cls, metrics: Mapping[str, Tensor]) -> Self:
         """Return an update's ``metrics`` as this class; TypeError if they are not those of its fields."""
         names, mapped = cls.names(), cls._maps()
         maps = {name: field for name, field in names.items() if field in mapped}

@@ -25,7 +25,7 @@ from gymnasium import spaces
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError, ReverieError, RowError, brief, repeated
+from reverie.core.errors import ConfigError, DataError, ReverieError, RowError, brief, with_count
 from reverie.core.rows import Rows
 from reverie.core.specs import ActionSpec, ObsSpec
 
@@ -209,7 +209,7 @@ class Reader(ABC):
 
     def remarks(self) -> list[str]:
         """Return all notes as sentences."""
-        return [repeated(what, times) for what, times in self.notes.items()]
+        return [with_count(what, times) for what, times in self.notes.items()]
 
 
 def step_text(episode: int, row: int, column: str, origin: str) -> str:

@@ -24,7 +24,7 @@ from reverie.core.statistics import (
     IntervalEstimate,
     Measure,
     Series,
-    estimate,
+    estimate_interval,
     interval,
     iqm,
     mean,
@@ -141,7 +141,7 @@ def of_seed(metrics: Path, final: Mapping[str, Any], how: Measured) -> OfSeed:
 def intervals_of(values: Sequence[float | None]) -> dict[str, IntervalEstimate]:
     """Return all :data:`MEASURES` of the values that are known, with intervals; none if no value is."""
     known = [value for value in values if value is not None]
-    return {name: estimate(measure, known, FINAL_RESAMPLES) for name, measure in MEASURES.items() if known}
+    return {name: estimate_interval(measure, known, FINAL_RESAMPLES) for name, measure in MEASURES.items() if known}
 
 
 def curve_of(measured: list[Series], how: Measured) -> Curve:
@@ -151,7 +151,8 @@ def curve_of(measured: list[Series], how: Measured) -> Curve:
     steps = common_steps(measured, same=same, held=how.early or not same)
     scores = np.stack([np.interp(steps, *series) if len(steps) else steps for series in measured])
     measures = {
-        name: [estimate(measure, scores[:, k]) for k in range(len(steps))] for name, measure in MEASURES.items()
+        name: [estimate_interval(measure, scores[:, k]) for k in range(len(steps))]
+        for name, measure in MEASURES.items()
     }
     what: Literal["evaluation", "training"] = "evaluation" if how.evaluates else "training"
     return Curve(what=what, steps=steps, scores=scores, measured=measured, measures=measures)
@@ -296,6 +297,6 @@ def improvements(contenders: Sequence[Contender]) -> dict[tuple[str, str], Inter
 
 def row(scores: np.ndarray) -> str:
     """Return the cells of one table row: number of scores, mean, median, and IQM with its interval."""
-    middle = estimate(iqm, scores, FINAL_RESAMPLES)
+    middle = estimate_interval(iqm, scores, FINAL_RESAMPLES)
     ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few seeds"
     return f"{len(scores):>7}{mean(scores):>11.2f}{median(scores):>11.2f}{middle.value:>11.2f}   {ends}"

@@ -19,7 +19,7 @@ from reverie.core.logger import logger
 from reverie.core.protocols import Annealed, Env, Policy, Restorable, RowSink, RunningStatistics
 from reverie.core.signing import is_mine, signature
 from reverie.core.specs import MASK, ActionSpec
-from reverie.core.tree import filled, named, shapes_of
+from reverie.core.tree import flatten_named, shapes_of, unflatten_named
 from reverie.core.types import State, Step
 
 SECONDS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
@@ -241,14 +241,14 @@ class Collector:
         if not self._envs_respond():
             return state
         return state | {
-            "step": named(self.step),
+            "step": flatten_named(self.step),
             "rewards": self._rewards,
             "watched": self._watched,
             "counted": self._counted,
             "episodes": {"score": np.array(self.counter.score), "length": np.array(self.counter.length)},
             "logged": {} if self._counted else {str(number): dict(info) for number, info in self._logged.items()},
             "begun": None if self._action is None else {"action": self._action, "stored": self._stored},
-            "state": named(self.state),
+            "state": flatten_named(self.state),
         }
 
     def snapshots(self) -> list[bytes | None]:
@@ -273,8 +273,8 @@ class Collector:
         self.rng.bit_generator.state = dict(state["rng"])
         self.unlogged[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
         carried = state.get("state", {})
-        if shapes_of(carried) == shapes_of(named(self.state)):
-            self.state = filled(self.state, carried)
+        if shapes_of(carried) == shapes_of(flatten_named(self.state)):
+            self.state = unflatten_named(self.state, carried)
         else:
             self.state = initial_state(self.policy, self.env.num_envs, self.env_steps)
 
@@ -318,7 +318,7 @@ class Collector:
         env = self.restorable
         if env is None or len(snapshots) != self.env.num_envs or "step" not in state:
             return self.env.num_envs
-        step = filled(self.step, state["step"])
+        step = unflatten_named(self.step, state["step"])
         counter_state = state["episodes"]
         self.counter.score, self.counter.length = counter_state["score"].tolist(), counter_state["length"].tolist()
         self._step = env.restore(snapshots, step)

@@ -123,8 +123,8 @@ def read_spec(folder: RunFolder) -> dict[str, Any] | None:
 def check_spec(folder: RunFolder, current: Mapping[str, Any], *, bounds: bool = True) -> None:
     """Check that the environment has the observations and actions that the run's networks were made for.
 
-    ``current``: the environment's signature. ``bounds``: compare the bounds of vectors as well. A policy fails on numbers
-    of another scale, but data and environment often declare different bounds.
+    ``current``: the environment's signature. ``bounds``: compare the bounds of vectors as well. A policy fails on
+    numbers of another scale, but data and environment often declare different bounds.
     """
     if changes := spec_changes(folder, current, bounds=bounds):
         raise RunError(

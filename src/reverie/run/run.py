@@ -294,7 +294,7 @@ class Life:
         """Load the parts that ``FIRST`` leaves out, and go on storing."""
         if self.experiment.store is not None:
             self.experiment.store.check()
-        logger.info(f"continuing {self.folder} from {self.clock.place}")
+        logger.info(f"continuing {self.folder} from {self.clock.position_text}")
         self.load(path, [name for name in self.parts() if name not in FIRST])
         self.restore_best(path)
 
@@ -397,7 +397,7 @@ class Life:
                 if why := experiment.why_idle():
                     logger.warning(why)
                 if why := self.why_early():
-                    logger.info(f"the run ends at {self.clock.place}, by {why}")
+                    logger.info(f"the run ends at {self.clock.position_text}, by {why}")
                 for sink in sinks if (values := experiment.heldout()) else ():
                     sink.write(values, self.clock.position)
                 found, number = self.finish(sinks)
