@@ -59,7 +59,7 @@ class EvalCommand(RunOptions, EnvOverride):
         print(f"{agent.config.evaluation_env.label()}, {agent.checkpoint.name}, actions: {self.mode}")
         print(score_line(report.evaluation))
         if self.video and report.evaluation.frames is None:
-            print("no video: this environment cannot render images; one of your own needs the parameter render_mode")
+            print("no video: this environment cannot render images. A custom environment must accept render_mode")
         print_files(report.files, self.run)
 
 
@@ -305,7 +305,10 @@ class LookCommand(RunOptions, EnvOverride):
         looker, token = Looker(self.run, options, self.data), secrets.token_urlsafe(16)
         listening = listen(self.port)
         print(f"http://127.0.0.1:{listening.getsockname()[1]}/{token}/", flush=True)
-        print("Open this link in a browser on this machine. Who has it can use the page. Ctrl-C ends.", flush=True)
+        print(
+            "Open this link in a browser on this machine. Anyone with the link has access. Press Ctrl-C to stop.",
+            flush=True,
+        )
         config = uvicorn.Config(app(looker, token), log_level="warning", ws_max_size=LARGEST, access_log=False)
         uvicorn.Server(config).run([listening])
 

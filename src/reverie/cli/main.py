@@ -31,7 +31,7 @@ COMMANDS = {
     "info": ("runs", "describe a run: its settings, progress, results and files"),
     "tune": ("train", "search for good settings, with Optuna or in a grid"),
     "import": ("runs", "make a run of an agent of Stable-Baselines3, to evaluate, export and train on"),
-    "push": ("runs", "pass on a trained agent: to the Hugging Face Hub, to cloud storage, or as a folder"),
+    "push": ("runs", "upload a trained agent to the Hugging Face Hub, cloud storage or a folder"),
     "pull": ("runs", "download an agent that was passed on"),
     "register": ("runs", "add a trained agent to the model registry of MLflow, or to W&B"),
     "compare": ("runs", "compare the seeds of several settings"),

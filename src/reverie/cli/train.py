@@ -251,7 +251,7 @@ def tune_command(args: list[str]) -> int:
 def search(config: ExperimentConfig, options: Tuning) -> int:
     """Search, print the best trials, of a grid all, and return 0 if all trials that were wanted have ended."""
     if bool(options.grid) == (options.space != Path()):
-        return fail("which settings? Pass --space FILE to search, or --grid '{algo.lr: [1e-3, 3e-4]}'.", 2)
+        return fail("no search space: pass --space FILE, or --grid '{algo.lr: [1e-3, 3e-4]}'.", 2)
     seeds = None if options.seeds is None else read_seeds(options.seeds, config.seed)
     if seeds == []:
         return fail(NO_SEEDS.format(options.seeds), 2)

@@ -52,7 +52,7 @@ class Config:
     def merge(self, values: Mapping[str, Any], path: str = "") -> Self:
         """Return a copy with the given values. Keys may be nested mappings, dotted paths, or both.
 
-        ConfigError names a wrong option with its full path; ``path`` is that of this configuration.
+        ConfigError names a wrong option with its full path; ``path``: the path of this configuration.
         """
         hints = typing.get_type_hints(type(self))
         names = [f.name for f in dataclasses.fields(self)]
@@ -68,7 +68,7 @@ class Config:
             if isinstance(old, Config) and isinstance(value, Mapping):
                 changes[key] = old.merge(value, key_path)
             elif is_builder(value) or (is_builder(old) and not isinstance(old, Config)):
-                # An object of the user's: it is taken as it is, and values from a file do not change it.
+                # A user's object is taken as it is; values from a file do not change it.
                 changes[key] = value if is_builder(value) else old
             else:
                 changes[key] = coerce(value, hints[key], key_path)
@@ -103,7 +103,7 @@ class Choice(Config):
 
     @classmethod
     def kinds(cls) -> dict[str, type[Self]]:
-        """Return all kinds by name. Of two with one name, the one that was defined first counts."""
+        """Return all kinds by name. If two have the same name, the first one counts."""
         variants: dict[str, type[Self]] = {}
         for kind in cls.__subclasses__():
             own_variant = {} if kind._is_base else {_snake(kind.__name__): kind}
@@ -172,7 +172,7 @@ def _check_declared(cls: type[Any]) -> None:
 
 @functools.cache
 def _declared_fields(cls: type[Any]) -> dict[str, tuple[Any, tuple[Bound, ...]]]:
-    """Return the type and the bounds of each field; a class that only gives another default keeps them."""
+    """Return the type and bounds of each field. A subclass that only changes the default inherits them."""
     declarations: dict[str, tuple[Any, tuple[Bound, ...]]] = {}
     for kind in reversed(cls.__mro__):
         annotations = inspect.get_annotations(kind) if dataclasses.is_dataclass(kind) else {}
@@ -260,7 +260,7 @@ def _snake(name: str) -> str:
 
 
 def is_builder(value: Any) -> bool:
-    """Return whether ``value`` is an object of the user's that settings hold as it is: it has a ``build`` method."""
+    """Return whether ``value`` is a user's object, which has a ``build`` method; settings hold it as it is."""
     return not isinstance(value, type) and callable(getattr(value, "build", None))
 
 
@@ -310,7 +310,7 @@ def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, setting_name: st
 
 
 def _to_python_scalar(value: Any) -> Any:
-    """Return a scalar of NumPy as Python's. NumPy is not imported for it: the start of a command waits for that."""
+    """Return a NumPy scalar as a Python scalar. NumPy is not imported here: that would slow the start of a command."""
     numpy = sys.modules.get("numpy")
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 

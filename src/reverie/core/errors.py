@@ -38,7 +38,7 @@ class DataError(ReverieError, ValueError):
 
 
 class RowError(DataError):
-    """One row of many is wrong. Who knows where the rows come from says that in place of the row's number."""
+    """One row is wrong. Code that knows the origin of the rows replaces the number of the row by its location."""
 
     def __init__(self, subject: str, row: int, problem: str, column: str = "obs") -> None:
         """``subject`` of ``row`` has ``problem``, the rest of the sentence; ``column`` of the rows holds it."""

@@ -152,7 +152,7 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def delete_staged(folder: Path) -> None:
-    """Delete what killed processes left of :func:`write_atomic` in ``folder``. Only for the one that writes there."""
+    """Delete the temporary files that killed processes left in ``folder``. Only for the process that writes there."""
     for path in folder.glob(".*.[0-9]*.part"):
         with contextlib.suppress(OSError):
             path.unlink()

@@ -40,9 +40,9 @@ trusts: Callable[[], bool] = _trust_var.get
 
 @contextlib.contextmanager
 def trust_modules(trust: bool, words: Sequence[str] | None = None) -> Iterator[None]:
-    """With ``trust``, let the names in files be those of any module meanwhile.
+    """If ``trust`` is true, files may name classes of any module inside the context.
 
-    ``words``: the command line. Every module that it does not name is then that of a file, wherever it is imported.
+    ``words``: the command line. Any other module then counts as named by a file, wherever it is imported.
     """
     token = _trust_var.set(trust or trusts())
     typed = _typed.set(_typed.get() if words is None else frozenset(_NAME.findall("\n".join(words))))
@@ -108,7 +108,7 @@ def _offering(path: tuple[str, ...]) -> frozenset[str]:
 
 
 def is_elsewhere(point: EntryPoint) -> bool:
-    """Return whether a package not in the current folder, which may be that of data or of a run, has ``point``."""
+    """Return whether the package of ``point`` is outside the current folder, which may hold data or a run."""
     folder = "" if point.dist is None else os.path.realpath(str(point.dist.locate_file("")))
     return folder != os.path.realpath(os.getcwd()) or folder in _installed_folders()
 
@@ -221,7 +221,7 @@ def _installed_folders() -> list[str]:
 def importable(module: str) -> None:
     """Add the current folder, which a console script does not search, to ``sys.path`` for a module found nowhere else.
 
-    There may be other modules in that folder, which those that are imported would find.
+    That folder may hold other modules, which imported modules would find.
     """
     if os.getcwd() not in sys.path and not is_installed_module(module) and _find_spec(module) is None:
         sys.path.append(os.getcwd())

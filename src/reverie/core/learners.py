@@ -1,9 +1,9 @@
-"""What the learners of one run share: several ranks, each with its own rows, that take the same gradient step.
+"""Exchange between the learners of one run: ranks with separate rows that take the same gradient step.
 
-Every function here returns what it is given where one learner trains alone. ``scale/`` joins several.
+With a single learner, every function here returns its input. ``scale/`` joins several learners.
 
-A gradient step of N ranks with B/N rows each must be that of one with B rows: gradients are averaged, a mean over
-masked rows divides by the mean count (:func:`averaged`), a percentile takes all numbers (:func:`gathered`).
+A gradient step of N ranks with B/N rows each must equal the step of one rank with B rows: gradients are averaged, a
+mean over masked rows divides by the mean count (:func:`averaged`), a percentile takes all numbers (:func:`gathered`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _joined: list[Ranks] = []
 
 @contextmanager
 def joined(ranks: Ranks) -> Iterator[None]:
-    """Learn together with other ranks within."""
+    """Exchange with the other ``ranks`` within the context."""
     _joined.append(ranks)
     try:
         yield
@@ -44,7 +44,7 @@ def joined(ranks: Ranks) -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Learn alone within, as one rank that evaluates does."""
+    """Act as a single rank within the context, as a rank that evaluates does."""
     before, _joined[:] = _joined[:], []
     try:
         yield
@@ -83,9 +83,9 @@ def gathered(x: Tensor) -> Tensor:
 
 
 def all_gather_with_grad(x: Tensor) -> Tensor:
-    """Return the rows of all ranks, ``[N * B, ...]``, from the own ``[B, ...]``, which alone get a gradient.
+    """Gather the rows ``[B, ...]`` of all N ranks into ``[N * B, ...]``. Only this rank's rows receive a gradient.
 
-    It is N times as large. So the mean over ranks of gradients of a loss of all rows is the gradient of that loss.
+    The gradient is N times as large: its mean over all ranks is the gradient of a loss over all rows.
     """
     if not _joined:
         return x

@@ -18,11 +18,11 @@ EXCLUDE = f"To go without masks, set env.exclude = {MASK}."
 
 
 class MaskCodec:
-    """Converts what environments tell of legal actions to a mask ``[A]``.
+    """Converts an environment's legal actions to a mask ``[A]``.
 
-    Understood are, for each part of the action, one flag for each class: ``[n]`` for ``Discrete(n)``; for several
-    choices one array after the other, or a list of arrays. Parts of ``Dict`` and ``Tuple`` actions lie in such, too;
-    those that are absent or None are all legal. A single array of A flags is understood as well.
+    Each part of the action has a flag for each class: ``[n]`` for ``Discrete(n)``; for several choices one array after
+    the other, or a list of arrays. ``Dict`` and ``Tuple`` actions have a ``Dict`` or ``Tuple`` of parts; in a part that
+    is absent or None, all classes are legal. A single array of A flags is accepted, too.
     """
 
     def __init__(self, space: Space) -> None:
@@ -91,7 +91,7 @@ def with_choice(mask: np.ndarray, spec: ActionSpec, last: np.ndarray | bool, fir
 
 
 def check_recorded(obs: ObsSpec, action: ActionSpec) -> None:
-    """Raise EnvError if recorded observations hold a mask that is not of these actions."""
+    """Raise EnvError if recorded observations have a mask of another size than the flat action."""
     if MASK in obs and obs[MASK].shape != (action.width,):
         raise EnvError(
             f"observation '{MASK}' has shape {obs[MASK].shape}: expected {(action.width,)}, a flag for each "

@@ -52,7 +52,7 @@ def threads_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def left_as_found() -> Iterator[None]:
-    """Restore the states of the global generators when the context ends."""
+    """Save the states of the global random generators, and restore them on exit."""
     generators = RngState()
     saved_state = generators.state_dict()
     try:

@@ -22,10 +22,10 @@ EXTRAS = "extras/"
 """Prefix of the names of extra columns in stored rows, which the policy stores and updates overwrite."""
 
 VERSION = "version"
-"""Column of rows that actors have sent: the number of updates that the policy had had which chose the action."""
+"""Column of rows from actors: the number of updates of the policy that chose the action."""
 
 MASK = "action_mask"
-"""Key of the observation that tells which actions are legal, if the environment tells that."""
+"""Key of the observation with the mask of legal actions, if the environment has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,8 @@ class ObsPart:
     high: float = 255.0
     """Images: the value of white."""
     declared: str = field(default="", compare=False)
-    """Vectors: kind and finite bounds of the numbers in the environment, such as ``integers in 0..255``. Empty: not
-    known. Learners do not use them, but a policy that was trained on other ones sees what it never saw."""
+    """Vectors: kind and finite bounds of the numbers in the environment, such as ``integers in 0..255``. Empty:
+    unknown. Learners do not use them, but a policy fails on numbers whose bounds differ from those in training."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(ObsKind):
@@ -78,9 +78,9 @@ class ActionPart:
     classes: tuple[int, ...] = ()
     size: int = 0
     low: tuple[float, ...] = ()
-    """Continuous: what -1 stands for in the environment, of each number. Empty: not known, as in recorded data."""
+    """Continuous: the values in the environment that -1 stands for. Empty: unknown, as in recorded data."""
     high: tuple[float, ...] = ()
-    """Continuous: what 1 stands for."""
+    """Continuous: the values that 1 stands for."""
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -124,7 +124,7 @@ class ActionSpec:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field of each row: of the environment, or an extra one, such as the latent state that the policy held there."""
+    """A field of each row: of the environment, or an extra one, such as the latent state of the policy."""
 
     shape: tuple[int, ...]
     dtype: str

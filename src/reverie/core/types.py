@@ -78,10 +78,10 @@ class Values(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a policy chooses the actions of N rows by."""
+    """The output of a policy for N rows, from which it takes their actions."""
 
     seen: Any
-    """What its networks read: observations ``[N, ...]`` by key, or a latent; of networks with memory, their answer."""
+    """Inputs of the networks: observations ``[N, ...]`` by key, or a latent; with memory, its output."""
     choice: Any
     """A distribution of actions with ``mode()`` and ``summary()``; the actions ``[N, A]`` of a deterministic policy; or
     :class:`Values`."""

@@ -106,7 +106,7 @@ class Collecting(Protocol):
         """Return what a checkpoint holds."""
 
     def load_state_dict(self, state: State) -> None:
-        """Become what ``state_dict`` described."""
+        """Restore the state that ``state_dict`` returned."""
 
     def close(self) -> None:
         """End environments and processes. May be called twice."""
