@@ -58,8 +58,8 @@ class BenchCommand:
     """Write all numbers to this JSON file as well."""
 
     def __post_init__(self) -> None:
-        numbers(self.image or "64x64x3", "image", "height x width x channels, such as 64x64x3")
-        numbers(self.batch or "16x64", "batch", "windows x rows, such as 16x64")
+        parse_dims(self.image or "64x64x3", "image", "height x width x channels, such as 64x64x3")
+        parse_dims(self.batch or "16x64", "batch", "windows x rows, such as 16x64")
 
     @property
     def has_shape(self) -> bool:
@@ -79,7 +79,7 @@ class BenchCommand:
                 write_json(self.json, values)
 
 
-def numbers(text: str, name: str, meaning: str) -> tuple[int, ...]:
+def parse_dims(text: str, name: str, meaning: str) -> tuple[int, ...]:
     """Parse ``64x64x3`` as numbers, as many as ``meaning`` names; ConfigError if it is not written like that."""
     if not re.fullmatch("x".join([r"[1-9]\d*"] * (meaning.count(" x ") + 1)), text):
         raise ConfigError(f"{name} = '{text}': expected {meaning}.")
@@ -147,9 +147,13 @@ def learner_lines(report: Report) -> list[Line]:
     speed = report.speed
     lines = [
         ("parameters", f"{speed.parameters / 1e6:.2f}M", ""),
-        ("first update", seconds(speed.first_update_s), "once"),
-        ("update", seconds(speed.update_s), f"{speed.rows_per_s:,.{int(speed.rows_per_s < 10)}f} rows per second"),
-        *(("decision", seconds(ms / 1e3), f"for {plural(n, 'env')}") for n, ms in speed.act_ms.items()),
+        ("first update", format_seconds(speed.first_update_s), "once"),
+        (
+            "update",
+            format_seconds(speed.update_s),
+            f"{speed.rows_per_s:,.{int(speed.rows_per_s < 10)}f} rows per second",
+        ),
+        *(("decision", format_seconds(ms / 1e3), f"for {plural(n, 'env')}") for n, ms in speed.act_ms.items()),
         ("memory", f"{speed.peak_gb:.2f} GB", "peak, without a replay"),
     ]
     if speed.device_peak_gb is not None:
@@ -176,21 +180,21 @@ def machine_lines(report: Report) -> list[Line]:
 def run_lines(report: Report) -> list[Line]:
     """Return the lines about the time of a run."""
     run = report.forecast
-    parts = f"updates {hours(run.updates_h)}, decisions {hours(run.acting_h)}"
-    parts += ", environments unknown" if run.envs_h is None else f", environments {hours(run.envs_h)}"
+    parts = f"updates {format_hours(run.updates_h)}, decisions {format_hours(run.acting_h)}"
+    parts += ", environments unknown" if run.envs_h is None else f", environments {format_hours(run.envs_h)}"
     lines = [("env steps", f"{run.env_steps:,}", f"{plural(run.updates, 'update')}")]
     if run.env_steps_per_s is not None:
         lines.append(("environments", f"{run.env_steps_per_s:,.0f} steps/s", "on their own"))
-    return [*lines, ("time", hours(run.hours), parts)]
+    return [*lines, ("time", format_hours(run.hours), parts)]
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """Format a time below about a minute."""
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.3g} ms"
 
 
-def hours(value: float) -> str:
+def format_hours(value: float) -> str:
     """Format a time from seconds to weeks."""
     if value * 60 < 1:
-        return seconds(value * 3600)
+        return format_seconds(value * 3600)
     return f"{value:,.1f} h" if value >= 1 else f"{value * 60:.1f} min"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from reverie.cli.agent import progress_bar
-from reverie.cli.bench import hours
+from reverie.cli.bench import format_hours
 from reverie.cli.main import fail
 from reverie.cli.parse import TrustOption, flags_in, parse
 from reverie.cli.show import print_sections
@@ -75,7 +75,7 @@ def check_env_command(args: list[str]) -> int:
         words = [text for flag, words in env_flags for text in (f"--{flag}", *words)]
         print(f"\nBegin with:\n  {shlex.join(['reverie', 'train', report.algorithm, '--env', options.id, *words])}")
     if report.hours is not None:
-        print(f"  It takes about {hours(report.hours)} on this machine, without evaluations.")
+        print(f"  It takes about {format_hours(report.hours)} on this machine, without evaluations.")
     if options.json is not None:
         from reverie.core.files import write_json, writing
 

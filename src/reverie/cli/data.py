@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 
 from reverie.cli.agent import RunOptions
 from reverie.cli.main import fail
-from reverie.cli.parse import Command, EnvOverride, ReadingOptions, TrustOption, call
+from reverie.cli.parse import Command, EnvOverride, ReadingOptions, TrustOption, run_command
 from reverie.cli.show import print_sections
 from reverie.core.errors import ConfigError, did_you_mean, plural
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.datasets.writers import Exported
     from reverie.store.store import Store
 
-Place = Annotated[Positional[str], arg(metavar="PATH")]
+DatasetArg = Annotated[Positional[str], arg(metavar="PATH")]
 Target = Annotated[Positional[str], arg(metavar="TARGET")]
 Format = Literal["auto", "minari", "d4rl", "parquet", "pydreamer", "store"]
 SHOWN = 20
@@ -34,7 +34,7 @@ SHOWN = 20
 class Source(TrustOption, ReadingOptions):
     """The dataset to read."""
 
-    path: Place
+    path: DatasetArg
     """File, folder or glob of any format, run folder, folder or URL of a replay store, or minari:NAME."""
 
     def open(self) -> Reader:
@@ -45,7 +45,7 @@ class Source(TrustOption, ReadingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfoCommand(Source):
+class DataInfoCommand(Source):
     """Describe a dataset, a run or a replay store."""
 
     plot: Path | None = None
@@ -109,7 +109,7 @@ class ValidateCommand(Source):
                 if len(report.bad) == report.episodes:
                     return fail("every episode breaks a rule: nothing was written.", 1)
                 done = write(reader, self.quarantine, self.to, good(report))
-                tell(done, sorted(set(reader.remarks()) - set(report.remarks)))
+                print_written(done, sorted(set(reader.remarks()) - set(report.remarks)))
         return 0 if sound else 1
 
 
@@ -140,7 +140,7 @@ class ConvertCommand(Writing):
         check_target(self.target, self.to)
         with self.open() as reader:
             choose = relabelled(reader, self.reward) if self.reward else iter
-            tell(write(reader, self.target, self.to, choose), reader.remarks())
+            print_written(write(reader, self.target, self.to, choose), reader.remarks())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,7 @@ class SubsampleCommand(Writing):
             check_target(target, self.to)
         with self.open() as reader:
             for target, choose in zip(targets, subsample(reader, subset), strict=False):
-                tell(write(reader, target, self.to, choose), reader.remarks() if target == targets[-1] else [])
+                print_written(write(reader, target, self.to, choose), reader.remarks() if target == targets[-1] else [])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,7 @@ class RecordCommand(RunOptions, EnvOverride):
         config = RecordConfig(actions=self.mode, **{name: getattr(self, name) for name in names})
         check_target(self.target, self.to)
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
-        tell(record(agent, self.target, config, self.to), [])
+        print_written(record(agent, self.target, config, self.to), [])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +260,7 @@ folder or a URL). `reverie data COMMAND --help` lists the options of a command."
 def data_command(args: list[str]) -> int:
     """Run one of the commands and return its exit code."""
     commands: dict[str, type[Command]] = {
-        "info": InfoCommand,
+        "info": DataInfoCommand,
         "validate": ValidateCommand,
         "convert": ConvertCommand,
         "subsample": SubsampleCommand,
@@ -277,7 +277,7 @@ def data_command(args: list[str]) -> int:
 
     try:
         with stopping():
-            return call(commands[args[0]], args[1:], f"data {args[0]}")
+            return run_command(commands[args[0]], args[1:], f"data {args[0]}")
     except Stopped as stopped:
         why = ". ".join([f"stopped by {stopped.number.name}", *getattr(stopped, "__notes__", [])])
         return fail(why, 128 + stopped.number)
@@ -297,7 +297,7 @@ def dataset_sections(reader: Reader, info: About, summary: Summary) -> dict[str,
         "dataset": [("path", str(reader.path)), ("format", reader.format), *info.text.items()],
         "wrong": [("", wrong)] if (wrong := mostly_stepless(summary.rows, summary.stepless)) else [],
         "not finite": summary.broken_lines(),
-        "spaces": [("observation", short(info.observation)), ("action", short(info.action))],
+        "spaces": [("observation", format_space(info.observation)), ("action", format_space(info.action))],
         "episodes": [("number", f"{episodes:,} with {plural(sum(summary.lengths), 'step')}")],
     }
     if info.env:
@@ -318,7 +318,7 @@ def dataset_sections(reader: Reader, info: About, summary: Summary) -> dict[str,
     return sections
 
 
-def short(space: object) -> str:
+def format_space(space: object) -> str:
     """Format a space in at most 160 characters."""
     text = " ".join(str(space).split())
     return text if len(text) <= 160 else f"{text[:157]}..."
@@ -347,7 +347,7 @@ def store_sections(store: Store) -> dict[str, list[tuple[str, str]]]:
     }
 
 
-def tell(done: Exported, remarks: list[str]) -> None:
+def print_written(done: Exported, remarks: list[str]) -> None:
     """Print what was written, and on stderr what had to be assumed or left out."""
     for remark in (*remarks, *done.remarks):
         print(f"remark   {remark}", file=sys.stderr)

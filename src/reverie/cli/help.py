@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from reverie.cli.main import COMMANDS, main
-from reverie.cli.options import Common
+from reverie.cli.options import CommonOptions
 from reverie.cli.parse import flags_of
 from reverie.core.config import Choice
 from reverie.core.discover import algorithm_config, algorithms
@@ -84,7 +84,7 @@ COLLECTING = {"envs", "steps", "replay-ratio", "train-ratio", "learning-starts",
 """Flags without effect in a run on recorded data alone."""
 
 
-def help_screen(options: Common, config: ExperimentConfig, *, has_algorithm: bool) -> str:
+def help_screen(options: CommonOptions, config: ExperimentConfig, *, has_algorithm: bool) -> str:
     """Return the help for the algorithm and the environment in ``options``: one screen of 100 columns.
 
     ``config``: their settings without other flags. ``has_algorithm``: whether the algorithm is not the default.
@@ -104,7 +104,7 @@ def help_screen(options: Common, config: ExperimentConfig, *, has_algorithm: boo
     return "\n".join(lines)
 
 
-def sources(options: Common, config: ExperimentConfig) -> tuple[bool, list[str]]:
+def sources(options: CommonOptions, config: ExperimentConfig) -> tuple[bool, list[str]]:
     """Return whether the run is one on recorded data alone, and the flags of the data and environment it needs."""
     needs_env, is_offline = False, config.offline or (config.algo.needs_data and not options.env)
     try:
@@ -126,7 +126,9 @@ def rows(text: str, values: dict[str, str]) -> Iterator[str]:
             yield line if len(line) <= WIDTH else line.removesuffix(meaning).rstrip()
 
 
-def shown_values(options: Common, config: ExperimentConfig, required: list[str], *, is_offline: bool) -> dict[str, str]:
+def shown_values(
+    options: CommonOptions, config: ExperimentConfig, required: list[str], *, is_offline: bool
+) -> dict[str, str]:
     """Return the text of the value of each flag that has an effect. ``is_offline``: there is recorded data alone."""
     values: dict[str, Any] = {
         flag: functools.reduce(getattr, flag.replace("-", "_").split("."), config) for flag in flags_of(config)
@@ -272,7 +274,7 @@ def words_after() -> dict[str, list[str]]:
     completions = {"": [*COMMANDS, "--help", "--version"], "help": [*COMMANDS, *algorithms(), *TABLE]}
     completions |= {name: in_help(name) for name in COMMANDS if name not in ("train", "help")}
     completions |= {f"data {name}": in_help("data", name) for name in completions["data"]}
-    every = [*flags_of(Common()), *flags_of(ExperimentConfig()), "help", "help-all"]
+    every = [*flags_of(CommonOptions()), *flags_of(ExperimentConfig()), "help", "help-all"]
     completions["train"] = [*algorithms(), *(f"--{flag}" for flag in every if not flag.startswith("algo."))]
     completions["tune"] = sorted({*completions["tune"], *completions["train"]})
     for name in algorithms():

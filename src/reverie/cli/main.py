@@ -70,9 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             command_args = localize_args(args[0], args[1:])
             if command_function is not None:
                 return int(command_function(command_args))
-            from reverie.cli.parse import call  # tyro comes with it
+            from reverie.cli.parse import run_command  # tyro comes with it
 
-            return call(getattr(module, f"{args[0].title()}Command"), command_args, args[0])
+            return run_command(getattr(module, f"{args[0].title()}Command"), command_args, args[0])
     except UntrustedError as error:
         return fail(f"{error} As in: {shlex.join(['reverie', *args, '--trust'])}", 1)
     except ReverieError as error:

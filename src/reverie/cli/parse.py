@@ -143,7 +143,7 @@ class Command(Protocol):
         """Do what the command does; return its exit code, None for 0."""
 
 
-def call(kind: type[Command], args: list[str], name: str) -> int:
+def run_command(kind: type[Command], args: list[str], name: str) -> int:
     """Run the command of that ``name`` with ``args``; return its exit code."""
     return parse(kind, [rename_reading_flags(arg) for arg in args], name, changes="--env")() or 0
 

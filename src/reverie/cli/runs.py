@@ -189,7 +189,7 @@ class InfoCommand:
         for row in rows:
             newest |= row
         checkpoints = Checkpoints(folder.checkpoints)
-        problems = checkpoints.damaged()
+        problems = checkpoints.find_damaged()
         intact = [path for path in checkpoints.all() if path.name not in problems]
         if intact and number_of(intact[-1]) >= newest.get("step", 0):  # the log may end earlier, or be damaged
             clock = read(intact[-1], ["clock"], verified=True)["clock"]

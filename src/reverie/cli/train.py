@@ -13,7 +13,7 @@ from tyro.conf import arg
 from reverie.api import train_config
 from reverie.cli.help import help_screen
 from reverie.cli.main import fail
-from reverie.cli.options import Common, peek
+from reverie.cli.options import CommonOptions, parse_common
 from reverie.cli.parse import flags_in, parse, without
 from reverie.cli.show import as_given, print_files, score_line
 from reverie.core.discover import same_algorithm
@@ -31,19 +31,19 @@ from reverie.scale.search import tune_of
 from reverie.scale.seeds import train_seeds_of
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
-"""Flags of ``Common`` that are other names of settings."""
+"""Flags of ``CommonOptions`` that are other names of settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainCommand:
     """Train an agent, or continue a run. Flags override files, files the preset."""
 
-    common: Annotated[Common, arg(name="")]
+    common: Annotated[CommonOptions, arg(name="")]
     experiment: Annotated[ExperimentConfig, arg(name="")]
 
 
-def train(
-    args: list[str], options: Common, kind: type[Any] = TrainCommand, end: Callable[..., int] | None = None
+def parse_and_train(
+    args: list[str], options: CommonOptions, kind: type[Any] = TrainCommand, end: Callable[..., int] | None = None
 ) -> int:
     """Parse ``args``, of which ``options`` holds what decides the defaults of all others; train, and print the result.
 
@@ -96,7 +96,7 @@ def train(
     return end(config, common)
 
 
-def placement_error(options: Common, learners: int) -> str:
+def placement_error(options: CommonOptions, learners: int) -> str:
     """Return why the learners cannot be where they are asked to be; "" if they can."""
     if options.on and options.on.partition(":")[0] != "ray":
         return f"--on {options.on}: expected ray, or ray:HOST:PORT."
@@ -107,7 +107,7 @@ def placement_error(options: Common, learners: int) -> str:
     return ""
 
 
-def placed_on_ray(args: list[str], config: ExperimentConfig, options: Common) -> int:
+def placed_on_ray(args: list[str], config: ExperimentConfig, options: CommonOptions) -> int:
     """Train on a Ray cluster; return the exit code."""
     check(config.merge({"device": "cpu"}), config.learners, config.learners)
     run = (options.run or new_path(config.subject, config.name)).absolute()
@@ -115,7 +115,7 @@ def placed_on_ray(args: list[str], config: ExperimentConfig, options: Common) ->
     return train_on_ray(train_args, config, run, on_ray(options) or ClusterRequest())
 
 
-def on_ray(options: Common) -> ClusterRequest | None:
+def on_ray(options: CommonOptions) -> ClusterRequest | None:
     """Return what is asked of Ray; None if nothing is."""
     if not options.on:
         return None
@@ -125,7 +125,7 @@ def on_ray(options: Common) -> ClusterRequest | None:
     )
 
 
-def at_its_run(options: Common, *, has_algorithm: bool) -> Common:
+def at_its_run(options: CommonOptions, *, has_algorithm: bool) -> CommonOptions:
     """Return ``options`` with the algorithm of an existing run, which it continues."""
     if options.run is None or not (options.resume or RunFolder.at(options.run).config.is_file()):
         return options
@@ -143,7 +143,7 @@ def at_its_run(options: Common, *, has_algorithm: bool) -> Common:
     return replace(options, algorithm=saved.algorithm)
 
 
-def question(first: dict[str, str], options: Common, config: ExperimentConfig) -> str:
+def question(first: dict[str, str], options: CommonOptions, config: ExperimentConfig) -> str:
     """Return the question for the environment, or the data, if nothing that was said names them; "" otherwise."""
     preset = first.get("preset")
     of_preset = preset in SUITES.values() or (preset and config.env.id != EnvConfig().id)
@@ -160,7 +160,7 @@ def question(first: dict[str, str], options: Common, config: ExperimentConfig) -
     return f"in which environment? Try `{ask} --env {first_env}` or `{ask} --env {second_env}`."
 
 
-def one_run(config: ExperimentConfig, options: Common) -> int:
+def one_run(config: ExperimentConfig, options: CommonOptions) -> int:
     """Train, print the result, and return 0, or the code of the signal that ended the run."""
     result = train_config(config, run=options.run)
     if rank():  # the first learner tells how the run ended
@@ -179,7 +179,7 @@ def one_run(config: ExperimentConfig, options: Common) -> int:
     return 128 + result.signal
 
 
-def train_several_seeds(config: ExperimentConfig, options: Common) -> int:
+def train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> int:
     """Train several seeds and print the result; return 0 if all have finished."""
     seeds = read_seeds(options.seeds or "", config.seed)
     if not seeds:
@@ -214,7 +214,7 @@ SHOWN = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuning(Common):
+class TuneOptions(CommonOptions):
     """What is asked of a search, besides the options of `reverie train`."""
 
     space: Path = Path()
@@ -237,18 +237,18 @@ class Tuning(Common):
 class TuneCommand:
     """Search for good settings. The base settings are those of `reverie train` with the same options."""
 
-    common: Annotated[Tuning, arg(name="")]
+    common: Annotated[TuneOptions, arg(name="")]
     experiment: Annotated[ExperimentConfig, arg(name="")]
 
 
 def tune_command(args: list[str]) -> int:
     """Run ``reverie tune``."""
     if {"-h", "--help"} & {*args}:
-        parse(Tuning, ["--help"], "tune")
-    return train(args, Tuning(**vars(peek(args))), TuneCommand, search)
+        parse(TuneOptions, ["--help"], "tune")
+    return parse_and_train(args, TuneOptions(**vars(parse_common(args))), TuneCommand, search)
 
 
-def search(config: ExperimentConfig, options: Tuning) -> int:
+def search(config: ExperimentConfig, options: TuneOptions) -> int:
     """Search, print the best trials, of a grid all, and return 0 if all trials that were wanted have ended."""
     if bool(options.grid) == (options.space != Path()):
         return fail("no search space: pass --space FILE, or --grid '{algo.lr: [1e-3, 3e-4]}'.", 2)

@@ -109,7 +109,7 @@ class Checkpoints:
         """Return all checkpoints ``step-*``, oldest first, whole or damaged."""
         return sorted((p for p in self.folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name)), key=number_of)
 
-    def damaged(self) -> dict[str, str]:
+    def find_damaged(self) -> dict[str, str]:
         """Return the names of unusable checkpoints, oldest first, with the problem of each. Reads all files."""
         wrong = {path.name: problem_of(path) for path in self.all()}
         return {name: problem for name, problem in wrong.items() if problem}
@@ -155,7 +155,7 @@ class Checkpoints:
                 return path
         raise RunError(f"no checkpoint '{name}' in {self.folder}.{did_you_mean(Path(name).name, names)}{listed}")
 
-    def kept(self) -> list[Path]:
+    def kept_paths(self) -> list[Path]:
         """Return the newest checkpoints, which are kept; an older one that is marked best is kept as well."""
         return self.all()[-self.keep :]
 

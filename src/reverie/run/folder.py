@@ -225,7 +225,7 @@ def update_saved(folder: RunFolder, saved: Saved, step: int) -> None:
     One of the same step is not replaced.
     """
     if folder.config.is_file():
-        current = Saved(algorithm=saved.algorithm, experiment=as_read(saved.experiment), custom=saved.custom)
+        current = Saved(algorithm=saved.algorithm, experiment=to_yaml_types(saved.experiment), custom=saved.custom)
         if read_saved(folder.path) == current:
             return
         copy = folder.path / f"config-{step:09d}.yaml"
@@ -234,7 +234,7 @@ def update_saved(folder: RunFolder, saved: Saved, step: int) -> None:
     write_saved(folder.config, saved)
 
 
-def as_read(settings: Mapping[str, Any]) -> dict[str, Any]:
+def to_yaml_types(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return plain settings as they are read from config.yaml: with lists in place of tuples."""
     plain: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(settings), sort_keys=False))
     return plain
