@@ -344,10 +344,10 @@ def test_returns_in_hindsight_are_those_of_all_rows():
             seen[name].append(value)
         storage.add({"reward": reward, "is_first": first, "is_last": last, "is_terminal": terminal,
                      "extras/return": torch.full((2,), -math.inf)})  # fmt: skip
-        annotator.added(storage, Step(obs={}, reward=reward, is_first=first, is_last=last, is_terminal=terminal))
+        annotator.on_add(storage, Step(obs={}, reward=reward, is_first=first, is_last=last, is_terminal=terminal))
         if t == 40:
             annotator = ReturnsToGo(0.9)
-            annotator.filled(storage)
+            annotator.on_extend(storage)
         held = storage.read(storage.oldest, storage.count)["extras/return"]
         for stream in range(2):
             whole = {name: torch.stack(values)[:, stream].numpy() for name, values in seen.items()}

@@ -149,7 +149,7 @@ def test_learner_and_actors_wait_only_beyond_the_slack() -> None:
     assert ratio.room == -2  # 14 steps x 0.5 - 4 updates = 3: one more than the slack
     assert [ratio.due(24), ratio.room] == [1, 0]
     assert [ratio.due(24), ratio.room] == [1, 2]
-    assert [ratio.whole(), ratio.whole(), ratio.room] == [1, 0, 4]  # at the end of a run
+    assert [ratio.take_whole_updates(), ratio.take_whole_updates(), ratio.room] == [1, 0, 4]  # at the end of a run
 
 
 def test_without_bound_the_learner_never_waits_once_it_has_begun() -> None:

@@ -17,7 +17,7 @@ from reverie.agent.agent import Agent
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError
-from reverie.core.importing import imported, is_remembered, trusting
+from reverie.core.importing import imported, is_remembered, trust_modules
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device
 from reverie.core.space_json import space_of
@@ -72,7 +72,7 @@ def load(
     folder = RunFolder.at(download_agent(run))
     changes = dict(env) if isinstance(env, Mapping) else {}
     given = changes.pop("id", None) if isinstance(env, Mapping) else env
-    with trusting(trust):
+    with trust_modules(trust):
         saved = read_saved(folder.path)
         here = {"env": given, "eval_env": env, "algo": algo, "data": 0, "callbacks": 0}
         check_origin(saved, f"the run {folder.path}", *(name for name, value in here.items() if value is not None))

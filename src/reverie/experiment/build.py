@@ -195,7 +195,7 @@ def held(replay: Replay, spec: ObsSpec) -> Batch:
     names = ["action", "reward", *FLAGS, *(f"obs/{key}" for key, part in spec.items() if part.kind == "vector")]
     rows = replay.storage.read(replay.oldest, replay.count, names, copy=False)
     columns = {name: torch.from_numpy(x) for name, x in rows.items()}
-    return Batch.of_columns(columns, torch.arange(replay.storage.streams))
+    return Batch.from_columns(columns, torch.arange(replay.storage.streams))
 
 
 def build(

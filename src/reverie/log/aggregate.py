@@ -24,7 +24,7 @@ from reverie.core.statistics import (
     IntervalEstimate,
     Measure,
     Series,
-    estimate,
+    estimate_interval,
     interval,
     iqm,
     mean,
@@ -141,7 +141,9 @@ def summarize_seed(metrics: Path, final: Mapping[str, Any], settings: Measuremen
 def aggregate_intervals(values: Sequence[float | None]) -> dict[str, IntervalEstimate]:
     """Return all :data:`AGGREGATES` of the values that are not None, with intervals; empty if all are None."""
     numbers = [value for value in values if value is not None]
-    return {name: estimate(measure, numbers, FINAL_RESAMPLES) for name, measure in AGGREGATES.items() if numbers}
+    return {
+        name: estimate_interval(measure, numbers, FINAL_RESAMPLES) for name, measure in AGGREGATES.items() if numbers
+    }
 
 
 def seeds_curve_data(points: list[Series], settings: MeasurementSettings) -> Curve:
@@ -151,7 +153,8 @@ def seeds_curve_data(points: list[Series], settings: MeasurementSettings) -> Cur
     steps = common_steps(points, same=same, extend_last=settings.early or not same)
     scores = np.stack([np.interp(steps, *series) if len(steps) else steps for series in points])
     measures = {
-        name: [estimate(measure, scores[:, k]) for k in range(len(steps))] for name, measure in AGGREGATES.items()
+        name: [estimate_interval(measure, scores[:, k]) for k in range(len(steps))]
+        for name, measure in AGGREGATES.items()
     }
     source: Literal["evaluation", "training"] = "evaluation" if settings.evaluates else "training"
     return Curve(source=source, steps=steps, scores=scores, points=points, measures=measures)
@@ -296,6 +299,6 @@ def improvements(settings: Sequence[ComparedSetting]) -> dict[tuple[str, str], I
 
 def format_score_cells(scores: np.ndarray) -> str:
     """Return the cells of one table row: number of scores, mean, median, and IQM with its interval."""
-    middle = estimate(iqm, scores, FINAL_RESAMPLES)
+    middle = estimate_interval(iqm, scores, FINAL_RESAMPLES)
     ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few seeds"
     return f"{len(scores):>7}{mean(scores):>11.2f}{median(scores):>11.2f}{middle.value:>11.2f}   {ends}"

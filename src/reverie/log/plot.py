@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from reverie.core.errors import plural
 from reverie.core.files import write_atomic
-from reverie.core.statistics import Interval, binned, running_mean
+from reverie.core.statistics import Interval, histogram, running_mean
 from reverie.log.metrics import FINAL, metric_series, read_metrics, split_evaluations
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def plot_dataset(
     grid = figure.add_gridspec(1 + len(actions), 2)
     for column, values, name, color in ((0, scores, "return", BLUE), (1, lengths, "steps", GREY)):
         axes = style_axes(figure.add_subplot(grid[0, column]), f"{name} of an episode", "episodes")
-        counts, edges = binned(values, min(40, max(5, len(values) // 5)))
+        counts, edges = histogram(values, min(40, max(5, len(values) // 5)))
         if len(counts) == 1:  # one bar, wide enough to be seen
             half = max(1.0, abs(edges[0]))
             axes.bar(edges[0], counts[0], width=half / 10, color=color)

@@ -89,7 +89,7 @@ class BatchSamplerConfig(Config):
                 "algo.carry = True, but the next batch does not continue where the last one ended: set "
                 "replay.sequence = True as well."
             )
-        if self.fractions.priority and not window.gives_priorities:
+        if self.fractions.priority and not window.has_priorities:
             raise ConfigError(
                 f"replay.fractions.priority = {self.fractions.priority}, but the algorithm computes no priorities, "
                 "so all windows would have the same probability: expected 0, or an algorithm with a critic or a world "

@@ -84,7 +84,7 @@ class Replay:
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
         self.batch_sampler.add_one(step.is_first.tolist(), step.is_last.tolist())
         if self.annotator is not None and not self.stale:
-            self.annotator.added(self.storage, step)
+            self.annotator.on_add(self.storage, step)
 
     def begin_at(self, first: int) -> None:
         """Drop all rows. The next one gets the number ``first``, as if those before it had been evicted."""
@@ -152,7 +152,7 @@ class Replay:
     def _extra_files(self, folder: Path) -> Iterator[tuple[str, Path]]:
         """Yield each column that checkpoints hold, with its file; quoted, as file names cannot have all characters."""
         for name, spec in self.storage.specs.items():
-            if name.startswith(EXTRAS) and spec.kept:
+            if name.startswith(EXTRAS) and spec.in_checkpoints:
                 yield name, folder / f"{quote(name.removeprefix(EXTRAS), safe='')}.npy"
 
     def _pieces(self, name: str) -> Iterator[tuple[int, int, int]]:
@@ -174,7 +174,7 @@ class Replay:
         if self.batch_sampler.sequence is not None:
             self.flush()  # the next windows start from the latents written back to the last ones
         if self.stale and self.annotator is not None:
-            self.annotator.filled(self.storage)
+            self.annotator.on_extend(self.storage)
         self.stale = False
         handles, weights = self.batch_sampler.draw(count)
         rows = self.storage.gather(handles, self.window.rows)

@@ -76,7 +76,7 @@ class Rollout(Replay):
         joined = {name: _with_row(x, latest.get(name)) for name, x in rows.items()}
         joined["is_last"][:, -2] |= joined["is_first"][:, -1]  # a stream may have been cut
         extras = {key: joined[name] for name, key in self.extra_names.items()}
-        return Batch.of_columns(joined, torch.arange(streams), extras)
+        return Batch.from_columns(joined, torch.arange(streams), extras)
 
     def feedback(self, index: Tensor, update: Update) -> None:
         """Drop the rows after their last minibatch, or as soon as ``update.over`` is true."""

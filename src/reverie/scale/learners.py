@@ -460,7 +460,7 @@ class Follower:
         write(place, experiment.clock.position, self.parts)
         if experiment.store is not None:
             name = folder.parent.name.removeprefix(".tmp-").rpartition("-")[0]
-            experiment.store.saved(name, [*(path.name for path in self.checkpoints.kept()), name])
+            experiment.store.saved(name, [*(path.name for path in self.checkpoints.kept_paths()), name])
 
     def checkpoint(self, *, diverged: bool = False) -> Path:
         """Write into the checkpoint of a ``diverged`` state; others are written when learner 0 says so."""

@@ -29,11 +29,11 @@ from reverie.run.evaluate import Score
 from reverie.run.folder import (
     RunFolder,
     Saved,
-    as_read,
     holds_run,
     new_path,
     read_yaml,
     settings_changes,
+    to_yaml_types,
     write_shared,
 )
 from reverie.scale.ray import ClusterRequest
@@ -213,8 +213,8 @@ def check_same(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -
     if not holds_run(path, path / "settings.yaml", config.name, config.env.id) or not (path / "space.yaml").exists():
         return
     before = read_yaml(path / "settings.yaml")["experiment"]
-    changes = settings_changes(before, as_read(config.to_dict()))
-    changes += settings_changes(read_yaml(path / "space.yaml"), as_read(space))
+    changes = settings_changes(before, to_yaml_types(config.to_dict()))
+    changes += settings_changes(read_yaml(path / "space.yaml"), to_yaml_types(space))
     if changes := [line for line in changes if not line.startswith("console:")]:
         raise RunError(f"{path} holds a search with other settings ({'; '.join(changes)}). Choose another --run.")
 

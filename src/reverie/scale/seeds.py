@@ -48,7 +48,6 @@ from reverie.run.folder import (
     SCHEMA,
     RunFolder,
     Saved,
-    as_read,
     found_at_end,
     holds_run,
     is_of,
@@ -57,6 +56,7 @@ from reverie.run.folder import (
     read_saved,
     read_yaml,
     settings_changes,
+    to_yaml_types,
     write_shared,
 )
 from reverie.run.schedule import parse_period
@@ -137,7 +137,7 @@ def train_seeds_of(
     if holds_run(path, shared, config.name, config.env.id):
         before = dict(read_yaml(shared)["experiment"])
         config = with_beginning(config, before, path)
-    plain = {name: value for name, value in as_read(config.to_dict()).items() if name != "seed"}
+    plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
     runs = [SeedRun(path, f"seed-{seed}", seed, config) for seed in seeds]
     written = files_of(path)["aggregate"]
     listed = read_json(written)["runs"] if written.exists() else []
@@ -201,7 +201,7 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs
 
 def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -> Aggregate | None:
     """Write aggregate.json: the state of all seeds, and the aggregate of those that finished, which is returned."""
-    how = measured_as(as_read(config.to_dict()))
+    how = measured_as(to_yaml_types(config.to_dict()))
     ended: dict[int, SeedSummary] = {}
     for one in runs:
         if one.state == "finished":
