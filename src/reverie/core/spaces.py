@@ -171,6 +171,8 @@ class ObsCodec:
             values = rows[column("obs", leaf.path)]
             if leaf.part.shape == () and values.shape[1:] == (1,):
                 values = values[:, 0]
+            if leaf.part.kind == "categorical" and values.dtype.kind == "f" and (values == np.rint(values)).all():
+                values = values.astype(np.int64)  # tables may hold class numbers as floats
             out[f"obs/{leaf.key}"] = _by_row(leaf.encode, (values,), 1, f"observation '{leaf.key}'", first)
         return out
 

@@ -16,7 +16,7 @@ from reverie.datasets.hdf5 import D4RLReader, open_hdf5
 from reverie.datasets.memory import OBJECT, ArraysReader, DataLike, is_arrays, open_held, path_of, paths_in
 from reverie.datasets.minari import local_names, metadata_of, minari_path, minari_reader
 from reverie.datasets.own_store import StoreReader, is_store
-from reverie.datasets.pydreamer import PyDreamerReader
+from reverie.datasets.pydreamer import OwnPyDreamerReader, PyDreamerReader, is_own
 from reverie.datasets.reader import Reader, ReadOptions, by_number, files_of, format_of
 from reverie.datasets.rl_unplugged import RLUnpluggedReader, looks_like_records, shards_in
 from reverie.datasets.table import FORMATS as OF_TABLES
@@ -37,7 +37,7 @@ def open_reader(data: DataLike, options: ReadOptions | None = None) -> Reader:
     options, where = options or ReadOptions(), path_of(data)
     readers = [_opened(path, options) for path in paths_in(where)]
     reader = ConcatReader(Path(", ".join(where)), readers, options) if isinstance(where, tuple) else readers[0]
-    for name in () if options.reader else ("columns", "time_limit", "partial"):
+    for name in () if options.reader else ("columns", "classes", "time_limit", "partial"):
         if (value := getattr(options, name)) and not reader.uses(name):
             reader.close()
             raise ConfigError(f"data.{name} = {value} has no effect on {reader.path} ({reader.format}): leave it out.")
@@ -99,7 +99,7 @@ def _several(path: Path, found: list[Path], options: ReadOptions) -> Reader:
 def _npz(path: Path, options: ReadOptions, found: Sequence[Path] = ()) -> Reader:
     files = found or (files_of(path, "npz") if path.is_dir() else [path])
     if not is_arrays(files[0]):  # an episode may go on in the next file
-        return PyDreamerReader(path, options, found)
+        return (OwnPyDreamerReader if is_own(files) else PyDreamerReader)(path, options, found)
     readers = [ArraysReader(file, options) for file in files]
     return readers[0] if len(readers) == 1 else ConcatReader(path, readers, options)
 

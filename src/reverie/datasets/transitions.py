@@ -24,13 +24,16 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.datasets.reader import PART_BYTES, PROPENSITY, About, Reader, action_space, nested_space, observed_space
+from reverie.core.spaces import columns_in
+from reverie.core.specs import ObsSpec
+from reverie.datasets.reader import PART_BYTES, PROPENSITY, About, Reader, Space, action_space, nested_space, seen_space
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is left out"
@@ -175,6 +178,13 @@ class TransitionsReader(Reader):
     """A dataset that is stored as transitions, in a ``file`` that is open while it is entered."""
 
     file: ClassVar[Any] = contextlib.nullcontext()
+    known: Mapping[str, Space] = MappingProxyType({})
+
+    def assume(self, observation: Space, spec: ObsSpec) -> None:
+        self.known = dict(columns_in(observation, "obs"))
+
+    def uses(self, option: str) -> bool:
+        return option == "classes"
 
     @property
     @abstractmethod
@@ -188,13 +198,16 @@ class TransitionsReader(Reader):
         def blocks(column: Column) -> Iterator[np.ndarray]:
             return (column.read(i, min(i + BLOCK, column.shape[0])) for i in range(0, column.shape[0], BLOCK))
 
-        seen = {name: observed_space(column.shape[1:], column.dtype) for name, column in found.obs.items()}
+        if "observation" not in more:
+            arrays = {name: (column.shape[1:], column.dtype) for name, column in found.obs.items()}
+            more |= {"observation": seen_space(arrays, self.options, self.known, self.path)}
+            more |= {"inferred": not self.options.classes}
         columns = {} if "action" in more else found.action
         done = {name: action_space(partial(blocks, c), self.path, scaled=scaled) for name, c in columns.items()}
         known = {"measured": any(measured for _, measured in done.values())} | more
         if done:
             known["action"] = nested_space({name: space for name, (space, _) in done.items()}, "action")
-        return About(observation=nested_space(seen, "obs"), **known)
+        return About(**known)
 
     def disordered(self) -> np.ndarray:
         return self.transitions.disordered()

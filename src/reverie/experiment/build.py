@@ -31,7 +31,7 @@ from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec, differences, other_b
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.datasets.dataset import Recorded, open_recorded, shown
 from reverie.datasets.recorded_env import check_mixed, lacking
-from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory, make_gym, put_away
+from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory, make_gym, put_away, readable
 from reverie.envs.vector import make_env
 from reverie.experiment.bench import Pace, pace
 from reverie.experiment.config import NO_ENV, ExperimentConfig, saved_settings
@@ -219,7 +219,7 @@ def build(
     player = eval_maker(config, factory, eval_env)
     plays = config.env.id != NO_ENV and (share < 1 or config.eval_episodes > 0)
     # First: a simulator may be able to run only once.
-    space, env_spec = looked_at(config, factory) if share and plays else (None, None)
+    observation, space, env_spec = looked_at(config, factory) if share and plays else (None, None, None)
     device, seeds = prepare(config, start, rank)
     with contextlib.ExitStack() as undo:
         train_env = beside = recorded = replay = collector = store = dataset = estimator = None
@@ -234,7 +234,8 @@ def build(
             check_alike(config, train_env, beside)
         seen = train_env or beside
         if share:
-            recorded = undo.enter_context(contextlib.closing(open_recorded(config.data, config.env, space)))
+            recorded = open_recorded(config.data, config.env, space, observation)
+            undo.callback(recorded.close)
             if train_env is not None:
                 check_same_task(recorded, config, env_spec)
             if seen is not None:
@@ -263,7 +264,8 @@ def build(
                 specs, seed = (recorded.obs_spec, recorded.action_spec), derived_seeds(config.seed)["evaluation"]
                 estimator = estimates(algo, dataset, *specs, seed=seed, rewards=rewards, clipped=recorded.clipped)
             recorded.close()
-        heldout = held_out(config, algo, seen or learned, run) if config.heldout and rank == 0 else dict
+        measured = config.heldout and rank == 0
+        heldout = held_out(config, algo, seen or learned, (space, observation), run) if measured else dict
         undo.pop_all()
     sources = [prefetch(rows, algo.device) for rows in (dataset, replay) if rows is not None]
     rows = replay if replay is not None else dataset
@@ -407,13 +409,16 @@ def check_start(config: ExperimentConfig) -> None:
     config.algo.check_run(random_steps=random, learning_starts=starts, frame_stack=config.env.frame_stack)
 
 
-def looked_at(config: ExperimentConfig, factory: MakeEnv | None) -> tuple[gymnasium.Space[Any], EnvSpec | None]:
-    """Return the action space of the environment as the agent sees it, and the environment's spec if it has one."""
+def looked_at(
+    config: ExperimentConfig, factory: MakeEnv | None
+) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any], EnvSpec | None]:
+    """Return the spaces of the environment's observations and actions, and its spec if it has one."""
     env = make_gym(config.env, factory, render=False)
+    observation: gymnasium.Space[Any] = readable(env, config.env.mission).observation_space
     space: gymnasium.Space[Any] = env.action_space
     spec = env.spec
     put_away(env)
-    return space, spec
+    return observation, space, spec
 
 
 # ---------------------------------------------------------------- recorded rows
@@ -436,16 +441,18 @@ def read(
 
 
 def held_out(
-    config: ExperimentConfig, algo: Algorithm, own: Env | Recorded, scratch: Path | None
-) -> Callable[[], dict[str, float]]:
+    config: ExperimentConfig, algo: Algorithm, own: Env | Recorded,
+    spaces: tuple[gymnasium.Space[Any] | None, gymnasium.Space[Any] | None], scratch: Path | None,
+) -> Callable[[], dict[str, float]]:  # fmt: skip
     """Return what measures the world model's losses on ``config.heldout``: on the same windows, by the same draws.
 
-    ``own``: what has the observations and actions of the run.
+    ``own``: what has the observations and actions of the run. ``spaces``: those of actions and observations of its
+    environment, for data that declare none.
     """
     if not isinstance(algo, Dreamer):
         raise ConfigError(f"heldout = '{config.heldout}': it is for Dreamers, and {config.name} is none. Leave it out.")
     data, seed = config.data.merge({"path": config.heldout}), derived_seeds(config.seed)["evaluation"]
-    with contextlib.closing(open_recorded(data, config.env)) as recorded:
+    with contextlib.closing(open_recorded(data, config.env, *spaces)) as recorded:
         check_fit(recorded, signature(own.obs_spec, own.action_spec), config.env.id)
         window = replace(algo.window, carries=False)
         dataset = data.build(recorded, window=window, seed=seed, scratch=scratch)
