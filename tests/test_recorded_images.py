@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from reverie.agent.observer import Observer
 from reverie.core.errors import ConfigError
 from reverie.core.rows import Rows
+from reverie.core.spaces import ObsCodec
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.datasets.dataset import Recorded
 from reverie.datasets.reader import About, Reader, ReadOptions
@@ -99,6 +101,20 @@ def test_recorded_rows_are_what_the_environment_would_have_shown(options: dict[s
     assert found.keys() == parts[1].keys() == {*truth, "action", "is_first", "is_last", "is_terminal"}
     for name, values in truth.items():
         assert (found[name].dtype, found[name].tobytes()) == (values.dtype, values.tobytes())
+
+
+def test_recordings_hold_images_as_the_agent_saw_them() -> None:
+    """One frame each: learners stack them."""
+    config = EnvConfig().merge({"resize": (64, 48), "grayscale": True, "frame_stack": 2, "include": "image|arm"})
+    observer, env = Observer(make_flat(config, Scenes, 0, render=False), config), Scenes()
+    space, convert = observer.reduced()
+    obs = env.reset()[0]
+    kept = convert(obs)
+    assert space.contains(kept)
+    seen, whole = observer(obs, None, True), ObsCodec(space, config.keeps)(kept)
+    for key in ("image", "arm"):
+        np.testing.assert_array_equal(whole[key], seen[key])
+    assert kept["depth"] is obs["depth"]  # not seen, so not changed
 
 
 @pytest.mark.parametrize(("options", "says"), [

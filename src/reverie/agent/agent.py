@@ -457,7 +457,7 @@ class Agent:
         if data is None and self.config.offline:
             given = self.config.data
         with contextlib.closing(
-            open_recorded(given, self.config.env, self.action_space, self.observation_space)
+            open_recorded(given, self.config.env, self.action_space, self.observer.shown)
         ) as recorded:
             check_fit(recorded, signature(self.obs_spec, self.action_spec), self.config.env.id)
             yield recorded

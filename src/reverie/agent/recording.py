@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeGuard
+from typing import Annotated, Any, NamedTuple, TypeGuard
 
 import gymnasium
 import numpy as np
@@ -44,6 +44,8 @@ class RecordConfig(Config):
     """The agent's most likely actions ("mode"), or drawn ones ("sample")."""
     seed: Annotated[int, AtLeast(0)] = 0
     """Seed of environments, exploration and actions."""
+    raw: bool = False
+    """Record images as the environment shows them, before ``env.resize`` and ``env.grayscale``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,8 +56,9 @@ class RecordConfig(Config):
 def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
     """Play episodes with ``agent`` and write them as a Minari dataset at ``target``, a path or minari:NAME.
 
-    Observations, actions and rewards are the environment's own, in its units, before any clipping and without rendered
-    frames; MiniGrid's observations are as learners see them. Each episode keeps its seed. Images are compressed. The
+    Actions and rewards are the environment's own, in its units, before any clipping. Observations are too, but without
+    rendered frames, MiniGrid's as learners see them, and images resized and grey as the agent saw them, one frame each,
+    unless ``config.raw``. Each episode keeps its seed. Images are compressed. The
     dataset appears at ``target`` only once it is complete. Its probable size is logged before it begins.
 
     Raises:
@@ -72,8 +75,8 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
             "description": f"{agent.checkpoint.name} of {agent.run.name}, actions: {config.actions}, "
             f"epsilon {config.epsilon:g}, noise {config.noise:g}, seed {config.seed}",
         }
-        named, remark = named_env(agent, env)
-        both = agent.observer.shown, env.action_space
+        named, remark = named_env(agent, env, config.raw)
+        both = View.of(agent, config.raw).space, env.action_space
         with reproducible(config.seed):
             logger.info(expected_size(agent, env, config))
             done = write_minari(played(agent, env, config), target, both, about | named)
@@ -83,7 +86,19 @@ def record(agent: Agent, target: str, config: RecordConfig) -> Exported:
         put_away(env)
 
 
-def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, str], str]:
+class View(NamedTuple):
+    """What is recorded of an observation that the environment shows, and the space of that."""
+
+    space: Space
+    convert: Callable[[Any], Any]
+
+    @classmethod
+    def of(cls, agent: Agent, raw: bool) -> View:
+        """Return the view of ``agent``; ``raw`` has images as the environment shows them."""
+        return cls(agent.observer.shown, lambda obs: obs) if raw else cls(*agent.observer.reduced())
+
+
+def named_env(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple[dict[str, str], str]:
     """Return the environment's entries of the metadata, and a remark on what they cannot say; each may be empty."""
     config = agent.config.env
     spec = spec_of(env, config)
@@ -92,7 +107,9 @@ def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, str
     text, remark = written(spec)
     if not text:
         return {}, remark
-    said = {"env_spec": text, ENV_SETTINGS: json.dumps(settings_of(env, config))}
+    seen = {} if raw or config.pixels != "none" else {"resize": config.resize, "grayscale": config.grayscale}
+    applied = {name: value for name, value in seen.items() if value}
+    said = {"env_spec": text, ENV_SETTINGS: json.dumps(settings_of(env, config) | applied)}
     if agent.factory is None and ":" in config.id:
         said[ENV_ID] = f"{config.id.rpartition(':')[0]}:{spec.id}"
     return said, remark
@@ -101,8 +118,9 @@ def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, str
 def expected_size(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:
     """Return how large the dataset will be, judged by the first observation."""
     obs, info = checked_reset(env, first_seed(config))
-    shown = agent.observer.readable(obs, agent.observer.told(env, info))
-    row = size_written(stacked(agent.observer.shown, [shown], "obs")) + size_of(env.action_space.sample()) + 10
+    view = View.of(agent, config.raw)
+    shown = view.convert(agent.observer.readable(obs, agent.observer.told(env, info)))
+    row = size_written(stacked(view.space, [shown], "obs")) + size_of(env.action_space.sample()) + 10
     many = f"{config.steps:,} steps" if config.steps else f"{plural(config.episodes or 0, 'episode')}, each 1,000 steps"
     return f"recording {many}: about {(config.steps or 1000) * row / 1e6:,.1f} MB"
 
@@ -130,7 +148,8 @@ def play(
     """Play one episode of at most ``most`` steps. Values are copied, as an environment may reuse its arrays."""
     obs, info = checked_reset(env, seed)
     shown, mask = agent.observer.readable, agent.observer.told(env, info)
-    seen, done = [deepcopy(shown(obs, mask))], list[Any]()
+    view, latest = View.of(agent, config.raw), shown(obs, mask)
+    seen, done = [deepcopy(view.convert(latest))], list[Any]()
     rewards: list[float] = []
     terminations: list[bool] = []
     state, over = None, False
@@ -138,13 +157,14 @@ def play(
         chosen, state = agent.act(agent.observer.given(env, obs), state, actions=config.actions, action_mask=mask)
         action = noisy(env.action_space, chosen, config.noise, rng) if config.noise else chosen
         if config.epsilon and rng.random() < config.epsilon:
-            action = agent.random_action(seen[-1], rng) if MASK in agent.obs_spec else env.action_space.sample()
+            action = agent.random_action(latest, rng) if MASK in agent.obs_spec else env.action_space.sample()
         if action is not chosen:
             state = agent.override(state, action)
         done.append(deepcopy(action))
         obs, reward, terminated, truncated, info = checked_step(env, action)
         mask = agent.observer.told(env, info)
-        seen.append(deepcopy(shown(obs, mask, terminated or truncated)))
+        latest = shown(obs, mask, terminated or truncated)
+        seen.append(deepcopy(view.convert(latest)))
         rewards.append(reward)
         terminations.append(terminated)
         over = terminated or truncated or len(rewards) == most
@@ -153,7 +173,7 @@ def play(
     truncations = np.zeros(len(rewards), bool)
     truncations[-1] = truncated or not terminations[-1]  # both, where the environment says both
     return {
-        "observations": stacked(agent.observer.shown, seen, "obs"),
+        "observations": stacked(view.space, seen, "obs"),
         "actions": stacked(env.action_space, done, "action"),
         "rewards": np.asarray(rewards, np.float64),
         "terminations": np.asarray(terminations),

@@ -101,6 +101,16 @@ def follow(value: Any, path: Path) -> Any:
     return value
 
 
+def replaced(value: Any, path: Path, leaf: Any) -> Any:
+    """Return ``value``, nested dictionaries and tuples, with ``leaf`` at ``path``; it is not changed itself."""
+    if not path:
+        return leaf
+    inner = replaced(value[path[0]], path[1:], leaf)
+    if isinstance(value, Mapping):
+        return {**value, path[0]: inner}
+    return tuple(inner if i == path[0] else part for i, part in enumerate(value))
+
+
 # ---------------------------------------------------------------- observations
 
 

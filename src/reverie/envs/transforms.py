@@ -88,7 +88,7 @@ class Grayscale(Images):
         super().__init__(env)
 
     def image(self, image: np.ndarray) -> np.ndarray:
-        return image if image.shape[-1] == 1 else grayscale(image)
+        return grayscale(image) if image.shape[-1] == 3 else image
 
 
 class Resize(Images):

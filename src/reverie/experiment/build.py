@@ -503,10 +503,24 @@ def check_fit(recorded: Recorded, own: Mapping[str, Any], env: str) -> None:
         advice = (
             "Use data of the environment that the agent has learned about."
             if env == NO_ENV
-            else "Use the environment that the data were recorded in with the same options (env.include and "
+            else stacks_in(recorded.obs_spec, own["observation"])
+            or "Use the environment that the data were recorded in with the same options (env.include and "
             "env.exclude select observations), or other data."
         )
         raise DataError(f"{recorded.where} does not fit {whose}: {'; '.join(found)}. {advice}")
+
+
+def stacks_in(spec: ObsSpec, shown: Mapping[str, Any]) -> str:
+    """Return the advice for data whose images are stacks of those that an environment shows; "" for others."""
+    for key, part in spec.items():
+        other = tuple(shown.get(key, {}).get("shape", ()))
+        frames, left = divmod(part.shape[-1], other[-1]) if part.kind == "image" and len(other) == 3 else (1, 0)
+        if frames > 1 and not left and part.shape[:2] == other[:2]:
+            return (
+                f"Its images are stacks of {frames} frames: let the environment stack them, and the learner not: "
+                f"--env.frame-stack {frames} --algo.frames 1."
+            )
+    return ""
 
 
 # ---------------------------------------------------------------- sentences about a run
@@ -529,6 +543,7 @@ def described(experiment: Experiment) -> list[str]:
             f"{plural(found.steps, 'recorded step')} in {plural(found.episodes, 'episode')} of {config.data.where}"
             f"{part}: returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
         )
+        lines += [line] if (line := motionless(config, experiment.obs_spec)) else []
     elif config.algo.needs_data:
         lines.append(
             f"{config.name} is meant for recorded data, but there is none: it learns only from the rows that it "
@@ -557,6 +572,17 @@ def described(experiment: Experiment) -> list[str]:
     if config.actors:
         envs = f"{plural(config.actors, 'actor')} with {envs} each"
     return [*lines, f"{config.name} on {config.env.id}: {what}, {envs}, {each}, replay up to {needed}{room}"]
+
+
+def motionless(config: ExperimentConfig, spec: ObsSpec) -> str:
+    """Return a remark if recorded images are learned from one by one, so that no motion is seen; "" if not."""
+    single = [key for key, part in spec.items() if part.kind == "image" and part.shape[-1] in (1, 3)]
+    if not single or getattr(config.algo, "frames", 0) != 1:
+        return ""
+    return (
+        f"each decision sees a single image ({', '.join(single)}), and so no motion: algo.frames = 4 stacks the latest "
+        "four, as Atari's presets do"
+    )
 
 
 def outlook(config: ExperimentConfig, window: Window, speed: Pace | None) -> str:
