@@ -11,6 +11,7 @@ from gymnasium import spaces
 
 from reverie.agent.observer import Observer
 from reverie.core.errors import ConfigError
+from reverie.core.images import ImageOptions
 from reverie.core.rows import Rows
 from reverie.core.spaces import ObsCodec
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -19,6 +20,8 @@ from reverie.datasets.reader import About, Reader, ReadOptions
 from reverie.datasets.recorded_env import env_of
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
+from reverie.experiment.build import motionless, stacks_in
+from reverie.experiment.layers import layered
 
 SPACE = spaces.Dict({
     "image": spaces.Box(0, 255, (84, 84, 3), np.uint8),
@@ -153,3 +156,20 @@ def test_rows_of_our_own(was: dict[str, Any], asked: dict[str, Any], shape: tupl
     env = env_of(recorded.about, config)  # in which it is evaluated
     assert (env.id, env.num, env.grayscale) == ("Scenes-v0", 1, config.grayscale)
     assert env.resize == (asked.get("resize") or (tuple(was["resize"]) if "resize" in was else None))
+
+
+def test_single_images_are_stacked_by_the_presets_of_atari_and_else_remarked_on() -> None:
+    image = {"image": ObsPart(kind="image", shape=(84, 84, 1), dtype="uint8")}
+    for name in ("bc", "discrete_bcq", "discrete_cql", "discrete_crr"):
+        config = layered(name, env="ALE/Pong-v5")
+        assert (config.preset.removesuffix("+cpu"), config.algo.frames) == (f"{name}_atari", 4)  # type: ignore[attr-defined]
+        assert not motionless(config, image)
+        assert "a single image (image)" in motionless(config.merge({"algo.frames": 1}), image)
+
+
+def test_data_of_stacked_frames_say_how_to_learn_from_them() -> None:
+    stacked, single = ({"image": {"shape": [84, 84, channels]}} for channels in (4, 1))
+    spec = {"image": ObsPart(kind="image", shape=(84, 84, 4), dtype="uint8")}
+    assert stacks_in(spec, single).endswith("--env.frame-stack 4 --algo.frames 1.")
+    assert not stacks_in(spec, stacked)
+    assert ImageOptions(spec, None, True).spec == spec  # they are grey
