@@ -28,6 +28,7 @@ from reverie.algos.sac import SACConfig
 from reverie.cli.main import COMMANDS
 from reverie.cli.parse import flags_of
 from reverie.core.clock import Clock
+from reverie.core.config import Choice, Config
 from reverie.core.discover import GROUP, algorithm_config, algorithms
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
@@ -352,6 +353,20 @@ def test_named_settings_exist() -> None:
             assert len(re.findall(f"`{known}`", text)) > 12
         for path in re.findall(rf"`(?:--)?({known})(?:\s[\w.-]+)?`", text):
             assert any(has(config, path.replace("-", "_").split(".")) for config in configs()), (page, path)
+
+
+def test_settings_in_tables_exist() -> None:
+    """Those in the first column under ``setting``, with or without ``algo.``; groups of settings are none."""
+    tables = re.compile(r"^\| setting \|.*\n\|[-| ]+\n((?:\|.*\n)+)", re.MULTILINE)
+    others = ("docs/dreams.md", "docs/from/", "docs/performance.md")  # keywords, names of others, measurements
+    rows = [(page, row.split("|")[1]) for page, text in PAGES.items() if not page.startswith(others)
+            for table in tables.findall(text) for row in table.splitlines()]  # fmt: skip
+    named = [(page, name) for page, cell in rows for name in re.findall(r"`([a-z_*][\w.*]*)`", cell) if name != "algo"]
+    assert len(named) > 25
+    for page, name in named:
+        found = [value for config in configs() for value in (config, config.algo) if has(value, name.split("."))]
+        settings = [functools.reduce(getattr, name.split("."), value) for value in found]
+        assert any(isinstance(value, Choice) or not isinstance(value, Config) for value in settings), (page, name)
 
 
 def has(value: Any, names: list[str]) -> bool:

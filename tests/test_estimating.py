@@ -367,9 +367,9 @@ def test_an_environment_that_was_a_python_object_is_not_made_by_its_id(data, tmp
     shutil.copytree(data, run)
     open_recorded = estimation.open_recorded
 
-    def look(data, env, space):
-        given.append(space)
-        return open_recorded(data, env, space)
+    def look(data, env, *spaces):
+        given.append(spaces[0])
+        return open_recorded(data, env, *spaces)
 
     monkeypatch.setattr(estimation, "open_recorded", look)
     reverie.estimate(run, data=data, updates=1)

@@ -9,14 +9,19 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from reverie.agent.observer import Observer
 from reverie.core.errors import ConfigError
+from reverie.core.images import ImageOptions
 from reverie.core.rows import Rows
+from reverie.core.spaces import ObsCodec
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.datasets.dataset import Recorded
 from reverie.datasets.reader import About, Reader, ReadOptions
 from reverie.datasets.recorded_env import env_of
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
+from reverie.experiment.build import motionless, stacks_in
+from reverie.experiment.layers import layered
 
 SPACE = spaces.Dict({
     "image": spaces.Box(0, 255, (84, 84, 3), np.uint8),
@@ -101,6 +106,20 @@ def test_recorded_rows_are_what_the_environment_would_have_shown(options: dict[s
         assert (found[name].dtype, found[name].tobytes()) == (values.dtype, values.tobytes())
 
 
+def test_recordings_hold_images_as_the_agent_saw_them() -> None:
+    """One frame each: learners stack them."""
+    config = EnvConfig().merge({"resize": (64, 48), "grayscale": True, "frame_stack": 2, "include": "image|arm"})
+    observer, env = Observer(make_flat(config, Scenes, 0, render=False), config), Scenes()
+    space, convert = observer.reduced()
+    obs = env.reset()[0]
+    kept = convert(obs)
+    assert space.contains(kept)
+    seen, whole = observer(obs, None, True), ObsCodec(space, config.keeps)(kept)
+    for key in ("image", "arm"):
+        np.testing.assert_array_equal(whole[key], seen[key])
+    assert kept["depth"] is obs["depth"]  # not seen, so not changed
+
+
 @pytest.mark.parametrize(("options", "says"), [
     ({"frame_stack": 4}, r"env.frame_stack = 4: the observations are not stacks of 4 .* rows have arm \[2\]"),
     ({"pixels": "only", "exclude": "image"}, r"env.pixels = 'only': images cannot be rendered .* have no 'image'"),
@@ -137,3 +156,20 @@ def test_rows_of_our_own(was: dict[str, Any], asked: dict[str, Any], shape: tupl
     env = env_of(recorded.about, config)  # in which it is evaluated
     assert (env.id, env.num, env.grayscale) == ("Scenes-v0", 1, config.grayscale)
     assert env.resize == (asked.get("resize") or (tuple(was["resize"]) if "resize" in was else None))
+
+
+def test_single_images_are_stacked_by_the_presets_of_atari_and_else_remarked_on() -> None:
+    image = {"image": ObsPart(kind="image", shape=(84, 84, 1), dtype="uint8")}
+    for name in ("bc", "discrete_bcq", "discrete_cql", "discrete_crr"):
+        config = layered(name, env="ALE/Pong-v5")
+        assert (config.preset.removesuffix("+cpu"), config.algo.frames) == (f"{name}_atari", 4)  # type: ignore[attr-defined]
+        assert not motionless(config, image)
+        assert "a single image (image)" in motionless(config.merge({"algo.frames": 1}), image)
+
+
+def test_data_of_stacked_frames_say_how_to_learn_from_them() -> None:
+    stacked, single = ({"image": {"shape": [84, 84, channels]}} for channels in (4, 1))
+    spec = {"image": ObsPart(kind="image", shape=(84, 84, 4), dtype="uint8")}
+    assert stacks_in(spec, single).endswith("--env.frame-stack 4 --algo.frames 1.")
+    assert not stacks_in(spec, stacked)
+    assert ImageOptions(spec, None, True).spec == spec  # they are grey

@@ -51,6 +51,9 @@ class Raw:
     stacks, told = staticmethod(lambda count: (None,) * count), staticmethod(lambda env, info: None)
     shown: spaces.Space
 
+    def reduced(self):
+        return self.shown, lambda obs: obs
+
     def __call__(self, obs, *_):
         return {"observation": obs}
 

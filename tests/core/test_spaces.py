@@ -330,7 +330,7 @@ def test_actions_lead_back(kind, seed):
         (spaces.Box(-1, 1, (2,)), np.float64([[0, 1e300], [0, 0]]), r"of row 10 is .*1e\+300"),
         (spaces.Box(-1, 1, (2,)), np.zeros((2, 3)), r"of row 10 has shape \(3,\); its space declares \(2,\)"),
         (spaces.Discrete(3), np.array([0, 3]), r"of row 11 is 3; its space declares 0\.\.2"),
-        (spaces.Discrete(3), np.array([0.0, 1.0]), r"dtype float64; its space declares int64"),
+        (spaces.Discrete(3), np.array([0.0, 1.5]), r"dtype float64; its space declares int64"),
         (spaces.Box(0, 255, (5, 6, 3), np.uint8), np.zeros((2, 5, 6, 3)), "dtype float64; its space declares uint8"),
     ],
 )

@@ -70,7 +70,7 @@ def test_what_is_not_declared_stays_not_declared(tmp_path, actions, space):
         return joined(Recorded(open_reader(str(path)), action_space=space).parts())["action"]
 
     before, wanted = source, learned(source)
-    for i, to in enumerate(["minari", "store", "d4rl", "store", "parquet", "minari"]):
+    for i, to in enumerate(["minari", "store", "d4rl", "store", "pydreamer", "parquet", "minari"]):
         remarks = copied(before, tmp_path / f"{i}", to)
         unbounded = to == "minari" and isinstance(space, spaces.Box)
         assert unbounded == any("without bounds" in remark for remark in remarks)
@@ -79,7 +79,7 @@ def test_what_is_not_declared_stays_not_declared(tmp_path, actions, space):
     assert validate(open_reader(str(before))).sound
     if isinstance(space, spaces.Box):  # honest to others as well
         assert minari.MinariDataset(before / "data").action_space == spaces.Box(-np.inf, np.inf, (1,), np.float32)
-    assert "files do not store" in str(copied(before, tmp_path / "npz", "pydreamer"))
+    assert "files do not store" in str(copied(source, tmp_path / "npz", "pydreamer"))  # nor what observations are
 
 
 @pytest.mark.parametrize(
@@ -354,15 +354,16 @@ def test_actions_of_a_run_are_those_of_the_environment_that_is_named(a_run, d4rl
 
 
 @pytest.mark.parametrize("id", ["Pendulum-v1", ""])
-def test_settings_of_a_run_are_kept_by_a_store_and_said_to_be_lost_by_other_copies(a_run, tmp_path, id):
+def test_settings_of_a_run_are_kept_by_copies_of_its_rows_and_said_to_be_lost_by_others(a_run, tmp_path, id):
     """An environment that has no name has settings as well."""
     env = {"num": 4, "action_repeat": 2, "clip_reward": "sign"} | ({"id": id} if id else {})
     run, store = a_run(env), tmp_path / "store"
-    assert "settings" not in str(copied(run, store, "store"))
-    assert (about(store).env, about(store).env_settings) == (id, env)
-    assert env_of(about(store)) == env_of(about(run))
+    for to, copy in (("store", store), ("pydreamer", tmp_path / "npz")):
+        assert "settings" not in str(copied(run, copy, to))
+        assert (about(copy).env, about(copy).env_settings) == (id, env)
+        assert env_of(about(copy)) == env_of(about(run))
     said = "the copy does not name the environment's settings while recording: env.clip_reward = sign, env.action_re"
-    for to in ("pydreamer", "parquet", *(() if id else ("d4rl", "minari"))):
+    for to in ("parquet", *(() if id else ("d4rl", "minari"))):
         assert any(line.startswith(said) for line in copied(store, tmp_path / f"{to}-copy", to)), to
 
 

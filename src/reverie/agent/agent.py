@@ -466,7 +466,9 @@ class Agent:
         given = dataset_config(self.run if data is None else data)
         if data is None and self.config.offline:
             given = self.config.data
-        with contextlib.closing(open_recorded(given, self.config.env, self.action_space)) as recorded:
+        with contextlib.closing(
+            open_recorded(given, self.config.env, self.action_space, self.observer.shown)
+        ) as recorded:
             check_fit(recorded, signature(self.obs_spec, self.action_spec), self.config.env.id)
             yield recorded
 

@@ -609,11 +609,11 @@ def estimate(
     checkpoints = Checkpoints(folder.checkpoints)
     path = checkpoints.select(checkpoint)
     seed = derived_seeds(config.seed)["test"] if seed is None else seed
-    space = None  # undeclared bounds of actions are the environment's; one given from Python cannot be made again
+    space = seen = None  # what data do not declare is the environment's; one given from Python cannot be made again
     if "env" not in saved.custom and config.env.id != NO_ENV:
         with contextlib.suppress(EnvError):
-            space, _ = looked_at(config, None)
-    with contextlib.closing(open_recorded(config.data, config.env, space)) as recorded:
+            seen, space, _ = looked_at(config, None)
+    with contextlib.closing(open_recorded(config.data, config.env, space, seen)) as recorded:
         if (spec := read_spec(folder)) is not None:
             check_fit(recorded, spec, NO_ENV)
         specs = recorded.obs_spec, recorded.action_spec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reverie.core.errors import DataError
 from reverie.core.images import ImageOptions, latest, rgb
-from reverie.core.spaces import follow, leaves_of
+from reverie.core.spaces import column, follow, leaves_of, replaced, with_leaves
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import FlatEnv, codec_of
@@ -84,6 +84,29 @@ class Observer:
         if count is not None and mask is not None and len(mask) != count:
             raise DataError(f"action_mask has {len(mask)} masks, and there are {count} observations: expected as many.")
         return self._masks.observation(obs, mask, last, count)
+
+    def reduced(self) -> tuple[spaces.Space[Any], Callable[[Any], Any]]:
+        """Return the space of :attr:`shown` with images as ``env.resize`` and ``env.grayscale`` make them.
+
+        The function turns an observation of :attr:`shown` into one of that space.
+        """
+        leaves = [] if self._codec is None else self._codec.leaves
+        changed = {column("obs", leaf.path): leaf for leaf in leaves
+                   if leaf.part.kind == "image" and self._options.changes(leaf.key)}  # fmt: skip
+
+        def smaller(name: str, leaf: spaces.Space[Any]) -> spaces.Space[Any]:
+            if name not in changed:
+                return leaf
+            part = self._options.spec[changed[name].key]
+            return spaces.Box(part.low, part.high, part.shape, np.dtype(part.dtype).type)
+
+        def convert(obs: Any) -> Any:
+            for leaf in changed.values():
+                image = self._options.image(leaf.key, leaf.encode(follow(obs, leaf.path), 0))
+                obs = replaced(obs, leaf.path, image)
+            return obs
+
+        return with_leaves(self.shown, "obs", smaller), convert
 
     def stacks(self, count: int) -> tuple[FrameStack | None, ...]:
         """Return one frame stack for each of ``count`` environments, or None for each if the agent has no stacks."""

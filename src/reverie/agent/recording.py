@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeGuard
+from typing import Annotated, Any, NamedTuple, TypeGuard
 
 import gymnasium
 import numpy as np
@@ -47,6 +47,8 @@ class RecordConfig(Config):
     """The agent's most likely actions ("mode"), or drawn ones ("sample")."""
     seed: Annotated[int, AtLeast(0)] = 0
     """Seed of environments, exploration and actions."""
+    raw: bool = False
+    """Record images as the environment shows them, before ``env.resize`` and ``env.grayscale``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,10 +59,11 @@ class RecordConfig(Config):
 def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") -> Exported:
     """Play episodes with ``agent`` and write them to ``target``, a path or minari:NAME, in the format ``to``.
 
-    "auto" is the format that the suffix of ``target`` names, or Minari's. Observations, actions and rewards are the
-    environment's own, in its units, before any clipping and without rendered frames; MiniGrid's observations are as
-    learners see them. Minari keeps the seed of each episode. Images are compressed. The dataset appears at ``target``
-    only once it is complete. Its probable size is logged before it begins.
+    "auto" is the format that the suffix of ``target`` names, or Minari's. Actions and rewards are the environment's
+    own, in its units, before any clipping. Observations are too, but without rendered frames, MiniGrid's as learners
+    see them, and images resized and grey as the agent saw them, one frame each, unless ``config.raw``. Minari keeps the
+    seed of each episode. Images are compressed. The dataset appears at ``target`` only once it is complete. Its
+    probable size is logged before it begins.
 
     Raises:
         ConfigError: noise was asked for and no action is continuous, a package is missing, or the format cannot store
@@ -85,6 +88,18 @@ def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") ->
         put_away(env)
 
 
+class View(NamedTuple):
+    """What is recorded of an observation that the environment shows, and the space of that."""
+
+    space: Space
+    convert: Callable[[Any], Any]
+
+    @classmethod
+    def of(cls, agent: Agent, raw: bool) -> View:
+        """Return the view of ``agent``; ``raw`` has images as the environment shows them."""
+        return cls(agent.observer.shown, lambda obs: obs) if raw else cls(*agent.observer.reduced())
+
+
 class PlayedReader(Reader):
     """Episodes of an agent, which are played as they are read."""
 
@@ -93,6 +108,7 @@ class PlayedReader(Reader):
     def __init__(self, agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, target: str) -> None:
         super().__init__(target)
         self.agent, self.env, self.config = agent, env, config
+        self.view: View = View.of(agent, config.raw)
         self.limit: int = max(agent.episode_limit, own_limit(layers_of(env)) or 0)
 
     def about(self) -> About:
@@ -103,9 +119,9 @@ class PlayedReader(Reader):
             "description": f"{agent.checkpoint.name} of {agent.run.name}, actions: {config.actions}, "
             f"epsilon {config.epsilon:g}, noise {config.noise:g}, seed {config.seed}",
         }
-        named, remark = named_env(agent, self.env)
+        named, remark = named_env(agent, self.env, config.raw)
         self.note(remark, int(bool(remark)))
-        return About(observation=agent.observer.shown, action=self.env.action_space, text=text, **named)
+        return About(observation=self.view.space, action=self.env.action_space, text=text, **named)
 
     def rows(self) -> int:
         """Return 0: how many there will be is not known."""
@@ -113,7 +129,7 @@ class PlayedReader(Reader):
 
     def parts(self) -> Iterator[Rows]:
         """Yield each episode once it is played."""
-        both = self.agent.observer.shown, self.env.action_space
+        both = self.view.space, self.env.action_space
         cut_off: list[int] = []
         for episode in played(self.agent, self.env, self.config, self.limit, cut_off):
             yield rows_of(episode, both)
@@ -141,7 +157,7 @@ def rows_of(episode: Mapping[str, Any], both: tuple[Space, Space]) -> Rows:
     return rows | {SEED: seeds, BOTH: rows["is_last"] & (terminated and truncated)}
 
 
-def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, Any], str]:
+def named_env(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple[dict[str, Any], str]:
     """Return the environment as fields of ``About``, and a remark on what they cannot say; each may be empty."""
     config = agent.config.env
     spec = spec_of(env, config)
@@ -152,14 +168,17 @@ def named_env(agent: Agent, env: gymnasium.Env[Any, Any]) -> tuple[dict[str, Any
         return {}, remark
     prefix = f"{config.id.rpartition(':')[0]}:" if agent.factory is None and ":" in config.id else ""
     named = {"env": prefix + spec.id, "env_spec": json.loads(text)}
-    return named | {"env_settings": {"id": prefix + spec.id, **settings_of(env, config)}}, remark
+    reduction = {} if raw or config.pixels != "none" else {"resize": config.resize, "grayscale": config.grayscale}
+    applied = {name: value for name, value in reduction.items() if value}
+    return named | {"env_settings": {"id": prefix + spec.id, **settings_of(env, config), **applied}}, remark
 
 
 def expected_size(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:
     """Return how large the dataset will be, judged by the first observation."""
     obs, info = checked_reset(env, first_seed(config))
-    shown = agent.observer.readable(obs, agent.observer.told(env, info))
-    row = size_written(stacked(agent.observer.shown, [shown], "obs")) + size_of(env.action_space.sample()) + 10
+    view = View.of(agent, config.raw)
+    shown = view.convert(agent.observer.readable(obs, agent.observer.told(env, info)))
+    row = size_written(stacked(view.space, [shown], "obs")) + size_of(env.action_space.sample()) + 10
     many = f"{config.steps:,} steps" if config.steps else f"{plural(config.episodes or 0, 'episode')}, each 1,000 steps"
     return f"recording {many}: about {(config.steps or 1000) * row / 1e6:,.1f} MB"
 
@@ -197,7 +216,8 @@ def play(
     """
     obs, info = checked_reset(env, seed)
     shown, mask = agent.observer.readable, agent.observer.told(env, info)
-    seen, done = [deepcopy(shown(obs, mask))], list[Any]()
+    view, latest = View.of(agent, config.raw), shown(obs, mask)
+    seen, done = [deepcopy(view.convert(latest))], list[Any]()
     rewards: list[float] = []
     terminations: list[bool] = []
     state, over = None, False
@@ -205,13 +225,14 @@ def play(
         chosen, state = agent.act(agent.observer.given(env, obs), state, actions=config.actions, action_mask=mask)
         action = noisy(env.action_space, chosen, config.noise, rng) if config.noise else chosen
         if config.epsilon and rng.random() < config.epsilon:
-            action = agent.random_action(seen[-1], rng) if MASK in agent.obs_spec else env.action_space.sample()
+            action = agent.random_action(latest, rng) if MASK in agent.obs_spec else env.action_space.sample()
         if action is not chosen:
             state = agent.override(state, action)
         done.append(deepcopy(action))
         obs, reward, terminated, truncated, info = checked_step(env, action)
         mask = agent.observer.told(env, info)
-        seen.append(deepcopy(shown(obs, mask, terminated or truncated)))
+        latest = shown(obs, mask, terminated or truncated)
+        seen.append(deepcopy(view.convert(latest)))
         rewards.append(reward)
         terminations.append(terminated)
         over = terminated or truncated or len(rewards) == most
@@ -220,7 +241,7 @@ def play(
     truncations = np.zeros(len(rewards), bool)
     truncations[-1] = truncated or not terminations[-1]  # both, where the environment says both
     episode = {
-        "observations": stacked(agent.observer.shown, seen, "obs"),
+        "observations": stacked(view.space, seen, "obs"),
         "actions": stacked(env.action_space, done, "action"),
         "rewards": np.asarray(rewards, np.float64),
         "terminations": np.asarray(terminations),

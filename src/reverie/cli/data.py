@@ -196,13 +196,15 @@ class RecordCommand(RunOptions, EnvOverride):
     """Take the policy's most likely action, or sample one."""
     seed: int = 0
     """Seed of environments and actions."""
+    raw: bool = False
+    """Record images as the environment shows them, before env.resize and env.grayscale."""
 
     def __call__(self) -> None:
         from reverie.agent.loading import load
         from reverie.agent.recording import RecordConfig, record
         from reverie.datasets.writers import check_target
 
-        names = ("episodes", "steps", "epsilon", "noise", "seed")
+        names = ("episodes", "steps", "epsilon", "noise", "seed", "raw")
         config = RecordConfig(actions=self.mode, **{name: getattr(self, name) for name in names})
         check_target(self.target, self.to)
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)

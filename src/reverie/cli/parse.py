@@ -47,6 +47,8 @@ class ReadingOptions:
     columns: dict[str, str | tuple[str, ...]] = dataclasses.field(default_factory=dict)
     """Column names of tables, '{obs: state, action: action, reward: reward, terminal: done}'; several columns that form
     one vector are a list, '{obs: [x, y], ...}'."""
+    classes: dict[str, int | tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    """Observations that are class numbers, in files that do not say so, and the number of classes: image=11."""
     time_limit: int | None = None
     """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
     partial: bool = False
@@ -97,7 +99,7 @@ def merge_env_flags(args: list[str], flag: str) -> list[str]:
 
 def rename_reading_flags(arg: str) -> str:
     """Translate training's names of reading options, which remarks and errors use too: ``--data.time-limit``."""
-    names = ("reader", "columns", "time-limit", "time_limit", "partial", "no-partial")
+    names = ("reader", "columns", "classes", "time-limit", "time_limit", "partial", "no-partial")
     flag = arg.partition("=")[0]
     return arg.replace("--data.", "--", 1) if flag in {f"--data.{name}" for name in names} else arg
 
@@ -306,10 +308,13 @@ def weights(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Weights] | None
 
 @registry.primitive_rule
 def yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
-    """Let mappings, such as arguments of an environment, be written as YAML: '{continuous: true}'."""
+    """Let mappings, such as arguments of an environment, be YAML, '{continuous: true}', or continuous=true."""
 
     def read(text: str) -> dict[str, Any]:
         value = yaml.load(text, _Loader)
+        if isinstance(value, str) and all("=" in pair for pair in value.split(",")):
+            pairs = (pair.partition("=") for pair in value.split(","))
+            value = {name.strip(): yaml.load(number, _Loader) for name, _, number in pairs}
         if not isinstance(value, dict):
             raise ValueError(f"{text!r} is not a mapping such as '{{name: value}}'")
         return value

@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from reverie.core.errors import ConfigError, DataError
+from reverie.core.logger import logger
 from reverie.core.specs import ObsPart
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
@@ -102,8 +103,12 @@ class ImageOptions:
             if size:  # also where the shape fits: a later rendering may have another
                 self._steps.append((key, lambda image: resize(image, size)))
                 part = replace(part, shape=(*size, part.shape[2]))
-            if grey and part.shape[2] != 1:
-                check_colors(part.shape[2], f"env.grayscale: the image '{key}'")
+            if grey and part.shape[2] not in (1, 3):
+                logger.warning(
+                    f"env.grayscale leaves the image '{key}' as it is: it has {part.shape[2]} channels, not red, green "
+                    "and blue"
+                )
+            elif grey and part.shape[2] == 3:
                 self._steps.append((key, grayscale))
                 part = replace(part, shape=(*part.shape[:2], 1))
             self.spec[key] = part
@@ -113,6 +118,12 @@ class ImageOptions:
         steps = [step for name, step in self._steps if name == key]
         resized = {"resized": list(self.spec[key].shape[:2])} if any(step is not grayscale for step in steps) else {}
         return resized | ({"grayscale": True} if grayscale in steps else {})
+
+    def image(self, key: str, image: np.ndarray) -> np.ndarray:
+        """Return the image ``key``, ``[..., H, W, C]``, resized and grey as asked for."""
+        for name, step in self._steps:
+            image = step(image) if name == key else image
+        return image
 
     def __call__(self, obs: dict[str, np.ndarray], prefix: str = "") -> dict[str, np.ndarray]:
         """Change the images in ``obs``, ``[..., H, W, C]`` under ``prefix`` and their key, and return it."""

@@ -25,14 +25,25 @@ def space_of(text: str | Mapping[str, Any], error_prefix: str) -> Space:
 
 def _box(data: Mapping[str, Any], error_prefix: str) -> Space:
     dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])
-    low, high = (np.array(data[bound], dtype=dtype).reshape(shape) for bound in ("low", "high"))
+    low, high = (_filled(data[bound], shape, dtype) for bound in ("low", "high"))
     return spaces.Box(low, high, shape, dtype.type)
+
+
+def _choices(data: Mapping[str, Any], error_prefix: str) -> Space:
+    shape = tuple(data.get("shape") or np.shape(data["nvec"]))
+    return spaces.MultiDiscrete(_filled(data["nvec"], shape), start=_filled(data.get("start") or 0, shape))
+
+
+def _filled(values: Any, shape: tuple[int, ...], dtype: Any = np.int64) -> np.ndarray:
+    """Return ``values`` as an array of ``shape``; a single number stands for all of them."""
+    array = np.array(values, dtype)
+    return np.full(shape, array) if array.ndim == 0 else array.reshape(shape)
 
 
 KINDS: dict[str, Callable[[Mapping[str, Any], str], Space]] = {
     "Box": _box,
     "Discrete": lambda data, error_prefix: spaces.Discrete(int(data["n"]), start=int(data.get("start", 0))),
-    "MultiDiscrete": lambda data, error_prefix: spaces.MultiDiscrete(data["nvec"], start=data.get("start")),
+    "MultiDiscrete": _choices,
     "MultiBinary": lambda data, error_prefix: spaces.MultiBinary(data["n"]),
     "Dict": lambda data, error_prefix: spaces.Dict(
         {k: space_of(inner, error_prefix) for k, inner in data["subspaces"].items()}
@@ -46,24 +57,34 @@ KINDS: dict[str, Callable[[Mapping[str, Any], str], Space]] = {
 }
 
 
-def text_of(space: Space) -> str:
-    """Return ``space`` as JSON text, which ``space_of`` and the Minari library can read."""
-    return json.dumps(_space_to_dict(space))
+def text_of(space: Space, short: bool = False) -> str:
+    """Return ``space`` as JSON text, which ``space_of`` and the Minari library can read.
+
+    ``short`` writes equal numbers once, for places that hold few characters; Minari cannot read that.
+    """
+    return json.dumps(_space_to_dict(space, short))
 
 
-def _space_to_dict(space: Space) -> dict[str, Any]:
+def _space_to_dict(space: Space, short: bool) -> dict[str, Any]:
     data: dict[str, Any] = {"type": type(space).__name__}
     if data["type"] not in KINDS:
         raise DataError(f"the space {space} cannot be described: expected one of {', '.join(KINDS)}.")
     if isinstance(space, spaces.Dict):
-        return data | {"subspaces": {key: _space_to_dict(inner) for key, inner in space.spaces.items()}}
+        return data | {"subspaces": {key: _space_to_dict(inner, short) for key, inner in space.spaces.items()}}
     if isinstance(space, spaces.Tuple):
-        return data | {"subspaces": [_space_to_dict(inner) for inner in space.spaces]}
+        return data | {"subspaces": [_space_to_dict(inner, short) for inner in space.spaces]}
     if isinstance(space, spaces.Text):
         letters = "".join(sorted(space.character_set))
         return data | {"max_length": space.max_length, "min_length": space.min_length, "charset": letters}
     data |= {"dtype": str(space.dtype), "shape": list(space.shape or ())}
-    if isinstance(space, spaces.Box):
-        return data | {"low": space.low.tolist(), "high": space.high.tolist()}
-    names = {spaces.Discrete: ("n", "start"), spaces.MultiDiscrete: ("nvec", "start"), spaces.MultiBinary: ("n",)}
-    return data | {name: np.asarray(getattr(space, name)).tolist() for name in names[type(space)]}
+    names: dict[str, tuple[str, ...]] = {
+        "Box": ("low", "high"), "Discrete": ("n", "start"), "MultiDiscrete": ("nvec", "start"), "MultiBinary": ("n",),
+    }  # fmt: skip
+    values = {name: np.asarray(getattr(space, name)) for name in names[data["type"]]}
+    once = short and data["type"] != "MultiBinary"  # whose n is its shape
+    return data | {name: (_once(array) if once else array).tolist() for name, array in values.items()}
+
+
+def _once(array: np.ndarray) -> np.ndarray:
+    """Return the number that all elements are, ``[]``, or else the array."""
+    return array.reshape(-1)[0] if array.size and (array == array.reshape(-1)[0]).all() else array

@@ -110,6 +110,16 @@ def follow(value: Any, path: Path) -> Any:
     return value
 
 
+def replaced(value: Any, path: Path, leaf: Any) -> Any:
+    """Return ``value``, nested dictionaries and tuples, with ``leaf`` at ``path``; it is not changed itself."""
+    if not path:
+        return leaf
+    inner = replaced(value[path[0]], path[1:], leaf)
+    if isinstance(value, Mapping):
+        return {**value, path[0]: inner}
+    return tuple(inner if i == path[0] else part for i, part in enumerate(value))
+
+
 # ---------------------------------------------------------------- observations
 
 
@@ -181,6 +191,8 @@ class ObsCodec:
             values = rows[column("obs", leaf.path)]
             if leaf.part.shape == () and values.shape[1:] == (1,):
                 values = values[:, 0]
+            if leaf.part.kind == "categorical" and values.dtype.kind == "f" and (values == np.rint(values)).all():
+                values = values.astype(np.int64)  # tables may hold class numbers as floats
             out[f"obs/{leaf.key}"] = _convert_rows(leaf.encode, (values,), 1, f"observation '{leaf.key}'", first)
         return out
 

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.core.specs import signature
+from reverie.core.specs import ObsSpec, signature
 from reverie.datasets.reader import About, Reader, ReadOptions, Space
 from reverie.datasets.recorded_env import own_wrappers
 
@@ -34,6 +34,10 @@ class ConcatReader(Reader):
 
     def uses(self, option: str) -> bool:
         return any(reader.uses(option) for reader in self.readers)
+
+    def assume(self, observation: Space, spec: ObsSpec) -> None:
+        for reader in self.readers:
+            reader.assume(observation, spec)
 
     def env_id(self) -> str:
         return next(filter(None, (reader.env_id() for reader in self.readers)), "")

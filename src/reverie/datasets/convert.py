@@ -29,7 +29,7 @@ from reverie.datasets import writers
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import Recorded, shown
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS, MEASURED_KEY
-from reverie.datasets.own_store import ABOUT, StoreReader
+from reverie.datasets.own_store import ABOUT, SPEC, SeenReader
 from reverie.datasets.reader import BOTH, SEED, About, Reader, Space
 from reverie.datasets.recorded_env import clipped, env_of, made_with
 from reverie.datasets.validate import DataReport, environment_of
@@ -55,14 +55,16 @@ def write(reader: Reader, target: str, to: str = "auto", choose: Selection = ite
     with writing(path), shown(f"writing {path.name}", reader.rows()) as counted:
         if to in ("pydreamer", "store"):
             recorded = Recorded(reader)
-            _note_settings(reader, recorded.about, to)
-            reader.note(SCALED, int(recorded.about.measured and to == "pydreamer"))
             found = recorded.converted(_chosen(reader, counted(reader.parts()), choose), choose is iter)
-            if to == "pydreamer":
-                return writers.write_pydreamer(found, path)
             columns = columns_of(recorded.obs_spec, recorded.action_spec, {})
-            beside = {"spec.json": signature(recorded.obs_spec, recorded.action_spec), ABOUT: _beside_store(reader)}
-            return writers.write_store(found, path, columns, beside)
+            beside = {SPEC: signature(recorded.obs_spec, recorded.action_spec), ABOUT: _beside_rows(reader)}
+            if to == "store":
+                return writers.write_store(found, path, columns, beside)
+            if not recorded.about.inferred:
+                return writers.write_pydreamer(found, path, beside)
+            _note_settings(reader, recorded.about, to)
+            reader.note(SCALED, int(recorded.about.measured))
+            return writers.write_pydreamer(found, path)  # an environment may know the kinds of observations
         about = _about_env(reader)
         _note_settings(reader, about, to)
         found = _chosen(reader, counted(reader.as_recorded()), choose)
@@ -81,10 +83,10 @@ def _chosen(reader: Reader, parts: Iterable[Rows], choose: Selection) -> Iterato
         yield from check_rows(episodes, (), where)
 
 
-def _stores_in(reader: Reader) -> list[StoreReader]:
+def _stores_in(reader: Reader) -> list[SeenReader]:
     if isinstance(reader, ConcatReader):
         return [store for one in reader.readers for store in _stores_in(one)]
-    return [reader] if isinstance(reader, StoreReader) else []
+    return [reader] if isinstance(reader, SeenReader) else []
 
 
 def _about_env(reader: Reader) -> About:
@@ -102,7 +104,7 @@ def _about_env(reader: Reader) -> About:
 def _note_settings(reader: Reader, about: About, to: str) -> None:
     """Note settings of the environment that the copy cannot hold: stores can, and Minari beside a recorded spec."""
     settings = made_with(about)
-    if not settings or to == "store" or (to == "minari" and about.env_spec):
+    if not settings or (to == "minari" and about.env_spec):
         return
     named = about.env and to in ("minari", "d4rl")
     lacks = f"names {about.env}, but not its settings" if named else "does not name the environment's settings"
@@ -175,7 +177,7 @@ def minari_fields(rows: Rows, both: tuple[Space, Space], first: int = 0) -> dict
     return fields | {name: column[1:] for name, column in outcomes.items()}
 
 
-def _beside_store(reader: Reader) -> dict[str, Any]:
+def _beside_rows(reader: Reader) -> dict[str, Any]:
     """Return the content of ``ABOUT``: the data's environment with its settings, and their spaces if known."""
     about, out = reader.about(), dict[str, Any]()
     if about.env:

@@ -107,13 +107,18 @@ def settings_in(data: DataLike) -> dict[str, Any]:
 class Recorded:
     """Rows of a dataset in the order in which they were recorded, with observations and rewards as learners see them.
 
-    Changes by ``env`` are applied to them. ``action_space``: the environment's, for data that declare none.
+    Changes by ``env`` are applied to them. ``action_space`` and ``observation_space``: the environment's, for data that
+    declare none.
     """
 
     def __init__(
-        self, reader: Reader, env: EnvConfig | None = None, action_space: spaces.Space[Any] | None = None
-    ) -> None:
+        self, reader: Reader, env: EnvConfig | None = None, action_space: spaces.Space[Any] | None = None,
+        observation_space: spaces.Space[Any] | None = None,
+    ) -> None:  # fmt: skip
         self.reader = reader
+        if observation_space is not None and env is not None and env.pixels != "only":
+            visible = ObsCodec(observation_space, env.keeps, env.channels).spec
+            reader.assume(observation_space, ImageOptions(visible, env.resize, env.grayscale).spec)
         self.about: About = reader.about()
         self.obs: ObsCodec | None = None
         self.actions: ActionCodec | None = None
@@ -264,10 +269,11 @@ class Recorded:
 
 
 def open_recorded(
-    config: DatasetConfig, env: EnvConfig | None = None, action_space: spaces.Space[Any] | None = None
-) -> Recorded:
+    config: DatasetConfig, env: EnvConfig | None = None, action_space: spaces.Space[Any] | None = None,
+    observation_space: spaces.Space[Any] | None = None,
+) -> Recorded:  # fmt: skip
     """Open the dataset that ``config`` names; see ``Recorded``."""
-    return Recorded(open_reader(config.path, config), env, action_space)
+    return Recorded(open_reader(config.path, config), env, action_space, observation_space)
 
 
 @contextlib.contextmanager

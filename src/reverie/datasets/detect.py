@@ -18,7 +18,7 @@ from reverie.datasets.minari import METADATA, local_names, metadata_of, minari_p
 from reverie.datasets.npz import names_in
 from reverie.datasets.own_store import StoreReader, is_store
 from reverie.datasets.pydreamer import OF_ROWS as OF_PYDREAMER
-from reverie.datasets.pydreamer import PyDreamerReader
+from reverie.datasets.pydreamer import OwnPyDreamerReader, PyDreamerReader, is_own
 from reverie.datasets.reader import Reader, ReadOptions, by_number, files_of, format_of, reading
 from reverie.datasets.rl_unplugged import RLUnpluggedReader, looks_like_records, shards_in
 from reverie.datasets.table import FORMATS as OF_TABLES
@@ -39,7 +39,7 @@ def open_reader(data: DataLike, options: ReadOptions | None = None) -> Reader:
     options, where = options or ReadOptions(), path_of(data)
     readers = [_opened(path, options) for path in paths_in(where)]
     reader = ConcatReader(Path(", ".join(where)), readers, options) if isinstance(where, tuple) else readers[0]
-    for name in () if options.reader else ("columns", "time_limit", "partial"):
+    for name in () if options.reader else ("columns", "classes", "time_limit", "partial"):
         if (value := getattr(options, name)) and not reader.uses(name):
             reader.close()
             raise ConfigError(f"data.{name} = {value} has no effect on {reader.path} ({reader.format}): leave it out.")
@@ -105,7 +105,7 @@ def _npz(path: Path, options: ReadOptions, found: Sequence[Path] = ()) -> Reader
     files = found or (files_of(path, "npz") if path.is_dir() else [path])
     names = set(names_in(files[0]))
     if len(OF_PYDREAMER & names) > 1:  # an episode may go on in the next file
-        return PyDreamerReader(path, options, found)
+        return (OwnPyDreamerReader if is_own(files) else PyDreamerReader)(path, options, found)
     if not names.intersection(OF_D4RL):
         raise DataError(
             f"{files[0]} contains {', '.join(sorted(names)) or 'nothing'}: expected {', '.join(OF_D4RL)} (arrays of "

@@ -174,7 +174,8 @@ class ColumnsReader(TransitionsReader):
         return bool({"timeouts", "episode_terminals"} & self.columns.keys())
 
     def uses(self, option: str) -> bool:
-        return option == "time_limit" and not self.tells_ends
+        declared = {"time_limit": self.tells_ends, "classes": "observation_space" in self.declared}
+        return not declared.get(option, True)
 
     def env_id(self) -> str:
         return str(self.declared.get("env_id", ""))  # files that were converted by this package
@@ -185,6 +186,8 @@ class ColumnsReader(TransitionsReader):
         more: dict[str, Any] = {"env_kwargs": env_kwargs, "text": {"columns": ", ".join(self.columns)}}
         if action is not None:
             more |= {"action": space_of(str(action), str(self.path)), "measured": False}
+        if (observation := self.declared.get("observation_space")) is not None:
+            more["observation"] = space_of(str(observation), str(self.path))
         if "time_limit" in self.declared:
             more["time_limit"] = int(self.declared["time_limit"])
         with self.file:

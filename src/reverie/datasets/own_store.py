@@ -1,10 +1,11 @@
-"""Reads our own replay stores, stream by stream."""
+"""Reads our own replay stores, stream by stream, and what else holds rows as learners see them."""
 
 from __future__ import annotations
 
 import contextlib
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,36 +19,28 @@ from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
 from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import VERSION, ActionPart, ActionSpec, ObsPart, ObsSpec, differences, signature
-from reverie.datasets.reader import PART_BYTES, About, Reader, ReadOptions, Space, nested_space
+from reverie.datasets.reader import PART_BYTES, About, Reader, ReadOptions, Space, classes_space, nested_space
 from reverie.store import segment as segments
 from reverie.store.segment import META
 from reverie.store.store import Store, episodes
 
-ABOUT = "about.json"
-"""File in a store that was converted from other data: what those declared about their environment and spaces."""
+SPEC, ABOUT = "spec.json", "about.json"
+"""Files beside converted rows: what these are, and what the data declared about their environment and spaces."""
 NAMELESS = "the environment's action space is not known: actions stay as stored, and copies do not name it ({})"
 OBJECT = "the environment was a Python object, {}, which a file cannot hold: the data do not name it"
 OPEN = "an episode was still running, or its environment failed: it is treated as truncated"
 
 
-class StoreReader(Reader):
-    """Reads the store of a run, or the store in a folder or at a URL."""
+class SeenReader(Reader):
+    """Reads rows as learners see them. Files ``beside`` them may declare specs, environment and spaces."""
 
-    format = "reverie store"
-
-    def __init__(self, path: Path | str, options: ReadOptions) -> None:
-        super().__init__(path, options)
-        self.place: Path | str = store_in(path)
-        self.store: Store = Store(self.place)
-        layout = next((dict(s.columns) for s in self.store.segments if s.rows > s.kept), None)
-        if layout is None:
-            raise DataError(f"the store in {path} contains no rows.")
-        self.columns: dict[str, Column] = {name: column for name, column in layout.items() if name != VERSION}
-        self.beside: dict[str, Any] = self._beside()
-        self.specs: tuple[ObsSpec, ActionSpec] = self._specs()
+    def declare(self, beside: Mapping[str, Any], specs: tuple[ObsSpec, ActionSpec]) -> None:
+        """Take what the files beside the rows declare; readers call it first."""
+        self.beside: dict[str, Any] = dict(beside)
+        self.specs: tuple[ObsSpec, ActionSpec] = specs
         self.env: dict[Any, Any] = dict(self.beside.get("env") or {})
         both = (self.beside.get(f"{name}_space") for name in ("observation", "action"))
-        observation, action = (space_of(text, str(path)) if text else None for text in both)
+        observation, action = (space_of(text, str(self.path)) if text else None for text in both)
         self.learn_spaces(observation, action)
 
     def learn_spaces(self, observation: Space | None, action: Space | None, why: str = "") -> None:
@@ -74,36 +67,9 @@ class StoreReader(Reader):
             self.note(NAMELESS.format(why.rstrip(".")))
             self.env, self.beside["env_spec"] = {}, {}
 
-    def _beside(self) -> dict[str, Any]:
-        """Return what files of the run, or of a converted store, declare.
-
-        A converted store is no part of the run in whose folder it may lie.
-        """
-        own, found = (self.path if isinstance(self.place, str) else self.place).absolute(), dict[str, Any]()
-        for folder in (own,) if (own / ABOUT).is_file() else (own, own.parent):
-            spec, about, config = (content_of(folder / name) for name in ("spec.json", ABOUT, "config.yaml"))
-            found |= ({"spec": spec} if spec else {}) | about
-            if config:
-                settings = mapping_in(mapping_in(config, "experiment", folder), "env", folder)
-                mapping_in(settings, "kwargs", folder)
-                if "env" in mapping_in(config, "custom", folder):
-                    self.note(OBJECT.format(settings.pop("id", "")))  # another may be registered under this id
-                found |= {"env": settings, "env_settings": settings, "algorithm": str(config.get("algorithm", ""))}
-        return found
-
-    def _specs(self) -> tuple[ObsSpec, ActionSpec]:
-        """Return observations and actions as spec.json declares them, or else as the columns look."""
-        declared = self.beside.get("spec") or {"observation": {}, "action": {}}
-        width = self.columns["action"].shape[0]
-        seen = {name.removeprefix("obs/"): column for name, column in self.columns.items() if name.startswith("obs/")}
-        try:
-            obs = {key: part_of(declared["observation"].get(key, {}), column) for key, column in seen.items()}
-            parts = {key: ActionPart(**_tuples(part)) for key, part in declared["action"].items()}
-        except (LookupError, TypeError, AttributeError) as error:
-            raise DataError(
-                f"the spec.json of {self.path} is damaged ({error!r}). Restore it, or delete it."
-            ) from error
-        return obs, ActionSpec(parts=parts or {"action": ActionPart(kind="continuous", size=width)})
+    @abstractmethod
+    def episodes(self) -> Iterator[Rows]:
+        """Yield the rows of each episode, with the columns of ``specs``."""
 
     def env_id(self) -> str:
         return str(self.env.get("id", ""))
@@ -117,15 +83,73 @@ class StoreReader(Reader):
             text={"algorithm": beside["algorithm"]} if beside.get("algorithm") else {},
         )  # fmt: skip
 
+    def parts(self) -> Iterator[Rows]:
+        """Yield rows as stored; as recorded if action bounds were only measured, as the user may know the true ones."""
+        return self.as_recorded() if self.beside.get("measured") else packed(self.episodes(), PART_BYTES)
+
+    def as_recorded(self) -> Iterator[Rows]:
+        """Yield rows with the values of the environment's spaces as far as these are known, else with class numbers."""
+        alone = list(self.specs[0])
+        for part in packed(self.episodes(), PART_BYTES):
+            flat = part.pop("action")
+            if self._obs is not None:
+                part = self._obs.decode(part)
+            elif len(alone) == 1 and "/" not in alone[0]:  # what is alone has no name in a space
+                part["obs"] = part.pop(f"obs/{alone[0]}")
+            yield part | self._actions.decode(flat, part["is_last"])
+
+
+class StoreReader(SeenReader):
+    """Reads the store of a run, or the store in a folder or at a URL."""
+
+    format = "reverie store"
+
+    def __init__(self, path: Path | str, options: ReadOptions) -> None:
+        super().__init__(path, options)
+        self.place: Path | str = store_in(path)
+        self.store: Store = Store(self.place)
+        layout = next((dict(s.columns) for s in self.store.segments if s.rows > s.kept), None)
+        if layout is None:
+            raise DataError(f"the store in {path} contains no rows.")
+        self.columns: dict[str, Column] = {name: column for name, column in layout.items() if name != VERSION}
+        beside = self._beside()
+        self.declare(beside, self._specs(beside.get("spec") or {"observation": {}, "action": {}}))
+
+    def _beside(self) -> dict[str, Any]:
+        """Return what files of the run, or of a converted store, declare.
+
+        A converted store is no part of the run in whose folder it may lie.
+        """
+        own, found = (self.path if isinstance(self.place, str) else self.place).absolute(), dict[str, Any]()
+        for folder in (own,) if (own / ABOUT).is_file() else (own, own.parent):
+            spec, about, config = (content_of(folder / name) for name in (SPEC, ABOUT, "config.yaml"))
+            found |= ({"spec": spec} if spec else {}) | about
+            if config:
+                settings = mapping_in(mapping_in(config, "experiment", folder), "env", folder)
+                mapping_in(settings, "kwargs", folder)
+                if "env" in mapping_in(config, "custom", folder):
+                    self.note(OBJECT.format(settings.pop("id", "")))  # another may be registered under this id
+                found |= {"env": settings, "env_settings": settings, "algorithm": str(config.get("algorithm", ""))}
+        return found
+
+    def _specs(self, declared: Mapping[str, Any]) -> tuple[ObsSpec, ActionSpec]:
+        """Return observations and actions as spec.json declares them, or else as the columns look."""
+        width = self.columns["action"].shape[0]
+        seen = {name.removeprefix("obs/"): column for name, column in self.columns.items() if name.startswith("obs/")}
+        try:
+            obs = {key: part_of(declared["observation"].get(key, {}), column) for key, column in seen.items()}
+            parts = {key: ActionPart(**as_tuples(part)) for key, part in declared["action"].items()}
+        except (LookupError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"the spec.json of {self.path} is damaged ({error!r}). Restore it, or delete it."
+            ) from error
+        return obs, ActionSpec(parts=parts or {"action": ActionPart(kind="continuous", size=width)})
+
     def rows(self) -> int:
         flags = episodes(self.store, columns=("reward", "is_first", "is_last"))
         return sum(len(episode) for episode in flags if not episode.unusable_reason)
 
-    def parts(self) -> Iterator[Rows]:
-        """Yield rows as stored; as recorded if action bounds were only measured, as the user may know the true ones."""
-        return self.as_recorded() if self.beside.get("measured") else packed(self._episodes(), PART_BYTES)
-
-    def _episodes(self) -> Iterator[Rows]:
+    def episodes(self) -> Iterator[Rows]:
         met: Counter[str] = Counter()
 
         def damaged(damage: object) -> None:
@@ -143,17 +167,6 @@ class StoreReader(Reader):
                 rows["action"][-1] = 0
             yield rows
         self.note_all(met)
-
-    def as_recorded(self) -> Iterator[Rows]:
-        """Yield rows with the values of the environment's spaces as far as these are known, else with class numbers."""
-        alone = [name for name in self.columns if name.startswith("obs/")]
-        for part in packed(self._episodes(), PART_BYTES):
-            flat = part.pop("action")
-            if self._obs is not None:
-                part = self._obs.decode(part)
-            elif len(alone) == 1 and alone[0].count("/") == 1:  # what is alone has no name in a space
-                part["obs"] = part.pop(alone[0])
-            yield part | self._actions.decode(flat, part["is_last"])
 
 
 def content_of(file: Path) -> dict[str, Any]:
@@ -201,16 +214,23 @@ def part_of(declared: Mapping[str, Any], column: Any) -> ObsPart:
     kind: Any = declared.get("kind") or looks or ("categorical" if column.dtype == "int64" else "vector")
     if kind == "categorical" and not declared.get("classes"):
         raise DataError("the number of classes of an observation is not known: copy the run's spec.json to the store.")
-    known = {name: value for name, value in _tuples(declared).items() if name in ("classes", "low", "high")}
+    known = {name: value for name, value in as_tuples(declared).items() if name in ("classes", "low", "high")}
     return ObsPart(kind=kind, shape=tuple(column.shape), dtype=column.dtype, **known)
 
 
-def _tuples(part: Mapping[str, Any]) -> dict[str, Any]:
+def as_tuples(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a part of a spec that was read from JSON, which has lists for tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in part.items()}
 
 
 def guessed_obs(spec: ObsSpec) -> Space:
-    """Return a space of the observations of ``spec``."""
+    """Return a space of the observations of ``spec``; a single one has no name in it."""
+    found = guessed_leaves(spec)
+    return next(iter(found.values())) if len(found) == 1 and "/" not in next(iter(spec)) else nested_space(found, "obs")
+
+
+def guessed_leaves(spec: ObsSpec) -> dict[str, Space]:
+    """Return a space for each observation of ``spec``, by column."""
     found: dict[str, Space] = {}
     for key, part in spec.items():
         dtype = np.dtype(part.dtype).type
@@ -219,8 +239,8 @@ def guessed_obs(spec: ObsSpec) -> Space:
         if part.kind == "mask":
             space = spaces.MultiBinary(part.shape[0])
         space = spaces.Box(low, high, part.shape, dtype) if space is None else space
-        found["obs" if len(spec) == 1 and "/" not in key else f"obs/{key}"] = space
-    return nested_space(found, "obs")
+        found[f"obs/{key}"] = space
+    return found
 
 
 def guessed_action(spec: ActionSpec) -> Space:
@@ -231,9 +251,3 @@ def guessed_action(spec: ActionSpec) -> Space:
         box = spaces.Box(-1.0, 1.0, (part.size,), np.float32)
         found[name] = classes_space(part.classes, () if shape == (1,) else shape) if part.classes else box
     return nested_space(found, "action")
-
-
-def classes_space(classes: Sequence[int], shape: tuple[int, ...]) -> Space:
-    """Return the space of class numbers ``[*shape]``; ``classes`` has the number of classes of each, in flat order."""
-    counts = np.reshape(list(classes), shape)
-    return spaces.MultiDiscrete(counts) if shape else spaces.Discrete(int(counts))

@@ -1,13 +1,15 @@
 """Reads PyDreamer's npz files. Their row t holds the action that *led to* observation t; ours holds the one taken in t.
 
 A file holds one episode, several in a row, or a piece of a long one; ``reset`` marks the first row of an episode.
+Files that this package has written lie beside spec.json and about.json, which say what their rows are.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -15,11 +17,14 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError
-from reverie.core.rows import Rows
+from reverie.core.rows import Rows, episodes_of
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
+from reverie.core.types import FLAGS
 from reverie.datasets.npz import arrays_in, open_npz
+from reverie.datasets.own_store import ABOUT, SPEC, SeenReader, as_tuples, content_of, guessed_leaves
 from reverie.datasets.reader import About, MeasuredAction, Reader, ReadOptions, as_flags, by_number, files_of
 
-from reverie.datasets.reader import measured_action, nested_space, observed_space, reading  # isort: skip
+from reverie.datasets.reader import Space, measured_action, reading, seen_space  # isort: skip
 
 OF_ROWS = {"action", "reward", "terminal", "reset"}
 OF_GENERATOR = {"action_next", "policy_value", "policy_entropy", "action_prob"}
@@ -38,6 +43,14 @@ class PyDreamerReader(Reader):
     def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> None:
         super().__init__(path, options)
         self.paths: list[Path] = sorted(paths or (files_of(path, "npz") if path.is_dir() else [path]), key=by_number)
+        self.spec: ObsSpec = {}
+
+    def uses(self, option: str) -> bool:
+        return option == "classes"
+
+    def assume(self, observation: Space, spec: ObsSpec) -> None:
+        """See :class:`Reader`; observations that have PyDreamer's usual names get those of ``spec``."""
+        self.spec = spec
 
     @cached_property
     def _one_hot(self) -> bool:
@@ -49,15 +62,18 @@ class PyDreamerReader(Reader):
     def about(self) -> About:
         """Return what the files show. Observations are those of the first file; continuous actions are those of all."""
         first = load(self.paths[0])
-        found = {name: observed_space(v.shape[1:], v.dtype) for name, v in self._obs(first).items()}
+        arrays = {name: (v.shape[1:], v.dtype) for name, v in self._obs(first).items()}
+        observation = seen_space(arrays, self.options, guessed_leaves(self.spec), self.path)
         if self._one_hot:
             action = MeasuredAction(spaces.Discrete(first["action"].shape[-1]), False, False)
         else:
             action = measured_action(self, self._actions, scaled=True)
         text = {"files": f"{len(self.paths):,}", "actions": "one-hot" if self._one_hot else "continuous"}
         space, measured, numbered = action
-        observation = nested_space(found, "obs")
-        return About(observation=observation, action=space, measured=measured, numbered=numbered, text=text)
+        return About(
+            observation=observation, action=space, inferred=not self.options.classes, measured=measured,
+            numbered=numbered, text=text,
+        )  # fmt: skip
 
     def _actions(self) -> Iterator[np.ndarray]:
         return (load(path, "action")["action"] for path in self.paths)
@@ -66,6 +82,11 @@ class PyDreamerReader(Reader):
         return sum(len(load(path, "reset")["reset"]) for path in self.paths)
 
     def parts(self) -> Iterator[Rows]:
+        """Yield the rows of :meth:`flat`, with class numbers in place of one-hot actions."""
+        for rows in self.flat():
+            yield rows | {"action": rows["action"].argmax(axis=1)} if self._one_hot else rows
+
+    def flat(self) -> Iterator[Rows]:
         """Yield one file at a time. The action of its last row is in the next file, if the episode continues there."""
         inside, lost = False, 0
         files = itertools.chain(self._files(), [(None, Rows())])
@@ -78,7 +99,6 @@ class PyDreamerReader(Reader):
                 last = np.append(first[1:], not goes_on)
                 led_on = coming["action"][:1] if goes_on else np.zeros_like(values["action"][:1])
                 action = np.concatenate([values["action"][1:], led_on])
-                action = action.argmax(axis=1) if self._one_hot else action
                 action[last] = 0
                 reward = values["reward"].reshape(-1).astype(np.float32)
                 reward[first] = 0.0
@@ -106,7 +126,10 @@ class PyDreamerReader(Reader):
         return ""
 
     def _obs(self, values: Rows) -> Rows:
-        """Return observations by column. The last axis of ``image_t`` is time; a lone ``vecobs`` becomes ``obs``."""
+        """Return observations by column. The last axis of ``image_t`` is time.
+
+        What an environment calls otherwise is renamed; without one, a lone ``vecobs`` becomes ``obs``.
+        """
         found = {}
         for key, value in values.items():
             if key in OF_ROWS or key in OF_GENERATOR:
@@ -114,7 +137,62 @@ class PyDreamerReader(Reader):
             value = np.moveaxis(value, -1, 0) if key.endswith("_t") and value.ndim == 4 else value
             if value.shape[:1] == (len(values["reset"]),):
                 found["obs/" + (key.removesuffix("_t") if value.ndim == 4 else key)] = value
-        return {"obs": found["obs/vecobs"]} if list(found) == ["obs/vecobs"] else found
+        if not self.spec:
+            return {"obs": found["obs/vecobs"]} if list(found) == ["obs/vecobs"] else found
+        names = columns_in_files(self.spec)
+        return {name if names.get(name, name) in found else names[name]: value for name, value in found.items()}
+
+
+class OwnPyDreamerReader(SeenReader):
+    """Reads PyDreamer's files that this package has written: rows as learners see them."""
+
+    format = PyDreamerReader.format
+
+    def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> None:
+        super().__init__(path, options)
+        self.files: PyDreamerReader = PyDreamerReader(path, options, paths)
+        folder = self.files.paths[0].parent
+        spec = content_of(folder / SPEC)
+        obs = {key: ObsPart(**as_tuples(part)) for key, part in spec["observation"].items()}
+        actions = {key: ActionPart(**as_tuples(part)) for key, part in spec["action"].items()}
+        self.files.assume(self.files.about().observation, obs)
+        self.declare(content_of(folder / ABOUT), (obs, ActionSpec(parts=actions)))
+
+    def rows(self) -> int:
+        return self.files.rows()
+
+    def episodes(self) -> Iterator[Rows]:
+        dtypes = {f"obs/{key}": part.dtype for key, part in self.specs[0].items()}
+        for rows in episodes_of(self.files.flat()):
+            if missing := ", ".join(sorted(dtypes.keys() - rows.keys())):
+                raise DataError(f"{self.path}: {SPEC} beside the files declares {missing}, which one of them lacks.")
+            seen = {name: rows[name].astype(dtype, copy=False) for name, dtype in dtypes.items()}
+            yield seen | {name: rows[name] for name in ("action", "reward", *FLAGS)}
+        self.note_all(self.files.notes)
+
+
+def is_own(paths: Sequence[Path]) -> bool:
+    """Return whether files beside ``paths`` say what their rows are."""
+    folders = {path.parent for path in paths}
+    return len(folders) == 1 and all((folder / name).is_file() for folder in folders for name in (SPEC, ABOUT))
+
+
+def file_names(kinds: Mapping[str, tuple[str, int]]) -> dict[str, str]:
+    """Return the names in files of observations by key, of which ``kinds`` has the dtype and the number of axes.
+
+    A single image is called ``image_t``, and a single vector ``vecobs``.
+    """
+    alone = {("uint8", 3): "image_t", ("float32", 1): "vecobs"}
+    counts = Counter(kinds.values())
+    return {key: alone[kind] if kind in alone and counts[kind] == 1 else key.replace("/", "_")
+            for key, kind in kinds.items()}  # fmt: skip
+
+
+def columns_in_files(spec: ObsSpec) -> dict[str, str]:
+    """Return the column of each observation of ``spec`` by that under which files are read."""
+    names = file_names({key: (part.dtype, len(part.shape)) for key, part in spec.items()})
+    untimed = {key: name.removesuffix("_t") if len(spec[key].shape) == 3 else name for key, name in names.items()}
+    return {f"obs/{name}": f"obs/{key}" for key, name in untimed.items()}
 
 
 def follows(before: Path | None, path: Path) -> bool:

@@ -15,7 +15,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
@@ -27,6 +27,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, ReverieError, RowError, brief, with_count
 from reverie.core.rows import Rows
+from reverie.core.spaces import looks_like_image
 from reverie.core.specs import ActionSpec, ObsSpec
 
 Space = spaces.Space[Any]
@@ -61,6 +62,9 @@ class ReadOptions(Config):
     """Tables: the column of each quantity, '{obs: state, action: action, reward: reward, terminal: done}'; several
     number columns that form one vector are a list, '{obs: [x, y], ...}'. propensity is the probability with which the
     recorded action was taken: see `reverie estimate`."""
+    classes: dict[str, int | tuple[int, ...]] = field(default_factory=dict)
+    """Observations that are class numbers, in files that do not say so: how many classes each of their elements has,
+    `image=11` or '{image: 11, pose: [20, 20, 4]}'. An observation without a name is called observation."""
     time_limit: Annotated[int | None, AtLeast(1)] = None
     """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
     partial: bool = False
@@ -68,6 +72,9 @@ class ReadOptions(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for key, classes in self.classes.items():
+            if not classes or min(classes if isinstance(classes, tuple) else (classes,)) < 1:
+                raise ConfigError(f"data.classes.{key} = {brief(classes)}: expected numbers of classes, 1 or more.")
         for role, given in self.columns.items():
             names = list(given) if isinstance(given, list | tuple) else [given]
             if not names or not all(isinstance(name, str) for name in names):
@@ -93,6 +100,8 @@ class About:
     """The environment's specification as Gymnasium serialises it."""
     time_limit: int | None = None
     """Number of steps after which the environment truncated episodes; None if not declared."""
+    inferred: bool = False
+    """True if observations are as the arrays look, as no space of them is declared."""
     measured: bool = False
     """True if the bounds or the number of actions come from recorded actions, as none are declared."""
     numbered: bool = False
@@ -134,6 +143,12 @@ class Reader(ABC):
     @abstractmethod
     def about(self) -> About:
         """Return the spaces, and whatever else is known about the dataset."""
+
+    def assume(self, observation: Space, spec: ObsSpec) -> None:  # noqa: B027  # most formats declare their spaces
+        """Take from an environment what the files do not say of their observations.
+
+        ``observation``: the space of what it shows. ``spec``: the same as learners see it.
+        """
 
     def env_id(self) -> str:
         """Return the environment's id as ``about`` does, but without reading anything large; "" if not declared."""
@@ -333,6 +348,57 @@ def observed_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Space:
     if dtype.kind not in "biuf":
         raise DataError(f"observations have dtype {dtype}: expected numbers.")
     return spaces.Box(-np.inf, np.inf, shape, np.result_type(np.float32, dtype).type)
+
+
+def classes_space(classes: Sequence[int], shape: tuple[int, ...]) -> Space:
+    """Return the space of class numbers ``[*shape]``; ``classes`` has the number of classes of each, in flat order."""
+    counts = np.reshape(list(classes), shape)
+    return spaces.MultiDiscrete(counts) if shape else spaces.Discrete(int(counts))
+
+
+def seen_space(
+    arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], options: ReadOptions, known: Mapping[str, Space],
+    where: Path,
+) -> Space:  # fmt: skip
+    """Return a space of observations by column, of which the files tell only shape and dtype.
+
+    The kind of each is what ``options.classes`` say, or else that of the same name and shape in ``known``, spaces of an
+    environment, or else a guess: see :func:`observed_space`.
+    """
+    classes = {"obs" if name == "observation" and "obs" in arrays else f"obs/{name}": n
+               for name, n in options.classes.items()}  # fmt: skip
+    if unknown := ", ".join(sorted(name.removeprefix("obs/") for name in classes.keys() - arrays.keys())):
+        names = ", ".join("observation" if name == "obs" else name.removeprefix("obs/") for name in arrays)
+        raise ConfigError(f"data.classes: {where} has no observation '{unknown}'. It has: {names}.")
+    found: dict[str, Space] = {}
+    for name, (shape, dtype) in arrays.items():
+        if name in classes:
+            found[name] = _classes_space(
+                classes[name], shape, f"data.classes: '{name.removeprefix('obs/')}' in {where}"
+            )
+        elif (leaf := known.get(name)) is not None and _tells_kind(leaf, shape, dtype):
+            found[name] = leaf
+        else:
+            found[name] = observed_space(shape, dtype)
+    return nested_space(found, "obs")
+
+
+def _classes_space(classes: int | tuple[int, ...], shape: tuple[int, ...], what: str) -> Space:
+    size = math.prod(shape)
+    each = (classes,) * size if isinstance(classes, int) else classes
+    if len(each) != size:
+        raise ConfigError(
+            f"{what} has shape {list(shape)}, but {len(each)} numbers of classes: expected {size}, or one."
+        )
+    return classes_space(each, shape)
+
+
+def _tells_kind(leaf: Space, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Return whether an environment's ``leaf`` says more of an array than its shape and dtype do."""
+    if dtype.kind not in "biuf" or leaf.shape is None or (leaf.shape or (1,)) != (shape or (1,)):
+        return False
+    boxes = [space for space in (leaf, observed_space(shape, dtype)) if isinstance(space, spaces.Box)]
+    return len(boxes) < 2 or any(map(looks_like_image, boxes))
 
 
 def action_space(

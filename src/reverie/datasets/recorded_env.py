@@ -18,6 +18,7 @@ from reverie.datasets.reader import About
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import make_gym, put_away, readable, registered, written
 from reverie.envs.masks import with_mask
+from reverie.envs.transforms import Grayscale, Resize
 
 Wrapper = Mapping[str, Any]
 """A wrapper's ``name``, ``entry_point`` (``module:Class``), and ``kwargs``, None if they were not recorded."""
@@ -148,6 +149,9 @@ def env_as_recorded(about: About, env: EnvConfig | None = None) -> gymnasium.Env
     shown = readable(made, config.mission)
     if isinstance(about.observation, spaces.Dict) and MASK in about.observation.spaces:
         shown = with_mask(shown)
+    if about.specs is None:  # stores hold what learners see, whatever the environment shows
+        shown = Resize(shown, *config.resize) if config.resize else shown
+        shown = Grayscale(shown) if config.grayscale else shown
     has = json.loads(written(made.spec)[0] or "{}") if made.spec is not None else {}
     if missing := absent(wrappers_in(about.env_spec), has):
         put_away(made)

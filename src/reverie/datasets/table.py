@@ -37,10 +37,11 @@ USUAL: dict[str, tuple[str, ...]] = {
     "episode": ("episode_index", "episode_id", "episode", "traj_id"),
 }
 """Common names of the columns of each role, for proposals in error messages."""
+OBS_OF_OURS = b"reverie.observation_space"
 COLUMNS_OF_OURS = b"reverie.columns"
 """Key in the schema of tables written by this package: the column of each role."""
 ACTIONS_OF_OURS = b"reverie.action_space"
-"""Key in the same schema: the action space, if it was declared."""
+"""Keys in the same schema: the spaces, if they were declared."""
 NO_ENDS = (
     "no column marks terminal steps: all episodes are treated as truncated, so values count rewards beyond their ends. "
     "Where an episode ended for good, mark its last step in a column and name that one for terminal"
@@ -81,7 +82,9 @@ class TableReader(TransitionsReader):
 
     def uses(self, option: str) -> bool:
         marked = {"truncated", "end", "episode"} & self.roles.keys()
-        return option == "columns" or (option == "time_limit" and not self.whole and not marked)
+        declared = not self.options.columns and self._own(OBS_OF_OURS)
+        limits = not self.whole and not marked
+        return {"columns": True, "classes": not declared, "time_limit": limits}.get(option, False)
 
     @cached_property
     def whole(self) -> bool:
@@ -219,9 +222,10 @@ class TableReader(TransitionsReader):
     # ------------------------------------------------------------------ all
 
     def about(self) -> About:
-        # A declared action space is that of the columns that the table itself names.
-        own = {} if self.options.columns else self._own(ACTIONS_OF_OURS)
-        declared: dict[str, Any] = {"action": space_of(own, str(self.path))} if own else {}
+        # Declared spaces are those of the columns that the table itself names.
+        keys = {} if self.options.columns else {"observation": OBS_OF_OURS, "action": ACTIONS_OF_OURS}
+        own = {name: self._own(key) for name, key in keys.items()}
+        declared: dict[str, Any] = {name: space_of(text, str(self.path)) for name, text in own.items() if text}
         text = {"a row is": "an episode" if self.whole else "a transition"}
         return self.measured(text=text, **declared)
 

@@ -24,15 +24,18 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.datasets.reader import OF_OUTCOMES, PART_BYTES, PROPENSITY, About, Reader
+from reverie.core.spaces import columns_in
+from reverie.core.specs import ObsSpec
+from reverie.datasets.reader import OF_OUTCOMES, PART_BYTES, PROPENSITY, About, Reader, Space, measured_action
 
-from reverie.datasets.reader import measured_action, nested_space, observed_space  # isort: skip
+from reverie.datasets.reader import nested_space, seen_space  # isort: skip
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is left out"
@@ -187,6 +190,13 @@ class TransitionsReader(Reader):
     """A dataset that is stored as transitions, in a ``file`` that is open while it is entered."""
 
     file: ClassVar[Any] = contextlib.nullcontext()
+    known: Mapping[str, Space] = MappingProxyType({})
+
+    def assume(self, observation: Space, spec: ObsSpec) -> None:
+        self.known = dict(columns_in(observation, "obs"))
+
+    def uses(self, option: str) -> bool:
+        return option == "classes"
 
     @property
     @abstractmethod
@@ -203,8 +213,11 @@ class TransitionsReader(Reader):
         def blocks(column: Column) -> Iterator[np.ndarray]:
             return (column.read(i, min(i + BLOCK, column.shape[0])) for i in range(0, column.shape[0], BLOCK))
 
-        seen = {name: observed_space(column.shape[1:], column.dtype) for name, column in found.obs.items()}
-        known: dict[str, Any] = {"observation": nested_space(seen, "obs")} | more
+        known: dict[str, Any] = dict(more)
+        if "observation" not in more:
+            arrays = {name: (column.shape[1:], column.dtype) for name, column in found.obs.items()}
+            known |= {"observation": seen_space(arrays, self.options, self.known, self.path)}
+            known |= {"inferred": not self.options.classes}
         if "action" in more:
             return About(**known)
         every = {

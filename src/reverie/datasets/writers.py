@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,9 @@ from reverie.core.signals import check_signals
 from reverie.core.space_json import text_of
 from reverie.datasets.arrow import pyarrow_of
 from reverie.datasets.minari import MAIN, check_name, minari_root
-from reverie.datasets.pydreamer import OF_GENERATOR
+from reverie.datasets.pydreamer import OF_GENERATOR, file_names
 from reverie.datasets.reader import About, format_of, package
-from reverie.datasets.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS
+from reverie.datasets.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS, OBS_OF_OURS
 from reverie.store.store import Store
 
 WRITTEN = {"minari": "", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": ""}
@@ -43,6 +44,8 @@ CHUNK, LEVEL = 2**20, 1
 """Bytes of images, at least one, that are compressed together, and the level of their compression."""
 CACHED, ABOUT_EPISODE = 2**25, 2**14
 """Bytes that HDF5 may not have written yet: at most in all, and roughly per episode for its metadata."""
+MOST_OF_ATTRIBUTE = 60_000
+"""Characters that an attribute of HDF5 can hold, with room for others."""
 ELSE = "Use Minari's format, which can store everything (--to minari)"
 
 
@@ -312,6 +315,11 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported
             for name in block.keys() & OF_D4RL.keys():
                 append(file, OF_D4RL[name], block[name])
         declared: dict[str, Any] = {} if about.measured else {"action_space": text_of(about.action)}
+        if not about.inferred:
+            declared["observation_space"] = text_of(about.observation, short=True)
+        for name in [name for name, text in declared.items() if len(text) > MOST_OF_ATTRIBUTE]:
+            done.remarks.append(f"{name} is too large for an attribute of HDF5: the file does not declare it")
+            del declared[name]
         if about.env:
             declared |= {"env_id": about.env, "env_kwargs": json.dumps(about.env_kwargs)}
             declared |= {} if about.time_limit is None else {"time_limit": about.time_limit}
@@ -348,6 +356,7 @@ def write_parquet(episodes: Iterable[Rows], target: Path, about: About) -> Expor
             table = arrow.table({column: arrow_of(arrow, block[name]) for name, column in named.items()})
             roles = {name.replace("/", ".", 1): column for name, column in named.items()}
             declared = {} if about.measured else {ACTIONS_OF_OURS: text_of(about.action).encode()}
+            declared |= {} if about.inferred else {OBS_OF_OURS: text_of(about.observation, short=True).encode()}
             table = table.replace_schema_metadata({COLUMNS_OF_OURS: json.dumps(roles).encode(), **declared})
             if writer is None or written >= TABLE_STEPS:
                 stack.close()
@@ -377,8 +386,10 @@ PYDREAMER = {"action": "action", "reward": "reward", "is_terminal": "terminal", 
 """PyDreamer's names of the columns that are no observations."""
 
 
-def write_pydreamer(episodes: Iterable[Rows], folder: Path) -> Exported:
-    """Write one npz file per episode, ``ep000012_000012-r21-0500.npz``: number, return, steps.
+def write_pydreamer(
+    episodes: Iterable[Rows], folder: Path, beside: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> Exported:
+    """Write one npz file per episode, ``ep000012_000012-r21-0500.npz``: number, return, steps; others ``beside`` them.
 
     PyDreamer's row t holds the action that *led to* observation t (zeros in the first row): our actions shifted by one.
     A single image is called ``image_t`` and is ``[H, W, C, T]``, as is every image whose name ends with ``_t``; a
@@ -395,17 +406,21 @@ def write_pydreamer(episodes: Iterable[Rows], folder: Path) -> Exported:
                         np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
             done.add(steps)
         done.check()
+        write_json(staged, beside)
     return done
+
+
+def write_json(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write ``files``, the content of each by its name."""
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def pydreamer_rows(rows: Rows) -> Rows:
     """Return the rows of an episode under PyDreamer's names."""
     obs = {name: values for name, values in rows.items() if name.startswith("obs/")}
-    images = [name for name, values in obs.items() if values.dtype == np.uint8 and values.ndim == 4]
-    vectors = [name for name, values in obs.items() if values.dtype == np.float32 and values.ndim == 2]
-    usual = {images[0]: "image_t"} if len(images) == 1 else {}
-    usual |= {vectors[0]: "vecobs"} if len(vectors) == 1 else {}
-    names = {name: usual.get(name, name.removeprefix("obs/").replace("/", "_")) for name in obs}
+    kinds = {name.removeprefix("obs/"): (str(values.dtype), values.ndim - 1) for name, values in obs.items()}
+    names = {f"obs/{key}": name for key, name in file_names(kinds).items()}
     check_distinct(PYDREAMER | {name: name for name in OF_GENERATOR} | names, "PyDreamer's files")
     action, reset = np.zeros_like(rows["action"]), np.zeros(len(rows["action"]), bool)
     action[1:], reset[0] = rows["action"][:-1], True
@@ -431,6 +446,5 @@ def write_store(
         finally:
             store.close(None)  # its thread must have ended before the files are deleted
         done.check()
-        for name, content in beside.items():
-            (staged / name).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        write_json(staged, beside)
     return done

@@ -31,7 +31,7 @@ from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec, differences, other_b
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.datasets.dataset import Recorded, open_recorded, shown
 from reverie.datasets.recorded_env import check_mixed, lacking
-from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory, make_gym, put_away
+from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory, make_gym, put_away, readable
 from reverie.envs.vector import make_env
 from reverie.experiment.bench import Pace, pace
 from reverie.experiment.config import NO_ENV, ExperimentConfig, saved_settings
@@ -225,7 +225,7 @@ def build(
     player = eval_maker(config, factory, eval_env)
     plays = config.env.id != NO_ENV and (share < 1 or config.eval_episodes > 0)
     # First: a simulator may be able to run only once.
-    space, env_spec = looked_at(config, factory) if share and plays else (None, None)
+    observation, space, env_spec = looked_at(config, factory) if share and plays else (None, None, None)
     device, seeds = prepare(config, start, rank)
     with contextlib.ExitStack() as undo:
         train_env = beside = recorded = replay = collector = store = dataset = estimator = None
@@ -240,7 +240,8 @@ def build(
             check_alike(config, train_env, beside)
         seen = train_env or beside
         if share:
-            recorded = undo.enter_context(contextlib.closing(open_recorded(config.data, config.env, space)))
+            recorded = open_recorded(config.data, config.env, space, observation)
+            undo.callback(recorded.close)
             if train_env is not None:
                 check_same_task(recorded, config, env_spec)
             if seen is not None:
@@ -272,7 +273,8 @@ def build(
             recorded.close()
             starts = np.flatnonzero(dataset.column("is_first"))
             clock.longest_episode = int(np.diff(starts, append=dataset.count).max(initial=1)) - 1
-        heldout = held_out(config, algo, seen or learned, run) if config.heldout and rank == 0 else dict
+        measured = config.heldout and rank == 0
+        heldout = held_out(config, algo, seen or learned, (space, observation), run) if measured else dict
         undo.pop_all()
     sources = [prefetch(rows, algo.device) for rows in (dataset, replay) if rows is not None]
     rows = replay if replay is not None else dataset
@@ -419,13 +421,16 @@ def check_start(config: ExperimentConfig) -> None:
     config.algo.check_run(random_steps=random, learning_starts=starts, frame_stack=config.env.frame_stack)
 
 
-def looked_at(config: ExperimentConfig, factory: MakeEnv | None) -> tuple[gymnasium.Space[Any], EnvSpec | None]:
-    """Return the action space of the environment as the agent sees it, and the environment's spec if it has one."""
+def looked_at(
+    config: ExperimentConfig, factory: MakeEnv | None
+) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any], EnvSpec | None]:
+    """Return the spaces of the environment's observations and actions, and its spec if it has one."""
     env = make_gym(config.env, factory, render=False)
+    observation: gymnasium.Space[Any] = readable(env, config.env.mission).observation_space
     space: gymnasium.Space[Any] = env.action_space
     spec = env.spec
     put_away(env)
-    return space, spec
+    return observation, space, spec
 
 
 # ---------------------------------------------------------------- recorded rows
@@ -448,16 +453,18 @@ def read(
 
 
 def held_out(
-    config: ExperimentConfig, algo: Algorithm, own: Env | Recorded, scratch: Path | None
-) -> Callable[[], dict[str, float]]:
+    config: ExperimentConfig, algo: Algorithm, own: Env | Recorded,
+    spaces: tuple[gymnasium.Space[Any] | None, gymnasium.Space[Any] | None], scratch: Path | None,
+) -> Callable[[], dict[str, float]]:  # fmt: skip
     """Return what measures the world model's losses on ``config.heldout``: on the same windows, by the same draws.
 
-    ``own``: what has the observations and actions of the run.
+    ``own``: what has the observations and actions of the run. ``spaces``: those of actions and observations of its
+    environment, for data that declare none.
     """
     if not isinstance(algo, Dreamer):
         raise ConfigError(f"heldout = '{config.heldout}': it is for Dreamers, and {config.name} is none. Leave it out.")
     data, seed = config.data.merge({"path": config.heldout}), derived_seeds(config.seed)["evaluation"]
-    with contextlib.closing(open_recorded(data, config.env)) as recorded:
+    with contextlib.closing(open_recorded(data, config.env, *spaces)) as recorded:
         check_fit(recorded, signature(own.obs_spec, own.action_spec), config.env.id)
         window = replace(algo.window, carries=False)
         dataset = data.build(recorded, window=window, seed=seed, scratch=scratch)
@@ -508,10 +515,24 @@ def check_fit(recorded: Recorded, own: Mapping[str, Any], env: str) -> None:
         advice = (
             "Use data of the environment that the agent has learned about."
             if env == NO_ENV
-            else "Use the environment that the data were recorded in with the same options (env.include and "
+            else stacks_in(recorded.obs_spec, own["observation"])
+            or "Use the environment that the data were recorded in with the same options (env.include and "
             "env.exclude select observations), or other data."
         )
         raise DataError(f"{recorded.where} does not fit {whose}: {'; '.join(found)}. {advice}")
+
+
+def stacks_in(spec: ObsSpec, shown: Mapping[str, Any]) -> str:
+    """Return the advice for data whose images are stacks of those that an environment shows; "" for others."""
+    for key, part in spec.items():
+        other = tuple(shown.get(key, {}).get("shape", ()))
+        frames, left = divmod(part.shape[-1], other[-1]) if part.kind == "image" and len(other) == 3 else (1, 0)
+        if frames > 1 and not left and part.shape[:2] == other[:2]:
+            return (
+                f"Its images are stacks of {frames} frames: let the environment stack them, and the learner not: "
+                f"--env.frame-stack {frames} --algo.frames 1."
+            )
+    return ""
 
 
 # ---------------------------------------------------------------- sentences about a run
@@ -534,6 +555,7 @@ def described(experiment: Experiment) -> list[str]:
             f"{plural(found.steps, 'recorded step')} in {plural(found.episodes, 'episode')} of {config.data.where}"
             f"{part}: returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
         )
+        lines += [line] if (line := motionless(config, experiment.obs_spec)) else []
     elif config.algo.needs_data:
         lines.append(
             f"{config.name} is meant for recorded data, but there is none: it learns only from the rows that it "
@@ -562,6 +584,17 @@ def described(experiment: Experiment) -> list[str]:
     if config.actors:
         envs = f"{plural(config.actors, 'actor')} with {envs} each"
     return [*lines, f"{config.name} on {config.env.id}: {what}, {envs}, {each}, replay up to {needed}{room}"]
+
+
+def motionless(config: ExperimentConfig, spec: ObsSpec) -> str:
+    """Return a remark if recorded images are learned from one by one, so that no motion is seen; "" if not."""
+    single = [key for key, part in spec.items() if part.kind == "image" and part.shape[-1] in (1, 3)]
+    if not single or getattr(config.algo, "frames", 0) != 1:
+        return ""
+    return (
+        f"each decision sees a single image ({', '.join(single)}), and so no motion: algo.frames = 4 stacks the latest "
+        "four, as Atari's presets do"
+    )
 
 
 def outlook(config: ExperimentConfig, window: Window, speed: Pace | None) -> str:

@@ -5,7 +5,7 @@ With an environment beside the data (``--env``), ``steps`` and the replay ratio 
 
 from __future__ import annotations
 
-from reverie.experiment.model_free_presets import MODEL_FREE, PENDULUM
+from reverie.experiment.model_free_presets import MODEL_FREE, NATURE_ATARI, PENDULUM
 from reverie.experiment.preset import Preset, Settings
 
 # fmt: off
@@ -39,6 +39,15 @@ MINATAR_DATA: Settings = CHOICE_DATA | {
     "algo.batch_size": 128, "algo.networks.encoder": "minatar", "algo.networks.units": (128,),
 }
 """Data of MinAtar with its authors' network and learning rate (github.com/kenjyoung/MinAtar, examples/dqn.py)."""
+
+ATARI_DATA: Settings = {
+    "updates": 1_000_000, "steps": 1_000_000, "replay_ratio": 0.25, "learning_starts": 50_000, "env.num": 1,
+    **NATURE_ATARI, "replay.capacity": 1_000_000, "algo.batch_size": 32, "algo.networks.units": (512,),
+}
+"""Data of Atari with the batches, updates and learning rates of Tianshou (examples/offline/atari_*.py, 2.0.1)."""
+
+_ATARI_DATA: Settings = {"updates": 20_000, "steps": 20_000, "learning_starts": 10_000, "replay.capacity": 100_000}
+"""Changes for a machine without a GPU; values are ours."""
 
 TABLE: dict[str, Preset] = {
     "bc": Preset("bc", DATA,
@@ -110,4 +119,19 @@ TABLE: dict[str, Preset] = {
         "Discrete CQL on data of MinAtar, with its authors' network; settings are ours.", envs="MinAtar/"),
     "discrete_crr_minatar": Preset("discrete_crr", MINATAR_DATA | {"algo.actor_lr": 2.5e-4, "algo.critic_lr": 2.5e-4},
         "Discrete CRR on data of MinAtar, with its authors' network; settings are ours.", envs="MinAtar/"),
+    "bc_atari": Preset("bc", ATARI_DATA | {"algo.lr": 1e-4},
+        "Behaviour cloning on data of Atari, of four 84x84 grey frames (Tianshou: atari_il.py).", envs="ALE/",
+        cpu=_ATARI_DATA),
+    "discrete_bcq_atari": Preset("discrete_bcq",
+        ATARI_DATA | {"algo.lr": 6.25e-5, "algo.tau": 1.0, "algo.target_every": 8000},
+        "Discrete BCQ on data of Atari, of four 84x84 grey frames (Tianshou: atari_bcq.py).", envs="ALE/",
+        cpu=_ATARI_DATA | {"algo.target_every": 1000}),
+    "discrete_cql_atari": Preset("discrete_cql", ATARI_DATA | {"algo.lr": 1e-4},
+        "Discrete CQL on data of Atari, of four 84x84 grey frames (Tianshou: atari_cql.py).", envs="ALE/",
+        cpu=_ATARI_DATA),
+    "discrete_crr_atari": Preset("discrete_crr",
+        ATARI_DATA | {"algo.actor_lr": 1e-4, "algo.critic_lr": 1e-4, "algo.target_every": 500,
+            "algo.min_q_weight": 10.0},
+        "Discrete CRR on data of Atari, of four 84x84 grey frames (Tianshou: atari_crr.py).", envs="ALE/",
+        cpu=_ATARI_DATA),
 }
