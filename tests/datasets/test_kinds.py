@@ -66,8 +66,12 @@ def test_kinds_of_observations_survive(tmp_path, what, to):
     copy, original = Recorded(open_reader(target)), Recorded(source)
     assert (copy.obs_spec, copy.action_spec) == (original.obs_spec, original.action_spec)
     rows, expected = joined(copy.parts()), joined(original.parts())
-    if (what, to) == ("image", "d4rl"):  # without next observations, which would double the file
-        np.testing.assert_array_equal(rows["obs/image"], expected["obs/image"][:11])
+    if (what, to) == (
+        "image",
+        "d4rl",
+    ):  # without next observations: that of row 5 is not needed, that of row 11 is lost
+        for part in (slice(0, 5), slice(6, 11)):
+            np.testing.assert_array_equal(rows["obs/image"][part], expected["obs/image"][part])
     else:
         assert_same(rows, expected)
 
