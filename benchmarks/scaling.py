@@ -144,10 +144,13 @@ def parts(case: str) -> dict[str, float]:
 
 def feed_weights(feed: Feed) -> dict[str, float]:
     """Bytes of the weights that actors get, and what it costs to pack them."""
-    from reverie.scale.wire import acting, packed
+    from reverie.scale.wire import acting, serialize_weights
 
     weights = acting(feed.algo, feed.obs_spec)
-    return {"weight_bytes": len(packed(weights)), "publish": cost(functools.partial(packed, weights), 0.3)}
+    return {
+        "weight_bytes": len(serialize_weights(weights)),
+        "publish": cost(functools.partial(serialize_weights, weights), 0.3),
+    }
 
 
 def reduced(rank: int, place: str) -> list[dict[str, float]]:

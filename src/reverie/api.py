@@ -40,8 +40,8 @@ from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
 from reverie.run.run import Result
 from reverie.run.run import run as run_life
 from reverie.scale.actor_feed import feeding
-from reverie.scale.launch import log_rules, of_team, scaled, share, team_of
-from reverie.scale.learners import Shared, folder_of, follow, shared
+from reverie.scale.launch import learner_settings, log_rules, of_team, scaled, team_of
+from reverie.scale.learners import LearnerExperiment, folder_of, make_learner_experiment, run_follower
 from reverie.scale.search import TuneResult, tune_of
 from reverie.scale.seeds import SeedsResult, train_seeds_of
 
@@ -180,21 +180,21 @@ def train_config(
         before = read_saved(folder.path).experiment if folder is not None and folder.config.is_file() else None
         config = of_team(resolved(config, env, before), team)
         log_rules(config, team.count)
-        folder, before = team.tell((folder or RunFolder.at(new_path(config.subject, config.name)), before))
+        folder, before = team.broadcast_object((folder or RunFolder.at(new_path(config.subject, config.name)), before))
         title = f"{config.name} on {config.subject}"
 
-        def built(start: int | None) -> Shared:
+        def built(start: int | None) -> LearnerExperiment:
             if team.rank == 0:
-                team.tell(("build", start))
+                team.broadcast_object(("build", start))
             continued = config if start is None or before is None else with_beginning(config, before, folder.path)
-            own, place = share(scaled(continued, team.count), team), folder_of(folder.path, team.rank)
+            own, place = learner_settings(scaled(continued, team.count), team), folder_of(folder.path, team.rank)
             found = build(
                 own, env, eval_env=eval_env, start=start or 0, rank=team.rank, run=place, estimates=Estimator,
                 actors=feeding,
             )  # fmt: skip
             found = paced(found) if start is None and team.count == 1 else found
             whole = continued.merge({"threads": found.config.threads}).checked()
-            return shared(found, whole, team, folder.path)
+            return make_learner_experiment(found, whole, team, folder.path)
 
         @contextlib.contextmanager
         def opened(experiment: Any, again: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
@@ -207,11 +207,11 @@ def train_config(
                 own=sinks,
                 note="; training returns sum clipped rewards" * clips,
             )
-            with outputs.open(experiment.clock, again) as opened_sinks, team.joined():
+            with outputs.open(experiment.clock, again) as opened_sinks, team.use_group():
                 yield opened_sinks
 
         if team.rank:
-            return follow(team, built, folder)
+            return run_follower(team, built, folder)
         result = run_life(built, folder, saved_settings(config, env, eval_env), opened, called)
         team.end(result)
         return result
@@ -371,7 +371,7 @@ def check_env(
     found.algo.check_actions(spec)
     if not report.ok:
         return report
-    return dataclasses.replace(report, algorithm=found.name, hours=hours(found, report) if forecast else None)
+    return dataclasses.replace(report, algorithm=found.name, estimated_hours=hours(found, report) if forecast else None)
 
 
 def hours(config: ExperimentConfig, report: EnvReport) -> float:
@@ -382,7 +382,7 @@ def hours(config: ExperimentConfig, report: EnvReport) -> float:
             torch.set_num_threads(config.threads)
         device = torch.device(choose_device(config.device))
         speed, learner = bench.speed_of(config.algo, report.obs_spec, report.action_spec, device, 3.0, {config.env.num})
-    return bench.forecast(config, config.ratio(learner.window), speed, report.facts["steps_per_second"]).hours
+    return bench.forecast(config, config.ratio(learner.window), speed, report.measurements["steps_per_second"]).hours
 
 
 def settings_of(

@@ -24,7 +24,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.replay.durable import dealt
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import read_saved
-from reverie.scale.launch import check, log_rules, meet, scaled
+from reverie.scale.launch import check, log_rules, open_store, scaled
 from reverie.store.store import Store
 
 FLAGS = [
@@ -88,9 +88,9 @@ def test_learners_that_meet_by_environment_variables_listen_on_the_named_address
     for unspecified in ("0.0.0.0", "::"):
         monkeypatch.setenv("MASTER_ADDR", unspecified)
         with pytest.raises(ConfigError, match="opens them to every network"):
-            meet()
+            open_store()
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    store, *_ = meet()
+    store, *_ = open_store()
     store.set("key", "value")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port), timeout=5)

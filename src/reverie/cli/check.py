@@ -74,8 +74,8 @@ def check_env_command(args: list[str]) -> int:
         own = [(flag, words) for flag, words in flags.items() if flag == "config" or flag.startswith("env.")]
         words = [word for flag, words in own for word in (f"--{flag}", *words)]
         print(f"\nBegin with:\n  {shlex.join(['reverie', 'train', report.algorithm, '--env', said.id, *words])}")
-    if report.hours is not None:
-        print(f"  It takes about {hours(report.hours)} on this machine, without evaluations.")
+    if report.estimated_hours is not None:
+        print(f"  It takes about {hours(report.estimated_hours)} on this machine, without evaluations.")
     if said.json is not None:
         from reverie.core.files import write_json, writing
 
@@ -92,7 +92,7 @@ def print_report(report: EnvReport, settings: EnvConfig) -> None:
         "settings": sorted((name, str(own[name])) for name in own.keys() - OF_ALL if own[name] != usual[name]),
         "learners see": [(key, f"{x.kind} {brief(x.classes or x.shape)}") for key, x in report.obs_spec.items()],
         "learners choose": [(key, f"{x.kind} {brief(x.classes or (x.size,))}") for key, x in actions.items()],
-        "environment": [(name.replace("_", " "), shown(value)) for name, value in report.facts.items()],
+        "environment": [(name.replace("_", " "), shown(value)) for name, value in report.measurements.items()],
         "algorithms": [(name, ", ".join(names)) for name, names in report.algorithms.items()],
     }
     print_sections(sections)

@@ -25,7 +25,7 @@ from reverie.experiment.layers import SUITES, env_in, layered, sections, setting
 from reverie.log.aggregate import table
 from reverie.run.callback import kind_of
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
-from reverie.scale.launch import check, launch, launched, rank
+from reverie.scale.launch import check, is_launched, launch, rank
 from reverie.scale.ray import ClusterRequest, train_on_ray
 from reverie.scale.search import tune_of
 from reverie.scale.seeds import train_seeds_of
@@ -81,7 +81,7 @@ def train(args: list[str], said: Common, kind: type[Any] = TrainCommand, end: Ca
     # The first of the learners says it, not each, nor who starts them; the trials of a search start theirs themselves.
     common, alone = replace(parsed.common, run=said.run), found.learners == 1 and not parsed.common.on
     many = end is not None or common.seeds is not None  # runs, that start their own learners
-    starts = not many and not alone and not launched()
+    starts = not many and not alone and not is_launched()
     with silent(starts or rank() > 0):
         found = fitted(found, {name.replace("-", "_") for name in flags})
     if refused := misplaced(common, found.learners):
@@ -249,7 +249,7 @@ def search(config: ExperimentConfig, said: Tuning) -> int:
         return fail(NO_SEEDS.format(said.seeds), 2)
     space, where = (said.grid, "--grid") if said.grid else (read_yaml(said.space), str(said.space))
     asked = {name: getattr(said, name) for name in ("trials", "jobs", "prune", "run")}
-    result = tune_of(config, space, grid=bool(said.grid), seeds=seeds, where=where, on=on_ray(said), **asked)
+    result = tune_of(config, space, grid=bool(said.grid), seeds=seeds, space_name=where, on=on_ray(said), **asked)
     counts = {state: sum(one.state == state for one in result.trials) for state in ("finished", "pruned", "failed")}
     tell(f"\n{plural(len(result.trials), 'trial')}: {', '.join(f'{n} {state}' for state, n in counts.items() if n)}")
     for one in result.trials[: None if said.grid else SHOWN]:

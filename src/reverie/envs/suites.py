@@ -194,7 +194,7 @@ def check_id(env_id: str) -> None:
     load_suite(env_id)
     if env_id.startswith(ENVPOOL):
         return
-    if env_id not in gymnasium.registry and not any(known.startswith(f"{env_id}-v") for known in gymnasium.registry):
+    if env_id not in gymnasium.registry and not any(name.startswith(f"{env_id}-v") for name in gymnasium.registry):
         raise unknown(env_id)
 
 

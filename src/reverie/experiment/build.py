@@ -31,7 +31,7 @@ from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec, differences, other_b
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.datasets.dataset import Recorded, open_recorded, shown
 from reverie.datasets.recorded_env import check_mixed, lacking
-from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory, make_gym, put_away
+from reverie.envs.make import EnvLike, MakeEnv, Single, close_quietly, env_factory, make_gym
 from reverie.envs.vector import make_env
 from reverie.experiment.bench import Pace, pace
 from reverie.experiment.config import NO_ENV, ExperimentConfig, saved_settings
@@ -254,7 +254,7 @@ def build(
         clock = Clock(
             length=config.length, unit=config.unit, replay_ratio=config.ratio(algo.window), slack=config.slack,
             pretrain_updates=config.pretrain_updates, train_freq=config.train_freq,
-            on_policy=config.algo.on_policy, action_repeat=config.env.frames,
+            on_policy=config.algo.on_policy, action_repeat=config.env.frames_per_action,
             learning_starts=max(1, config.learning_starts) if train_env is not None else 1,
         )  # fmt: skip
         algo.position = lambda: clock.position
@@ -423,7 +423,7 @@ def looked_at(config: ExperimentConfig, factory: MakeEnv | None) -> tuple[gymnas
     env = make_gym(config.env, factory, render=False)
     space: gymnasium.Space[Any] = env.action_space
     spec = env.spec
-    put_away(env)
+    close_quietly(env)
     return space, spec
 
 
