@@ -95,7 +95,7 @@ class Recorder(reverie.Callback):
         assert len(run.eval_env.call("spec")) == 2
         self.told.append((f"{self.name} evaluation", (run.env_steps, values["eval/episodes"])))
 
-    def on_end(self, run: reverie.TrainingRun, result: reverie.Result) -> None:
+    def on_end(self, run: reverie.TrainingRun, result: reverie.TrainResult) -> None:
         assert result.evaluation is not None
         run.log({"train/mine": 3.0})
         self.told.append((f"{self.name} end", (run.env_steps, run.updates, result.reason)))

@@ -34,11 +34,10 @@ from reverie.log.artifacts import local
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
 from reverie.replay.sources import Experience
-from reverie.run.callback import Callback, checked, kind_of, made
+from reverie.run.callback import Callback, check_callbacks, import_callback, make_callback
 from reverie.run.checkpoint import export
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
-from reverie.run.run import Result
-from reverie.run.run import run as run_life
+from reverie.run.run import TrainResult, run_experiment
 from reverie.scale.actor_feed import feeding
 from reverie.scale.launch import learner_settings, log_rules, of_team, scaled, team_of
 from reverie.scale.learners import LearnerExperiment, folder_of, make_learner_experiment, run_follower
@@ -71,7 +70,7 @@ def train(
     sinks: Sequence[Sink] = (),
     callbacks: Sequence[Callback | str] = (),
     **overrides: Any,
-) -> Result:
+) -> TrainResult:
     """Train an agent, or continue a run.
 
     Settings come in layers, each overriding those before: the preset, the files of ``config``, ``size``, ``env``, and
@@ -135,7 +134,7 @@ def train(
         "eval_env": eval_env if isinstance(eval_env, str | Mapping) else None,
         "callbacks": tuple(each for each in callbacks if isinstance(each, str)) or None,
     }
-    own = checked([each for each in callbacks if not isinstance(each, str)])
+    own = check_callbacks([each for each in callbacks if not isinstance(each, str)])
     overrides |= {name: value for name, value in common.items() if value is not None}
     given = None if env is None or isinstance(env, str) else env
     judge = None if isinstance(eval_env, str | Mapping) else eval_env
@@ -149,7 +148,7 @@ def train_config(
     config: ExperimentConfig, env: EnvLike | None = None, run: Path | str | None = None, *,
     eval_env: MakeEnv | gymnasium.Env[Any, Any] | None = None, sinks: Sequence[Sink] = (),
     callbacks: Sequence[Callback] = (),
-) -> Result:  # fmt: skip
+) -> TrainResult:  # fmt: skip
     """Train as ``config`` says, in a new run folder or continuing an existing run.
 
     Args:
@@ -175,7 +174,7 @@ def train_config(
             )
             config = config.merge({"schedule.eval_every": 0})
         config.to_dict()  # settings that cannot be saved are refused here
-        called = [] if team.rank else [*map(made, config.callbacks), *callbacks]
+        called = [] if team.rank else [*map(make_callback, config.callbacks), *callbacks]
         folder = None if run is None else RunFolder.at(run)
         before = read_saved(folder.path).experiment if folder is not None and folder.config.is_file() else None
         config = of_team(resolved(config, env, before), team)
@@ -212,7 +211,7 @@ def train_config(
 
         if team.rank:
             return run_follower(team, built, folder)
-        result = run_life(built, folder, saved_settings(config, env, eval_env), opened, called)
+        result = run_experiment(built, folder, saved_settings(config, env, eval_env), opened, called)
         team.end(result)
         return result
 
@@ -402,7 +401,7 @@ def settings_of(
             "the class: 'module:Class(setting=value)'."
         )
     for text in overrides.get("callbacks") or ():
-        kind_of(text)
+        import_callback(text)
     values = spelled_out(overrides)
     settings = base_of(algorithm, env, size, preset, files, values, run)
     if isinstance(options := values.get("env"), EnvConfig) and options.id == EnvConfig().id:

@@ -23,7 +23,7 @@ from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig, fitted
 from reverie.experiment.layers import SUITES, env_in, layered, sections, settings_in
 from reverie.log.aggregate import table
-from reverie.run.callback import kind_of
+from reverie.run.callback import import_callback
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
 from reverie.scale.launch import check, is_launched, launch, rank
 from reverie.scale.ray import ClusterRequest, train_on_ray
@@ -52,7 +52,7 @@ def train(args: list[str], said: Common, kind: type[Any] = TrainCommand, end: Ca
         return fail(f"'{args[1]}' after the algorithm: for an environment, pass --env {args[1]}.", 2)
     said = at_its_run(said, named=named)
     for text in flags.get("callbacks", ()):
-        kind_of(text)
+        import_callback(text)
     if said.configs:
         said = replace(said, config=sections(said.configs, said.config))
     first = {name: words[0] for name, words in flags.items() if words}
@@ -158,7 +158,7 @@ def one_run(config: ExperimentConfig, said: Common) -> int:
     if rank():  # the first learner tells how the run ended
         return 0 if result.signal is None else 128 + result.signal
     place = "" if config.offline else f"at env step {result.env_steps:,} "
-    why = f", by {result.why}" if result.why else ""
+    why = f", by {result.stop_reason}" if result.stop_reason else ""
     tell(f"\n{result.reason} {place}after {plural(result.updates, 'update')}{why}")
     if result.evaluation is not None:
         print(score_line(result.evaluation))

@@ -48,7 +48,7 @@ from reverie.replay.sources import MixedSource, prefetch, split_window
 from reverie.run.collect import Collector
 from reverie.run.evaluate import Evaluation, Score, episode_limit, evaluate
 from reverie.run.folder import Saved
-from reverie.run.run import Measured, Trainable, Which
+from reverie.run.run import MeasurementResult, Trainable, Which
 
 SIDE = 256
 """Longer side of the videos of evaluations during training, in pixels, at most."""
@@ -114,12 +114,12 @@ class Experiment(Trainable):
             logger.warning("eval_video = True, but this environment cannot render images: there is no video")
         return found
 
-    def measure(self, which: Which) -> Measured:
+    def measure(self, which: Which) -> MeasurementResult:
         if self.estimator is not None:
             updates = self.config.data.estimate_updates
             if which == "test":
                 logger.info(f"estimating the policy's return: {plural(updates, 'update')} of FQE")
-            return cast(Measured, self.estimator.estimate(updates))
+            return cast(MeasurementResult, self.estimator.estimate(updates))
         if which == "test":
             logger.info(f"evaluating: {plural(self.config.eval_episodes, 'episode')}")
         return self.evaluate(which)

@@ -50,7 +50,7 @@ from reverie.run.checkpoint import Checkpoints, read, write
 from reverie.run.collect import Collector, EpisodeStats
 from reverie.run.folder import RunFolder, Saved
 from reverie.run.manifest import TENSORS, encode
-from reverie.run.run import Measured, Result, Which
+from reverie.run.run import MeasurementResult, TrainResult, Which
 from reverie.scale.actor_feed import Feed
 from reverie.scale.actor_replays import LaneStores
 from reverie.scale.ranks import Group
@@ -336,7 +336,7 @@ class LearnerExperiment(Experiment):
                 parts["collector"] = CollectorPart(self.team, collector, self.clock)
         return parts
 
-    def measure(self, which: Which) -> Measured:
+    def measure(self, which: Which) -> MeasurementResult:
         with alone():
             return super().measure(which)
 
@@ -394,7 +394,7 @@ def averaging(optim: torch.optim.Optimizer, *_: Any) -> None:
     average([p.grad for group in optim.param_groups for p in group["params"] if p.grad is not None])
 
 
-def run_follower(team: Team, build: Callable[[int | None], LearnerExperiment], folder: RunFolder) -> Result:
+def run_follower(team: Team, build: Callable[[int | None], LearnerExperiment], folder: RunFolder) -> TrainResult:
     """Live the life of a learner beside learner 0; return its result.
 
     ``build`` builds its part of the experiment that goes on at a step; None begins anew.
@@ -418,7 +418,7 @@ def run_follower(team: Team, build: Callable[[int | None], LearnerExperiment], f
             experiment.begin()
         team.save = follower.save
         with team.use_group():
-            training.train(
+            training.train_loop(
                 experiment.algo, experiment.source, experiment.clock, experiment.meter,
                 collector=experiment.collector, checkpoint=follower.checkpoint, schedule=experiment.schedule,
             )  # fmt: skip
