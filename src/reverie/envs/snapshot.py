@@ -37,7 +37,7 @@ import numpy as np
 from reverie.core.errors import EnvError
 from reverie.envs.make import Env, layers_of
 
-FORMAT = 3
+FORMAT = 4
 RANDOM = ("_np_random", "_np_random_seed")
 """Fields of the generator that Gymnasium gives to each environment."""
 CONSTANT = {"spec", "metadata", "_ezpickle_args", "_ezpickle_kwargs"}
@@ -63,7 +63,7 @@ class NotSaved(Exception):
 class Layer:
     """The state of one layer; ``stay`` names the fields that keep the values of the new environment."""
 
-    own: Any = None
+    custom: Any = None
     fields: dict[str, Any] = field(default_factory=dict)
     stay: list[str] = field(default_factory=list)
     native: dict[str, bytes] = field(default_factory=dict)
@@ -173,7 +173,7 @@ def _give(layer: Env, state: Layer) -> None:
     fields = vars(layer)
     if _has_own(layer):
         fields.update(state.fields)
-        layer.restore(state.own)  # type: ignore[attr-defined]  # looked up above
+        layer.restore(state.custom)  # type: ignore[attr-defined]  # looked up above
         return
     for name, saved in state.native.items():
         NATIVES[_kind_of(fields[name])][1](fields[name], saved)
