@@ -205,7 +205,7 @@ class Feed:
                 lane.link.sign("waits", int(self.ratio.waits))
 
     def receive_blocks(self) -> Iterator[tuple[int, Block]]:
-        """Yield index of the actor and block of the blocks that have arrived; their memory is written again then."""
+        """Yield the blocks that have arrived, each after the index of its actor. Its memory is then written again."""
         assert self.home is not None
         waits = self.ratio.waits
         for _ in range(len(self.lanes) * BLOCKS):  # or fast actors would keep the learner for ever

@@ -233,7 +233,7 @@ def place_learners(
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield the name of a placement group, and a :class:`Learner` in each of its ``count`` first bundles.
 
-    RunError if there are no such resources; after a loss, ``is_retry``, not even in ten minutes.
+    RunError if there are no such resources, after a loss (``is_retry``) not even in ten minutes.
     """
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
