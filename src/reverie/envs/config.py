@@ -28,7 +28,7 @@ class EnvConfig(Config):
     vector: Literal["serial", "process", "native"] = "serial"
     """`serial` steps them one by one in this process; `process` gives each a worker process with shared memory, and
     scripts need `if __name__ == "__main__":` then. `native` takes environments that are a vector already: an id with a
-    vector of its own in Gymnasium, `envpool/ID`, or a function of yours with the argument num_envs."""
+    vector entry point in Gymnasium, `envpool/ID`, or your function with the argument num_envs."""
     restarts: Annotated[int, AtLeast(0)] = 10
     """Restarts of failed environments allowed within `restart_window`, all environments together. 0: none."""
     restart_window: Annotated[float, Above(0)] = 3600.0

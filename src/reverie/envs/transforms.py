@@ -1,4 +1,4 @@
-"""The list ``env.wrappers``: wrappers of Gymnasium, of ours or of a user's, by name, in the order they are applied."""
+"""The list ``env.wrappers``: Gymnasium's, reverie's or a user's wrappers by name, in the order of application."""
 
 from __future__ import annotations
 

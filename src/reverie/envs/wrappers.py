@@ -110,7 +110,7 @@ def _meanings(env: Env, settings: str) -> list[str]:
 
 
 class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Begins each episode with 0 to ``most`` idle actions; their number is drawn from a generator of its own."""
+    """Begins each episode with 0 to ``most`` idle actions; their number is drawn from a separate generator."""
 
     def __init__(self, env: Env, most: int) -> None:
         RecordConstructorArgs.__init__(self, most=most)

@@ -120,7 +120,7 @@ def episode_limit(setting: int | None, longest: int) -> int:
 
 
 FrameFn = Callable[[np.ndarray], np.ndarray]
-"""Returns what is kept of a frame, in memory of its own."""
+"""Returns the part of a frame to keep, as a copy."""
 
 
 def read_evaluation(folder: RunFolder) -> Evaluation | None:

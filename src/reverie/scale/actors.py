@@ -123,7 +123,7 @@ class Actor:
 
 
 def act(work: Callable[[], Work], port: tuple[Any, ...], board: WeightBoard) -> None:
-    """Run an actor as a process of its own, with what its port needs, until the learner asks it to end or is gone."""
+    """Run an actor in its own process until the learner asks it to end or is gone. ``port``: arguments of its Port."""
     for number in SIGNALS:  # whole jobs get them: the learner decides when actors end
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else lambda *_: None)
     os.environ.update(ONE_THREAD)

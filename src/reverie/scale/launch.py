@@ -194,7 +194,7 @@ def of_team(config: ExperimentConfig, team: Team) -> ExperimentConfig:
 
 
 def own_envs(config: ExperimentConfig, count: int) -> bool:
-    """Return whether each of ``count`` learners has a part of the environments: not if it has actors of its own."""
+    """Return whether each of ``count`` learners has a part of the environments: not if it has its own actors."""
     return not config.offline and config.actors < count
 
 

@@ -64,7 +64,7 @@ GO, SAVE, END = range(3)
 class Team(Group):
     """What one learner knows of all. A team of one is a run as any other.
 
-    A part of a checkpoint: what the other learners write, a folder for each, with a manifest of its own.
+    A part of a checkpoint: one folder for each other learner, with its own manifest.
     """
 
     spare = False
@@ -85,7 +85,7 @@ class Team(Group):
         return learning(self) if self.count > 1 else contextlib.nullcontext()
 
     def end(self, result: Any) -> None:
-        """Tell the others how the run ended."""
+        """Tell the other learners how the run ended."""
         if self.training:
             self.broadcast_int(END)
             self.broadcast_object(result)
@@ -111,7 +111,7 @@ class Team(Group):
             )
 
     def save_files(self, folder: Path) -> None:
-        """Have the others write."""
+        """Have the other learners write their parts."""
         if self.count == 1:
             return
         if sys.exception() is not None:  # after an error the others are elsewhere
@@ -121,13 +121,13 @@ class Team(Group):
         self.all_gather_object(None)
 
     def load_files(self, folder: Path) -> None:
-        """Have the others load the same checkpoint."""
+        """Have the other learners load the same checkpoint."""
         self.loaded = folder.parent
         self.training = True
         self.broadcast_object(("load", folder.parent, self.before))
 
     def write(self) -> None:
-        """Write what is this learner's into the checkpoint that learner 0 is writing; all return when all have."""
+        """Write this learner's parts into the checkpoint that learner 0 writes; return once all learners have."""
         self.save(self.broadcast_object())
         self.all_gather_object(None)
 
@@ -185,7 +185,7 @@ class SharedClock(Clock):
 
 
 class SharedSource:
-    """The batches of one learner, of which all have a part."""
+    """The batches of one learner, each a part of the common batch."""
 
     def __init__(self, source: Source, team: Team, clock: SharedClock, collects: bool) -> None:
         self.source = source

@@ -1,4 +1,4 @@
-"""A search for good settings: trials that Optuna proposes and prunes, or a grid; each run has a process of its own."""
+"""A search for good settings: trials that Optuna proposes and prunes, or a grid; each run has its own process."""
 
 from __future__ import annotations
 

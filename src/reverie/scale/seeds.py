@@ -1,4 +1,4 @@
-"""Several seeds of one experiment, each trained by a process of its own; their folder, how they end, and comparison."""
+"""Several seeds of one experiment, each trained by its own process; their folder, how they end, and comparison."""
 
 from __future__ import annotations
 
@@ -361,7 +361,7 @@ def check_alike(name: str, settings: Sequence[Mapping[str, Any]]) -> None:
 class Child:
     """A command of reverie in a child process, whose output is appended to a file.
 
-    The child has a session of its own, so Ctrl-C in the terminal does not reach it directly: the parent passes each
+    The child has its own session, so Ctrl-C in the terminal does not reach it directly: the parent passes each
     signal on, once. On Linux it ends with the parent.
     """
 
