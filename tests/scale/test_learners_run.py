@@ -116,7 +116,7 @@ def test_another_number_of_learners_shares_the_rows_and_says_so(run, tmp_path, s
     shutil.copytree(run, alone)
     config = ExperimentConfig(algo=DQNConfig()).merge(read_saved(alone).experiment)
     train_config(config.merge({"learners": 1, "steps": 210}), run=alone)
-    assert any("had 2 learners and has 1 learner now" in line for line in said)
+    assert any("saved with 2 learners and now has 1 learner" in line for line in said)
     count = Store(alone / "replay").segments[-1].rows
     assert 95 <= count <= 120  # of each of two environments: of both learners, without the last episode's end
 
@@ -152,7 +152,7 @@ def test_one_learner_goes_on_with_the_rows_of_two_and_another_actor(acted, tmp_p
     steps = int(logged(acted)["counters/env_steps"]) + 10  # actors may have been ahead of its end
     made = train_config(config.merge({"learners": 1, "actors": 1, "steps": steps}), run=alone)
     assert made.env_steps >= steps
-    assert any("had 2 learners and has 1 learner now" in line for line in said)
+    assert any("saved with 2 learners and now has 1 learner" in line for line in said)
     assert before <= logged(alone)["replay/windows"] + 40 <= before + 150
 
 
