@@ -32,7 +32,7 @@ from demo import EPISODES, PRESET, SOLVED, learn  # noqa: E402
 
 import reverie  # noqa: E402
 from reverie.agent.agent import evaluate_run  # noqa: E402
-from reverie.log.metrics import evaluations_in, read_metrics  # noqa: E402
+from reverie.log.metrics import read_metrics, split_evaluations  # noqa: E402
 
 LIMIT = 240.0
 
@@ -44,7 +44,7 @@ def train_seed(seed: int, run: Path) -> dict[str, object]:
         ends.append((result, time.monotonic() - started, time.process_time() - cpu))
     (first, until_solved, _), (last, seconds, cpu_seconds) = ends[0], ends[-1]
     scores = evaluate_run(reverie.load(run), EPISODES).evaluation.scores
-    curve = evaluations_in(read_metrics(run / "metrics.jsonl", ("eval/score",)))[0]
+    curve = split_evaluations(read_metrics(run / "metrics.jsonl", ("eval/score",)))[0]
     return {
         "seed": seed,
         "mean": round(sum(scores) / len(scores), 3),

@@ -65,10 +65,10 @@ def rates(run: Path) -> dict[str, float]:
     """Rows per processor second: of the dream alone, and of the environment with the dream beside it."""
     import torch
 
-    from reverie.look.server import Looker, Page
+    from reverie.look.server import Page, Viewer
 
     torch.set_num_threads(1)
-    page = Page(Looker(run))
+    page = Page(Viewer(run))
     page.answer('{"do": "begin", "run": "."}')
     page.answer('{"do": "dream", "at": 0, "steps": 2}')
 
@@ -77,7 +77,7 @@ def rates(run: Path) -> dict[str, float]:
         return AT_ONCE
 
     def step() -> int:
-        if page.open().line.real[-1].facts["last"]:
+        if page.open().timeline.real[-1].values["last"]:
             page.answer('{"do": "start"}')
         page.answer('{"do": "step"}')
         return 1

@@ -45,7 +45,7 @@ from reverie.core.waiting import spin_briefly
 from reverie.envs.make import make_gym
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.layers import layered
-from reverie.log.aggregate import intervals_of, plain
+from reverie.log.aggregate import aggregate_intervals, nan_to_none
 from reverie.replay.rollout import Rollout
 
 EPISODES = 20
@@ -268,8 +268,8 @@ def together(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     rows = [*zip(*(new[key] for key in lists), strict=True)]
     rows += [run for run in zip(*(known[key] for key in lists), strict=True) if run[0] not in new["seeds"]]
     row = dict(new) | dict(zip(lists, map(list, zip(*sorted(rows), strict=True)), strict=True))
-    found = intervals_of(row["scores"])
-    return row | {what: plain(found[what]._asdict()) for what in ("iqm", "mean")}
+    found = aggregate_intervals(row["scores"])
+    return row | {what: nan_to_none(found[what]._asdict()) for what in ("iqm", "mean")}
 
 
 def speed(runs: Runs, name: str, args: argparse.Namespace) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ import yaml
 
 from reverie.algos.dreamer_v3 import SIZES, LossScales
 from reverie.cli.main import COMMANDS, main
-from reverie.cli.options import Common
+from reverie.cli.options import CommonOptions
 from reverie.cli.parse import flags_of, parse
 from reverie.core import accelerate
 from reverie.core.discover import algorithms
@@ -122,7 +122,7 @@ def test_help_of_train_is_one_screen_of_settings_that_the_algorithm_has(name: st
     config = layered(name or "dreamer_v3")
     rates = {flag for flag in flags_of(config) if re.fullmatch(r"algo\.(optim\.)?([a-z]+-)?lr", flag)}
     assert {"env", "seed", "run", "algo.batch-size", "wandb", "schedule.eval-every", *rates} <= shown
-    assert shown <= {*flags_of(Common()), *flags_of(config)}
+    assert shown <= {*flags_of(CommonOptions()), *flags_of(config)}
     assert ("updates" in shown) != ("steps" in shown)
 
 

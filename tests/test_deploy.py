@@ -158,7 +158,7 @@ def test_each_job_of_an_array_trains_a_seed_of_one_comparison(
     assert slurm.main(["--local", "--seeds", "2", "--", *words, "--seed=3"]) == 0
     assert [path.name for path in sorted(Path("array").iterdir())] == ["seed-3", "seed-4"]
     assert read_saved(Path("array/seed-4")).experiment["seed"] == 4
-    assert len(reverie.compare("array").contenders[0].scores) == 2
+    assert len(reverie.compare("array").settings[0].scores) == 2
     with pytest.raises(SystemExit):
         slurm.main(["--local", "--seeds", "x", "--", *words])
     assert "--seeds x: expected a number of seeds such as 5" in capsys.readouterr().err

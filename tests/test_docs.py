@@ -248,9 +248,9 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
     places += [(train, "search"), (bench, "measure"), (loading, "load"), (estimation, "estimate"), (extract, "extract")]
     for module, name in places:
         monkeypatch.setattr(module, name, stop)
-    monkeypatch.setattr(train, "at_its_run", lambda said, named: said)  # there is no such run
+    monkeypatch.setattr(train, "at_its_run", lambda options, has_algorithm: options)  # there is no such run
     entry = sys.modules[cli.main.__module__]
-    monkeypatch.setattr(entry, "here", lambda command, words: [re.sub(r"^\w+:/+\S+", "there", x) for x in words])
+    monkeypatch.setattr(entry, "localize_args", lambda _, args: [re.sub(r"^\w+:/+\S+", "there", x) for x in args])
     for module in (check, parsing):
         monkeypatch.setattr(module, "parse", only_read)
     monkeypatch.chdir(tmp_path)  # where the pages' own files are

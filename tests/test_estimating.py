@@ -19,7 +19,7 @@ from reverie.agent import estimate as estimation
 from reverie.agent.estimate import Estimator
 from reverie.algos.fqe import FQEConfig
 from reverie.cli import main
-from reverie.cli.agent import Watched
+from reverie.cli.agent import EstimateProgress
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Told, Window
@@ -452,9 +452,9 @@ def test_an_interrupted_estimate_is_that_after_the_updates_made(data, tmp_path, 
 
 
 def test_ctrl_c_ends_the_command_at_once_before_the_first_update_and_the_second_time():
-    with pytest.raises(KeyboardInterrupt), Watched():
+    with pytest.raises(KeyboardInterrupt), EstimateProgress():
         signal.raise_signal(signal.SIGINT)
-    with Watched() as watch:
+    with EstimateProgress() as watch:
         assert watch(1, 5)
         signal.raise_signal(signal.SIGINT)
         assert not watch(2, 5)

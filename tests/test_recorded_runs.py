@@ -359,7 +359,7 @@ def test_data_that_changed(pendulum: Path, tmp_path: Path) -> None:
     train(path, tmp_path / "run", updates=3)
     with h5py.File(path, "a") as file:
         file["rewards"][7] += 1.0
-    with pytest.raises(RunError, match=r"not the data that the run was trained on \(164 rows then, 164 rows now"):
+    with pytest.raises(RunError, match=r"differs from the one the run was trained on \(164 rows saved, 164 rows found"):
         train(path, tmp_path / "run", updates=6)
     shutil.copy(pendulum, path)
     assert train(path, tmp_path / "run", updates=6).updates == 6
@@ -389,7 +389,7 @@ def test_a_run_on_data_in_memory(pendulum: Path, tmp_path: Path) -> None:
     train(arrays, tmp_path / "run", updates=3, env="Pendulum-v1")
     with pytest.raises(DataError, match=r"given in memory \(dict\).*Pass them again in Python, data="):
         reverie.train("td3", run=tmp_path / "run", updates=6)
-    with pytest.raises(RunError, match="'object:dict': these are not the data that the run was trained on"):
+    with pytest.raises(RunError, match="'object:dict': the dataset differs from the one the run was trained on"):
         train({**arrays, "rewards": arrays["rewards"] + 1}, tmp_path / "run", updates=6)
     train({"path": arrays}, tmp_path / "run", updates=6)
     assert_same_weights(tmp_path / "whole", tmp_path / "run")

@@ -224,7 +224,7 @@ def test_a_disk_that_is_full_at_the_end_takes_no_score_away(
     said: list[str],
 ) -> None:
     monkeypatch.setattr(life, "write_found", refuse)
-    monkeypatch.setattr(plot, "learning_curve", refuse)
+    monkeypatch.setattr(plot, "plot_learning_curve", refuse)
     result = train(CONFIG, env=Steps, run=tmp_path / "run")
     assert result.evaluation is not None
     assert sum("cannot write: [Errno 13] Permission denied" in line for line in said) == 2

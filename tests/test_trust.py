@@ -25,7 +25,7 @@ from reverie.algos.bc import BCConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
 from reverie.core.errors import RunError, UntrustedError
-from reverie.core.importing import check_module, importable, installed, is_offered, module_of, trusting
+from reverie.core.importing import check_module, importable, is_installed_module, is_offered, module_of, trust_modules
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import NO_ENV, OWN_ENV, ExperimentConfig, resolved
@@ -60,12 +60,12 @@ def stranger(tmp_path, monkeypatch):
 
 
 def test_only_modules_of_packages_are_installed(stranger):
-    assert all(map(installed, ("json", "gymnasium.envs", "reverie.envs.dummy")))
+    assert all(map(is_installed_module, ("json", "gymnasium.envs", "reverie.envs.dummy")))
     (stranger / "zarr").mkdir()  # a folder without code does not come before a package
     (stranger / "h5py.py").touch()
     (stranger / "plain").mkdir()
-    assert installed("zarr")
-    assert not any(map(installed, ("h5py", "stranger", "plain.stranger", "missing")))
+    assert is_installed_module("zarr")
+    assert not any(map(is_installed_module, ("h5py", "stranger", "plain.stranger", "missing")))
 
 
 def test_a_dataset_does_not_choose_code(stranger, capsys, said):
@@ -238,7 +238,7 @@ def test_child_processes_of_seeds_are_told(monkeypatch, tmp_path):
     monkeypatch.setattr("reverie.scale.seeds.train_runs", commanded)
     config = ExperimentConfig(algo=DQNConfig(), env=EnvConfig(id="CartPole-v1"))
     for trust in (True, False):
-        with trusting(trust), pytest.raises(InterruptedError):
+        with trust_modules(trust), pytest.raises(InterruptedError):
             reverie.train_seeds(config, seeds=2, run=tmp_path / "seeds")
     assert told == [True, False]
 

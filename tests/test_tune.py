@@ -279,7 +279,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert yaml.safe_load(Path("s/trial-0/config.yaml").read_text())["experiment"]["algo"]["batch_size"] == 4
     assert main([*base, "--grid", "{algo.lr: [1e-3]}", "--seeds", "2", "--seed", "3", "--run", "g"]) == 0
     assert "reverie compare g/trial-*/" in capsys.readouterr().out
-    (found,) = reverie.compare("g/trial-*/").contenders
+    (found,) = reverie.compare("g/trial-*/").settings
     assert (found.name, len(found.scores)) == ("g/trial-0", 2)
     saved = yaml.safe_load(Path("g/trial-0/seed-4/config.yaml").read_text())["experiment"]
     assert (saved["algo"]["lr"], saved["seed"]) == (1e-3, 4)

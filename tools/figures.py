@@ -32,7 +32,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from reverie.core.statistics import interval, iqm
-from reverie.log.plot import GREY, ORANGE, styled
+from reverie.log.plot import GREY, ORANGE, style_axes
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -79,7 +79,8 @@ def read(name: str) -> Any:
 def demo(data: Mapping[str, Any]) -> Figure:
     """The seeds of `make demo`."""
     figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    seeds_in(styled(figure.subplots(), "env steps", "mean return of an evaluation"), [r["curve"] for r in data["rows"]])
+    axes = style_axes(figure.subplots(), "env steps", "mean return of an evaluation")
+    seeds_in(axes, [row["curve"] for row in data["rows"]])
     return figure
 
 
@@ -105,7 +106,7 @@ def curves(rows: Rows, name: str) -> Figure:
     figure = Figure(figsize=(max(6.5, 4.4 * len(envs)), 3.6), layout="constrained")
     for axes, env in zip(figure.subplots(1, len(envs), squeeze=False)[0], envs, strict=True):
         found = [row["curve"] for row in rows if (row["algorithm"], row[key]) == (name, env) and row.get("curve")]
-        seeds_in(styled(axes, "env steps", "mean return of an evaluation"), found)
+        seeds_in(style_axes(axes, "env steps", "mean return of an evaluation"), found)
         axes.set_title(env.removeprefix("models_"))
     return figure
 
@@ -119,7 +120,7 @@ def levels(rows: Rows, name: str) -> Figure:
         mine = [row for row in rows if (row["algorithm"], row["env"]) == (name, env)]
         known = [level for level in order if any(row["level"] == level for row in mine)]
         scores = [[row["score"] for row in mine if row["level"] == level] for level in known]
-        bars(styled(axes, "data", "mean return"), known, scores)
+        bars(style_axes(axes, "data", "mean return"), known, scores)
         axes.set_title(env)
     return figure
 
@@ -150,7 +151,7 @@ def seeds_of_ppo(data: Mapping[str, Any]) -> Figure:
     panels = figure.subplots(-(-len(tasks) // 4), 4).ravel()
     for axes, task in zip(panels, tasks, strict=False):
         systems = [row["system"].partition(" ")[0].replace("Stable-Baselines3", "SB3") for row in found[task]]
-        bars(styled(axes, "", "mean return"), systems, [row["scores"] for row in found[task]])
+        bars(style_axes(axes, "", "mean return"), systems, [row["scores"] for row in found[task]])
         axes.set_title(OF_PPO[task], fontsize=9)
     for axes in panels[len(tasks) :]:
         axes.remove()
@@ -162,12 +163,12 @@ def dreamer_v3(cartpole: Mapping[str, Any], minigrid: Mapping[str, Any]) -> Figu
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 3))
     bars(
-        styled(left, "", "mean return of 20 episodes"),
+        style_axes(left, "", "mean return of 20 episodes"),
         [f"{len(cartpole['rows'])} seeds"],
         [[r["mean"] for r in cartpole["rows"]]],
     )
     left.set(title="CartPole-v1", ylim=(0, 520))
-    seeds_in(styled(right, "env steps", "mean return of an evaluation"), [row["curve"] for row in minigrid["rows"]])
+    seeds_in(style_axes(right, "env steps", "mean return of an evaluation"), [row["curve"] for row in minigrid["rows"]])
     right.set_title("MiniGrid-Empty-Random-6x6-v0")
     return figure
 
@@ -175,7 +176,7 @@ def dreamer_v3(cartpole: Mapping[str, Any], minigrid: Mapping[str, Any]) -> Figu
 def cells(data: Mapping[str, Any]) -> Figure:
     """How many cells of a maze without reward were seen."""
     figure = Figure(figsize=(7.5, 3.6), layout="constrained")
-    axes = styled(figure.subplots(), "env steps", "cells of the maze that were seen")
+    axes = style_axes(figure.subplots(), "env steps", "cells of the maze that were seen")
     for number, name in enumerate(("random", "dreamer_v3", "plan2explore_v1", "plan2explore_v3")):
         seeds = [np.array(r["cells"]).T for r in data["rows"] if (r["task"], r["algorithm"]) == ("maze", name)]
         for steps, seen in seeds:

@@ -35,7 +35,7 @@ def dream_gif(run: Path, out: Path, episodes: int, context: int, seed: int) -> N
         for episode in itertools.islice(long, episodes):
             real = {key: x.numpy() for key, x in episode.obs.items()}
             truth, dream = painted(agent, real, imagined(agent, episode, context))
-            pictures = dream_video(truth, dream, context, beside=True)
+            pictures = dream_video(truth, dream, context, side_by_side=True)
             frames += [Image.fromarray(x).quantize(64, dither=Image.Dither.NONE) for x in pictures]
             times += [MILLISECONDS] * (len(pictures) - 1) + [HOLD]
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -48,8 +48,8 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", {"env": "CartPole-v1", "steps": 256, "env.num": 2, "algo.rollout": 32, "algo.batch_length": 8,
                     "algo.batch_size": 16, "algo.networks.memory": "lstm(8)", "algo.networks.units": (16,)}),
     "dreamer_v3": ("dreamer_v3", DREAMER | {"env": "pictures", "size": "nano", "algo.replay_context": 1}),
-    "dreamer_v2": ("dreamer_v2", DREAMER | {"env": "masked", "algo.samples": 2, "size": "nano"}),
-    "plan2explore_v1": ("plan2explore_v1", DREAMER | {"env": "Pendulum-v1", "size": "nano"}),
+    "dreamer_v2": ("dreamer_v2", DREAMER | {"env": "masked", "algo.samples": 2, "small": True}),
+    "plan2explore_v1": ("plan2explore_v1", DREAMER | {"env": "Pendulum-v1", "small": True}),
 }  # fmt: skip
 """By name: the algorithm and the settings that differ from ``QUIET``."""
 
@@ -59,10 +59,16 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def train(name: str, run: Path, share: float) -> None:
     """Train ``share`` of the length of a run, or go on with it."""
+    tests = Path(__file__).parents[1] / "tests"
+    sys.path += [str(tests), str(tests / "algos")]
     import reverie
 
     algorithm, settings = RUNS[name]
     settings = {**QUIET, **settings}
+    if settings.pop("small", False):
+        from dreamer import EARLIER
+
+        settings = {**{f"algo.{key}": value for key, value in EARLIER.items()}, **settings}
     length = "updates" if "updates" in settings else "steps"
     settings[length] = int(settings[length] * share)
     env = {"pictures": pictures, "masked": masked}.get(str(settings["env"]), settings["env"])
@@ -98,7 +104,6 @@ def pictures() -> Any:
 
 def masked() -> Any:
     """Return an environment with mixed actions, of which not all are legal."""
-    sys.path.append(str(Path(__file__).parents[1] / "tests"))
     from masked import Masked
 
     return Masked(actions="dict")
@@ -130,7 +135,7 @@ def hashes(run: Path) -> dict[str, str]:
     state, latents = hashlib.sha256(), hashlib.sha256()
     for key in sorted(tensors):
         state.update(f"{key} {tensors[key].dtype} {tensors[key].shape}".encode() + tensors[key].tobytes())
-    for path in sorted(checkpoint.glob("replay/**/*")):
+    for path in sorted(checkpoint.glob("replay*/**/*")):
         latents.update(path.read_bytes() if path.is_file() else b"")
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     last = next(x for x in reversed(entries) if any(key.startswith("loss/") for key in x))
@@ -174,7 +179,7 @@ def main() -> int:
             before = kept.get(key, {})
             wrong = [part for part in now if now[part] != before.get(part)]
             different += bool(wrong)
-            print(f"{key:<32} {'same' if not wrong else 'OTHER: ' + ', '.join(wrong)}", flush=True)
+            print(f"{key:<30} {'same' if not wrong else 'OTHER: ' + ', '.join(wrong)}", flush=True)
             if args.write:
                 kept[key] = now
                 KEPT.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")

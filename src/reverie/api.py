@@ -30,7 +30,7 @@ from reverie.experiment import bench
 from reverie.experiment.build import build, paced
 from reverie.experiment.config import OWN_ENV, ExperimentConfig, fitted, resolved, saved_settings, with_beginning
 from reverie.experiment.layers import SUITES, layered, overlay, resized
-from reverie.log.artifacts import local
+from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
 from reverie.replay.sources import Experience
@@ -138,7 +138,7 @@ def train(
     overrides |= {name: value for name, value in common.items() if value is not None}
     given = None if env is None or isinstance(env, str) else env
     judge = None if isinstance(eval_env, str | Mapping) else eval_env
-    run = None if run is None else local(run)
+    run = None if run is None else download_run(run)
     settings = settings_of(algorithm, env, size, preset, config, overrides, run)
     with only_training(), left_as_found(), threads_kept():
         return train_config(settings, env=given, eval_env=judge, run=run, sinks=sinks, callbacks=own)
@@ -203,7 +203,7 @@ def train_config(
                 title=title,
                 settings=experiment.config.to_dict(),
                 export=export,
-                own=sinks,
+                user_sinks=sinks,
                 note="; training returns sum clipped rewards" * clips,
             )
             with outputs.open(experiment.clock, again) as opened_sinks, team.use_group():

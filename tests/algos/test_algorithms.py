@@ -83,7 +83,7 @@ def test_an_update_trains_all_and_says_it_in_words(name, spec, precision):
     torch.manual_seed(0)  # by chance a filter leaves nothing to imitate
     for i in range(4):
         update = agent.update(batch(agent, spec, i))
-        assert isinstance(agent.stats.of(update.metrics), Stats)
+        assert isinstance(agent.stats.from_metrics(update.metrics), Stats)
     assert all(v.ndim == 0 and torch.isfinite(v) and not v.requires_grad for v in update.metrics.values())
     assert update.priority is None if name in {*CLONES, *ON_POLICY} else update.priority.shape == (4,)
     constant = {"model/objective.log_temperature"} if name == "cql_floor" else set()

@@ -42,7 +42,7 @@ def test_an_update_trains_all_and_says_it_in_words(name):
     torch.manual_seed(0)
     for i in range(2):
         update = agent.update(batch(agent, kind, i))
-    assert type(agent.stats.of(update.metrics)) is type(agent).stats
+    assert type(agent.stats.from_metrics(update.metrics)) is type(agent).stats
     assert issubclass(type(agent).stats, Stats)
     assert all(v.ndim == 0 and torch.isfinite(v) and not v.requires_grad for v in update.metrics.values())
     assert update.priority.shape == (3,)

@@ -109,6 +109,6 @@ def test_weights_decay_beside_the_step_of_adam():
 
 def test_updates_have_typed_stats_and_lower_the_loss():
     agent, data = learner(tau=1e-6, lr=0.01, weight_decay=0.0), shown()
-    losses = [agent.stats.of(agent.update(data).metrics) for _ in range(200)]
+    losses = [agent.stats.from_metrics(agent.update(data).metrics) for _ in range(200)]
     assert isinstance(losses[0], Stats)
     assert losses[-1].loss_critic < 0.1 * losses[0].loss_critic

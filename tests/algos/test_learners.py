@@ -83,6 +83,17 @@ def test_gradients_are_clipped_and_weights_decay_as_in_pytorch():
         torch.testing.assert_close(x, o.state_dict()[name], msg=name)
 
 
+@pytest.mark.parametrize("config", [DDPGConfig, TD3Config, SACConfig])
+def test_learning_rates_may_follow_ramps(config):
+    made, before = learner(config(critic_lr=[[0, 0.0], [10, 1e-2]])), None
+    for position, moves in ((0, False), (10, True)):
+        made.position = lambda position=position: position
+        before = [p.detach().clone() for p in made.objective.critic.parameters()]
+        made.update(rows(position))
+        after = list(made.objective.critic.parameters())
+        assert all(torch.equal(x, y) != moves for x, y in zip(before, after, strict=True))
+
+
 # ---------------------------------------------------------------- TD3 and SAC
 
 
@@ -333,10 +344,10 @@ def test_returns_in_hindsight_are_those_of_all_rows():
             seen[name].append(value)
         storage.add({"reward": reward, "is_first": first, "is_last": last, "is_terminal": terminal,
                      "extras/return": torch.full((2,), -math.inf)})  # fmt: skip
-        annotator.added(storage, Step(obs={}, reward=reward, is_first=first, is_last=last, is_terminal=terminal))
+        annotator.on_add(storage, Step(obs={}, reward=reward, is_first=first, is_last=last, is_terminal=terminal))
         if t == 40:
             annotator = ReturnsToGo(0.9)
-            annotator.filled(storage)
+            annotator.on_extend(storage)
         held = storage.read(storage.oldest, storage.count)["extras/return"]
         for stream in range(2):
             whole = {name: torch.stack(values)[:, stream].numpy() for name, values in seen.items()}

@@ -216,5 +216,5 @@ def test_target_kl_stops_before_the_step():
     before = [p.clone() for p in agent.parameters()]
     update = agent.update(data)
     assert bool(update.over)
-    assert agent.stats.of(update.metrics).opt_grad_norm is None
+    assert agent.stats.from_metrics(update.metrics).opt_grad_norm is None
     assert all(torch.equal(a, b) for a, b in zip(before, agent.parameters(), strict=True))

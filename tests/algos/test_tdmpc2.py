@@ -222,7 +222,7 @@ def test_the_page_shows_rewards_and_values_without_pictures(run):
     session.dream(4, steps=3)
     rows = session.rows()
     assert len(rows) == 8
-    assert session.about()["latents"] == 0
+    assert session.info()["latents"] == 0
     assert all("kl" not in row["real"] for row in rows[:5])
     assert {"reward", "value", "cont", "policy"} <= set(rows[6]["dream"])
     assert set(rows[2]["error"]) == {"reward", "cont"}

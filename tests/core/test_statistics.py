@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from reverie.core.statistics import (
-    binned,
-    estimate,
+    estimate_interval,
+    histogram,
     interval,
     iqm,
     mean,
@@ -74,20 +74,20 @@ def test_the_bootstrap_is_that_of_all_possible_samples():
 def test_an_interval_is_the_same_again_and_takes_nothing_from_other_generators():
     scores = np.random.default_rng(0).normal(size=12)
     states = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()  # noqa: NPY002
-    first = estimate(iqm, scores)
+    first = estimate_interval(iqm, scores)
     assert states[0] == random.getstate()
     assert str(states[1]) == str(np.random.get_state(legacy=False))  # noqa: NPY002
     assert torch.equal(states[2], torch.get_rng_state())
     np.random.seed(3)  # noqa: NPY002
     torch.manual_seed(3)
-    assert estimate(iqm, scores) == first
+    assert estimate_interval(iqm, scores) == first
     assert interval(iqm, scores, seed=1) != (first.low, first.high)
     assert first.low < first.value < first.high
 
 
 @pytest.mark.parametrize("scores", [[5.0], [5.0, 6.0], [1.0, 2.0, float("inf")], [1.0, float("nan"), 2.0, 3.0]])
 def test_too_few_scores_have_no_interval(scores):
-    found = estimate(mean, scores)
+    found = estimate_interval(mean, scores)
     assert not found.sure
     assert np.isnan([found.low, found.high]).all()
 
@@ -101,7 +101,7 @@ def test_a_running_mean_never_looks_ahead():
 
 def test_values_are_binned_as_numpy_does():
     values = np.random.default_rng(0).normal(size=100)
-    for found, expected in zip(binned([*values, np.nan, np.inf], 8), np.histogram(values, 8), strict=True):
+    for found, expected in zip(histogram([*values, np.nan, np.inf], 8), np.histogram(values, 8), strict=True):
         np.testing.assert_array_equal(found, expected)
 
 

@@ -27,7 +27,7 @@ TOLD = {"loss/two_words": ONE, "loss/parts/a": ONE * 2, "loss/parts/arm/angle": 
 @pytest.mark.parametrize("metrics", [{"loss/two_words": ONE}, TOLD | {"loss/two_words/more": ONE}])
 def test_what_belongs_to_another(metrics: dict[str, Tensor]) -> None:
     with pytest.raises(TypeError, match="argument"):
-        Some.of(metrics)
+        Some.from_metrics(metrics)
 
 
 def test_a_field_whose_default_is_made_may_be_absent() -> None:
@@ -35,6 +35,6 @@ def test_a_field_whose_default_is_made_may_be_absent() -> None:
     class Sometimes(Stats):
         loss_parts: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
 
-    assert Sometimes.of({}).loss_parts == {}
-    assert Sometimes.of({"loss/parts/a": ONE}).loss_parts == {"a": ONE}
-    assert list(Sometimes.names(always=True)) == []
+    assert Sometimes.from_metrics({}).loss_parts == {}
+    assert Sometimes.from_metrics({"loss/parts/a": ONE}).loss_parts == {"a": ONE}
+    assert list(Sometimes.names(required_only=True)) == []

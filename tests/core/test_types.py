@@ -55,7 +55,7 @@ def test_columns_become_a_batch():
     made = batch()
     columns = {"obs/x": made.obs["x"], "extras/latent": torch.zeros(2, 3)}
     columns |= {name: getattr(made, name) for name in ("action", "reward", *FLAGS)}
-    found = Batch.of_columns(columns, made.index, made.extras)
+    found = Batch.from_columns(columns, made.index, made.extras)
     torch.testing.assert_close(dataclasses.asdict(found), dataclasses.asdict(made))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reverie.store.places import place, write
+from reverie.store.places import rename_files, write_files
 
 CONTENTS = {
     "a": [b"one part"],
@@ -21,14 +21,14 @@ CONTENTS = {
 
 def test_files_hold_their_parts(tmp_path):
     paths = {name: tmp_path / name for name in CONTENTS}
-    write({paths[name]: parts for name, parts in CONTENTS.items()})
+    write_files({paths[name]: parts for name, parts in CONTENTS.items()})
     for name, parts in CONTENTS.items():
         assert paths[name].read_bytes() == b"".join(parts)
-    write({paths["a"]: [b"new"]})
+    write_files({paths["a"]: [b"new"]})
     assert paths["a"].read_bytes() == b"new"
     places = {tmp_path / "b" / f"{i}": path for i, path in enumerate(paths.values())}
     (tmp_path / "b" / "0").write_bytes(b"replaced")
-    place(places)
+    rename_files(places)
     assert not any(path.exists() for path in paths.values())
     expected = [b"new", *(b"".join(parts) for parts in list(CONTENTS.values())[1:])]
     assert [path.read_bytes() for path in places] == expected
@@ -40,10 +40,10 @@ def test_what_is_not_there_is_not_placed(tmp_path, missing):
     (tmp_path / "to").mkdir()
     (tmp_path / str(1 - missing)).write_bytes(b"here")
     with pytest.raises(FileNotFoundError):
-        place(staged)
+        rename_files(staged)
     assert not list((tmp_path / "to").iterdir())
     with pytest.raises(IsADirectoryError):
-        place({tmp_path / "to": tmp_path / str(1 - missing)})
+        rename_files({tmp_path / "to": tmp_path / str(1 - missing)})
 
 
 # ---------------------------------------------------------------- what is done, and in which order
@@ -52,7 +52,7 @@ FAULTS = Path(__file__).parents[2] / "benchmarks" / "faults" / "faults.c"
 WORKER = """
 import ctypes, os, sys
 from pathlib import Path
-from reverie.store.places import place, write
+from reverie.store.places import rename_files, write_files
 folder, counted = Path(os.environ["FAULT_BELOW"]), int(sys.argv[1])
 for at in range(1, counted + 2):
     here = folder / str(at)
@@ -61,8 +61,8 @@ for at in range(1, counted + 2):
     if not child:
         os.environ["FAULT_AT"] = str(at)
         ctypes.CDLL(None).faults_begin()
-        write({here / f"part{i}": [b"content"] for i in range(3)})
-        place({here / str(i): here / f"part{i}" for i in range(3)})
+        write_files({here / f"part{i}": [b"content"] for i in range(3)})
+        rename_files({here / str(i): here / f"part{i}" for i in range(3)})
         os._exit(0)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     print(code, sum((here / str(i)).exists() for i in range(3)), flush=True)

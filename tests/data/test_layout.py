@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.columns import Column
-from reverie.replay.durable import lay_out
+from reverie.replay.durable import fill_storage
 from reverie.replay.storage import HostStorage
 
 COLUMNS = {"is_first": Column((), "bool"), "number": Column((), "int64"), "image": Column((2,), "uint8"),
@@ -36,7 +36,7 @@ def test_it_agrees_with_lists(pieces, streams, capacity):
     storage = HostStorage(COLUMNS, streams, capacity)
     for values in storage.columns.values():
         values[...] = 1  # whatever was there
-    count = lay_out(storage, source)
+    count = fill_storage(storage, source)
     assert (count, storage.count, storage.oldest) == (len(expected) // streams, count, 0)
     out = storage.read(0, count)
     assert out["number"].ravel().tolist() == [row for _, row in expected]

@@ -76,7 +76,7 @@ def chunks_of(rows, start, replay, size=5):
         for name in room or {}:
             room[name][...] = piece[name]
         placed = piece if room is None else dict(room)
-        yield Chunk(start + low, start + low + n, tuple(range(streams)), placed, [], placed=room is not None)
+        yield Chunk(start + low, start + low + n, tuple(range(streams)), placed, [], in_buffer=room is not None)
 
 
 def blank(streams):
@@ -106,7 +106,7 @@ def test_hindsight_sees_all_rows_before_they_are_sampled(placed):
         room = replay.room(5) if placed else None
         for name, column in (room or {}).items():
             column[...] = rows[name]
-        assert replay.refill([Chunk(replay.count, replay.count + 5, (0,), rows, [], placed=placed)])
+        assert replay.refill([Chunk(replay.count, replay.count + 5, (0,), rows, [], in_buffer=placed)])
 
     fill()
     assert not seen

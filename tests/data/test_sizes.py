@@ -31,7 +31,7 @@ def test_what_is_no_size_is_refused_with_examples(text):
 def build(most=None, free=False, **settings):
     window = Window(batch=1, length=3, context=1, context_crosses=free)
     return ReplayConfig(**settings).build(
-        obs_spec=OBS, action_spec=ACTION, extra_spec=EXTRA, num_envs=2, window=window, seed=0, most=most
+        obs_spec=OBS, action_spec=ACTION, extra_spec=EXTRA, num_envs=2, window=window, seed=0, max_rows=most
     )
 
 

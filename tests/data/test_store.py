@@ -139,7 +139,7 @@ def store(opened, streams):
 
 
 def parts_of(store, **more):
-    return [(e.stream, e.start, len(e), e.begun, e.ended) for e in episodes(store, **more)]
+    return [(e.stream, e.start, len(e), e.has_first_row, e.has_last_row) for e in episodes(store, **more)]
 
 
 def test_episodes(store, streams):
@@ -165,16 +165,16 @@ def test_an_episode_goes_on_where_a_process_went_on_and_copies_are_left_out(open
     store.extend({name: value[:, :5] for name, value in rows.items()})
     store.close(10)
     found = list(episodes(store))
-    assert [(e.start, len(e), e.begun and e.ended) for e in found] == [
+    assert [(e.start, len(e), e.has_first_row and e.has_last_row) for e in found] == [
         (0, 5, True), (5, 12, True), (17, 9, True), (26, 4, False), (8, 5, True),
     ]  # fmt: skip
     for name in COLUMNS:
         np.testing.assert_array_equal(np.concatenate([episode.rows[name] for episode in found[:4]]), rows[name][0])
-    assert not store.damaged()
+    assert not store.find_damage()
 
 
 def test_damaged_rows_are_left_out_and_named(store, tmp_path):
-    assert not store.damaged()
+    assert not store.find_damage()
     folder = tmp_path / "replay" / (name := store.segments[0].name)
     path = folder / "action/c.0.1.0"  # rows 8 to 15 of stream 0
     path.write_bytes(path.read_bytes()[:-1])
@@ -187,7 +187,7 @@ def test_damaged_rows_are_left_out_and_named(store, tmp_path):
     (folder / "zarr.json").unlink()
     (folder / "reward/zarr.json").write_text("{}")
     (folder / "obs/image/c.1.2.0.0.0").write_bytes(b"")
-    found = store.damaged()
+    found = store.find_damage()
     assert found[0] == f"{name}/zarr.json is missing"
     assert "reward/zarr.json is damaged" in found[1]
     assert found[2].startswith(f"{name}/action/c.0.1.0 does not match its CRC32C checksum (rows 8 to 15")

@@ -14,7 +14,7 @@ import pytest
 
 from reverie.core.errors import RunError
 from reverie.store import places
-from reverie.store.retry import Patience
+from reverie.store.retry import Retrier
 from reverie.store.store import Store
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
@@ -94,16 +94,16 @@ def test_a_segment_without_any_sound_description_is_left_out(tmp_path, said):
 @pytest.fixture
 def disk(monkeypatch):
     """A disk on which no byte fits while it is ``full``."""
-    state, written = SimpleNamespace(full=False), places.write
+    state, written = SimpleNamespace(full=False), places.write_files
 
     def write(contents):
         if state.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(next(iter(contents))))
         written(contents)
 
-    monkeypatch.setattr(places, "write", write)
-    monkeypatch.setattr(Patience, "first_delay", 0.01)
-    monkeypatch.setattr(Patience, "longest_delay", 0.02)
+    monkeypatch.setattr(places, "write_files", write)
+    monkeypatch.setattr(Retrier, "first_delay", 0.01)
+    monkeypatch.setattr(Retrier, "longest_delay", 0.02)
     return state
 
 
@@ -127,14 +127,14 @@ def test_a_full_disk_is_a_pause(tmp_path, disk, said):
 
 
 def test_writing_is_retried_for_hours(monkeypatch):
-    monkeypatch.setattr(Patience, "longest_delay", 0.0)
+    monkeypatch.setattr(Retrier, "longest_delay", 0.0)
     tries = iter(range(1100))
 
     def write():
         if next(tries) < 1099:
             raise OSError
 
-    Patience("there", (OSError,), lambda: "").insist(write)
+    Retrier("there", (OSError,), lambda: "").run(write)
     assert not list(tries)
 
 

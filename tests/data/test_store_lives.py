@@ -75,7 +75,7 @@ class Stores(RuleBasedStateMachine):
         self.patches = pytest.MonkeyPatch()
         self.patches.setattr(zarr, "CHUNK_BYTES", 4 * 48)
         self.patches.setattr(places, "os", SimpleNamespace(**{**vars(os), "replace": guarded(os.replace)}))
-        self.patches.setattr(places, "opened", guarded(places.opened, opened_half))
+        self.patches.setattr(places, "open_empty", guarded(places.open_empty, opened_half))
         for owner, name in ((places, "sync"), (LocalObjects, "delete"), (cloud.RemoteObjects, "stage"),
                             (cloud.RemoteObjects, "delete")):  # fmt: skip
             self.patches.setattr(owner, name, guarded(getattr(owner, name)))
@@ -139,7 +139,7 @@ class Stores(RuleBasedStateMachine):
 
     def kill(self, run):
         if run.store is not None and run.store.writer is not None:
-            run.store.writer.patience.stop.set()
+            run.store.writer.retrier.stop.set()
             with run.store.writer.changed:
                 run.store.writer.changed.notify_all()
             run.store.writer.thread.join(10)
@@ -258,4 +258,4 @@ def test_histories_have_each_row_once(tmp_path):
     histories = Store(tmp_path).histories()
     found = [[(part.segment.name, part.start, part.stop) for part in history] for history in histories]
     assert sorted(found) == sorted([[(a, 0, 15), (b, 15, 22), (c, 22, 30)], [(copy, 18, 22)], [(d, 0, 5)]])
-    assert Store(tmp_path).rows() == 2 * (30 + 4 + 5)
+    assert Store(tmp_path).num_rows() == 2 * (30 + 4 + 5)

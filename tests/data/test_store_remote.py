@@ -12,7 +12,7 @@ import pytest
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.store import cloud
-from reverie.store.retry import Patience
+from reverie.store.retry import Retrier
 from reverie.store.store import Store
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
@@ -20,8 +20,8 @@ from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunk
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
     small_chunks(monkeypatch)
-    monkeypatch.setattr(Patience, "first_delay", 0.02)
-    monkeypatch.setattr(Patience, "longest_delay", 0.1)
+    monkeypatch.setattr(Retrier, "first_delay", 0.02)
+    monkeypatch.setattr(Retrier, "longest_delay", 0.1)
 
 
 def quiet(text):
@@ -105,7 +105,7 @@ def proxy(s3_server, monkeypatch):
 @pytest.mark.parametrize("mode", ["refuse", "500", "hang"])
 def test_s3_that_fails_and_comes_back(proxy, mode, monkeypatch, said):
     """Rows wait in memory; what happens is said once when it begins and once when it is over."""
-    monkeypatch.setattr(Patience, "silence", 1.0)
+    monkeypatch.setattr(Retrier, "silence", 1.0)
     url = f"s3://bucket/{uuid.uuid4().hex}"
     store = Store(url)
     name = store.begin(COLUMNS, STREAMS)

@@ -73,7 +73,7 @@ def test_handles_are_drawn_from_those_held():
         queue.reserve(2000)
         found.append(random_integers(integers, len(queue), 9, queue).tolist())
         other = np.random.default_rng(4)
-        assert found == [queue.held[other.integers(len(queue), size=n)].tolist() for n in (500, 9)]
+        assert found == [queue.handles[other.integers(len(queue), size=n)].tolist() for n in (500, 9)]
         with pytest.raises(ValueError, match="high"):
             random_integers(integers, 0, 1)
         return found

@@ -22,7 +22,7 @@ from reverie.agent.recording import stacked
 from reverie.algos.bc import BCConfig
 from reverie.cli import main as cli
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.importing import trusting
+from reverie.core.importing import trust_modules
 from reverie.core.rows import episodes_of
 from reverie.datasets import minari as minari_reader
 from reverie.datasets import writers
@@ -408,7 +408,7 @@ def forget(tmp_path, monkeypatch):
         sys.modules.pop("walk_module", None)
         gymnasium.registry.pop("Walk-v0", None)
 
-    with trusting(True):
+    with trust_modules(True):
         yield forgotten
     forgotten()
 

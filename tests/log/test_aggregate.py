@@ -8,7 +8,7 @@ from logs import logged
 
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.aggregate import aggregate as aggregate_of
-from reverie.log.aggregate import evaluation_scores, of_seed, table, write_aggregate
+from reverie.log.aggregate import evaluation_scores, format_seeds_table, summarize_seed, write_aggregate
 from reverie.log.metrics import FINAL
 from reverie.run.folder import RunFolder, found_at_end, write_found
 from reverie.scale.seeds import measured_as
@@ -19,7 +19,8 @@ EVERY_100 = ExperimentConfig().merge({"schedule.eval_every": 100})
 def aggregate(runs, config):
     """As ``api.write_seeds`` reads the folders."""
     how = measured_as(config.checked().to_dict())
-    return aggregate_of({n: of_seed(r.metrics, found_at_end(r.evaluation) or {}, how) for n, r in runs.items()}, how)
+    seeds = {n: summarize_seed(r.metrics, found_at_end(r.evaluation) or {}, how) for n, r in runs.items()}
+    return aggregate_of(seeds, how)
 
 
 def run_of(path, rows, final=None, **more):
@@ -80,7 +81,7 @@ def test_a_curve_has_the_evaluations_of_all_seeds_at_the_steps_that_they_were_du
     first = evaluations((101, 1.0), (203, 2.0), (300, 3.0), final=(300, -7.0))
     second = evaluations((100, 5.0), (200, 6.0), (302, 7.0), final=(302, -7.0))
     curve = aggregate(folders(tmp_path, first, second), EVERY_100).curve
-    assert (curve.what, curve.steps.tolist()) == ("evaluation", [100, 200, 300])
+    assert (curve.source, curve.steps.tolist()) == ("evaluation", [100, 200, 300])
     assert curve.scores.tolist() == [[1, 2, 3], [5, 6, 7]]
     assert [e.value for e in curve.measures["mean"]] == [3, 4, 5]
     assert np.isnan(curve.interval()[2]).all()  # of two seeds there is no interval
@@ -101,7 +102,7 @@ def test_without_evaluations_the_curve_is_of_training(tmp_path):
     first = [(step, {"episode/score": float(step)}) for step in range(10, 210, 20)]
     second = [(step, {"episode/score": 1000.0 + step}) for step in range(15, 230, 30)]
     curve = aggregate(folders(tmp_path, first, second), ExperimentConfig()).curve
-    assert curve.what == "training"
+    assert curve.source == "training"
     assert (curve.steps[0], curve.steps[-1], len(curve.steps)) == (15, 225, 10)
     assert curve.scores[0] == pytest.approx(np.minimum(curve.steps, 190))  # at its last entry
     assert curve.scores[1] == pytest.approx(1000 + curve.steps)
@@ -116,7 +117,7 @@ def test_estimates_stand_in_for_scores_and_are_called_so(tmp_path):
     assert (found.scores, found.score) == ([None] * 4, {})
     assert found.estimates == [1.0, 2.0, 6.0, None]
     assert {name: value.value for name, value in found.estimate.items()} == {"iqm": 3.0, "mean": 3.0, "median": 2.0}
-    lines = table(found).splitlines()
+    lines = format_seeds_table(found).splitlines()
     assert lines[0].split() == ["seed", "estimate", "updates"]
     assert {"     5        6.00            20", "     6           -            20"} < {*lines}
     assert any("95 % interval over 3 seeds" in line for line in lines)

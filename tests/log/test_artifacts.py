@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.log.artifacts import Uploads, local
+from reverie.log.artifacts import Uploads, download_run
 from reverie.run.checkpoint import Checkpoints, export, name_of
 from reverie.run.manifest import problem_of
 
@@ -97,18 +97,18 @@ def test_artifacts_of_weights_and_biases_are_downloaded_once(trained, tmp_path, 
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(Api=lambda: api))
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
-        found = local("wandb:me/mine/run-abc:latest")
+        found = download_run("wandb:me/mine/run-abc:latest")
         assert found == Path("runs/run-abc-v3")
         assert (tmp_path / found / "config.yaml").read_bytes() == (trained / "config.yaml").read_bytes()
     assert asked == ["me/mine/run-abc:latest"] * 2
-    with pytest.raises(RunError, match=r"nothing-v3: what was downloaded is no run of this library"):
-        local("wandb:me/mine/nothing:v3")
+    with pytest.raises(RunError, match=r"nothing-v3: the download is not a reverie run"):
+        download_run("wandb:me/mine/nothing:v3")
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["run-abc-v3"]
 
 
 def test_what_is_no_place_of_a_tracker_stays(monkeypatch):
     for place in ("runs/first", Path("runs"), "models", "wandb", "/a/runs:b", 3):
-        assert local(place) is place
+        assert download_run(place) is place
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(ConfigError, match=r"models:/a/1: the package mlflow is not installed.*reverie-rl\[mlflow\]"):
-        local("models:/a/1")
+        download_run("models:/a/1")

@@ -64,11 +64,11 @@ def test_runs_of_separate_jobs_are_found_by_folder_by_pattern_and_alone(said):
     for seed in range(3):
         run(f"runs/sac-{seed}", -4.0 - seed, seed=seed)
     found = reverie.compare("runs/arr/", Path("runs/sac-*"), "runs/sac-0", "runs/a*")
-    assert [(one.name, one.scores.tolist()) for one in found.contenders] == [
+    assert [(one.name, one.scores.tolist()) for one in found.settings] == [
         ("runs/arr", [-1, -2, -3]), ("runs/sac-*", [-4, -5, -6]), ("runs/sac-0", [-4]), ("runs/arr", [-1, -2, -3]),
     ]  # fmt: skip
-    assert found.better["runs/arr", "runs/sac-*"] == (1, 1, 1)
-    value, low, high = found.better["runs/sac-*", "runs/sac-0"]
+    assert found.probability_of_improvement["runs/arr", "runs/sac-*"] == (1, 1, 1)
+    value, low, high = found.probability_of_improvement["runs/sac-*", "runs/sac-0"]
     assert value == pytest.approx(1 / 6)
     assert np.isnan([low, high]).all()
     assert not said
@@ -79,7 +79,7 @@ def test_runs_that_go_on_are_compared_where_all_of_them_were_evaluated(said):
     run("alone/1", seed=1, curve=[(1000, 5.0), (2000, 9.0)])
     run("prolonged", 7.0, curve=[(500, 1.0)], settings={"steps": 3000, "schedule.eval_every": 0}, log="episode/score")
     logged(Path("prolonged/metrics.jsonl"), [(1500, {"episode/score": 2.0})])
-    found = reverie.compare("alone", "prolonged").contenders
+    found = reverie.compare("alone", "prolonged").settings
     assert [one.scores.tolist() for one in found] == [[3.0, 5.0], [2.0]]  # 7 was the end of a shorter run
     assert said == [
         "alone: no final evaluation: compared by evaluations during training, at 1,000 of 2,000 env steps",
@@ -92,7 +92,7 @@ def test_what_makes_seeds_no_seeds_of_one_setting_is_named(said):
     run("mixed/1", 2.0, seed=1, settings={"threads": 2, "algo.horizon": 9})
     seeds("same", "Pendulum-v1", 1.0)
     run("same/1", 1.0)
-    assert len(reverie.compare("mixed", "same").contenders) == 2
+    assert len(reverie.compare("mixed", "same").settings) == 2
     assert said == [
         "mixed: its runs differ in more than the seed: algo.horizon: 15 -> 9",
         "same: several runs have the same seed, 0: they are no more than one",
@@ -109,8 +109,8 @@ def test_a_figure_of_their_curves(capsys):
     assert main(["compare", *paths, "--figure", "two/panels.png"]) == 0
     assert "two/panels.png" in capsys.readouterr().out
     found = reverie.compare("ppo", "sac")
-    assert not found.better  # in different environments
-    steps, *ends = found.contenders[0].curve
+    assert not found.probability_of_improvement  # in different environments
+    steps, *ends = found.settings[0].curve
     assert (steps.tolist(), *(end.tolist() for end in ends)) == ([1000, 2000], *[[-900, -150]] * 3)
     width, height = Image.open("two/panels.png").size
     assert height > width  # Pendulum without td3, and Hopper
@@ -132,8 +132,8 @@ def test_runs_on_data_are_scored_in_an_environment_whatever_their_data(env, grou
         logged(Path(path, "metrics.jsonl"), [(9, values)])
         name, score = ("estimate", {}) if env == "none" else ("eval", {"score": {"mean": 5.0}})
         Path(path, f"{name}.json").write_text(json.dumps({"updates": 9, **score}))
-        (found,) = reverie.compare(path).contenders
-        assert (found.scores.tolist(), found.measured) == ([5.0], group.replace("DATA", data))
+        (found,) = reverie.compare(path).settings
+        assert (found.scores.tolist(), found.comparison_key) == ([5.0], group.replace("DATA", data))
 
 
 def test_places_without_scores_are_named(capsys):

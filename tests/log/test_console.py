@@ -8,7 +8,15 @@ import pytest
 from logs import logged
 from rich.console import Console
 
-from reverie.log.console import Board, ConsoleSink, Lane, Pace, Tail, short, span
+from reverie.log.console import (
+    ConsoleSink,
+    JsonlTail,
+    RunProgress,
+    RunsDisplay,
+    SpeedMeter,
+    format_duration,
+    format_number,
+)
 
 
 @dataclass
@@ -54,7 +62,7 @@ def test_lines_are_aligned_and_hold_what_matters():
 
 def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations():
     stream, now = io.StringIO(), [0.0]
-    sink = ConsoleSink(Clock(), "t", stream, now=lambda: now[0])
+    sink = ConsoleSink(Clock(), "t", stream, time_fn=lambda: now[0])
     for step in range(25):  # an entry each 5 s
         now[0] = 5.0 * step
         sink.write({"loss/critic": float(step), "loss/actor": 1.0}, step)
@@ -79,15 +87,15 @@ def test_terminal_gets_a_panel():
 
 def test_pace_knows_rate_and_time_left():
     clock, now = Clock(), [0.0]
-    pace = Pace(clock, lambda: now[0])
-    assert pace.left() == "-"
+    pace = SpeedMeter(clock, lambda: now[0])
+    assert pace.time_left_text() == "-"
     now[0], clock.position = 9.0, 1  # what the first step took, environments and kernels were made in
-    assert pace.left() == "-"
+    assert pace.time_left_text() == "-"
     for _ in range(10):
         now[0] += 1.0
         clock.position += 50
         assert pace.rate() == 50.0
-    assert pace.left() == "0:00:09"
+    assert pace.time_left_text() == "0:00:09"
     now[0] += 120.0  # a pause: what is older than a minute is forgotten
     pace.rate()
     now[0] += 1.0
@@ -99,9 +107,9 @@ def test_pace_knows_rate_and_time_left():
 
 
 def test_numbers_are_short():
-    found = [short(v) for v in (None, float("nan"), 0.0, 0.5, 1234567.0, 2e-5, 500.0, 1234.5)]
+    found = [format_number(v) for v in (None, float("nan"), 0.0, 0.5, 1234567.0, 2e-5, 500.0, 1234.5)]
     assert found == ["-", "nan", "0.000", "0.500", "1.23e+06", "2.00e-05", "500", "1234"]
-    assert span(3661.9) == "1:01:01"
+    assert format_duration(3661.9) == "1:01:01"
 
 
 def entry(path, step, **values):
@@ -110,7 +118,7 @@ def entry(path, step, **values):
 
 
 def test_a_tail_reads_each_line_once_and_only_when_it_is_whole(tmp_path):
-    tail = Tail(tmp_path / "m.jsonl")
+    tail = JsonlTail(tmp_path / "m.jsonl")
     assert tail.read() == []
     entry(tail.path, 10, a=1.0)
     assert ([row["a"] for row in tail.read()], tail.read()) == ([1.0], [])
@@ -124,7 +132,7 @@ def test_a_tail_reads_each_line_once_and_only_when_it_is_whole(tmp_path):
 
 def test_a_tail_begins_anew_where_lines_were_set_aside(tmp_path):
     path = tmp_path / "m.jsonl"
-    tail = Tail(path)
+    tail = JsonlTail(path)
     for lines, new in (([10, 20, 30], [10, 20, 30]), ([10], [10]), ([10, 15], [15])):
         path.write_text("".join(f'{{"step": {step}}}\n' for step in lines))
         assert [row["step"] for row in tail.read()] == new
@@ -132,7 +140,7 @@ def test_a_tail_begins_anew_where_lines_were_set_aside(tmp_path):
 
 def test_a_lane_knows_how_far_its_run_is(tmp_path):
     entry(tmp_path / "m.jsonl", 200, episode__score=-5.0, counters__updates=90.0)
-    lane = Lane("seed 3", tmp_path / "m.jsonl", 1000)
+    lane = RunProgress("seed 3", tmp_path / "m.jsonl", 1000)
     assert (lane.position, lane.updates) == (200, 90)
     lane.begin()
     assert lane.cells() == {
@@ -141,7 +149,7 @@ def test_a_lane_knows_how_far_its_run_is(tmp_path):
     entry(lane.tail.path, 300, eval__score=7.0)
     lane.read()
     now = [100.0]
-    lane.pace._marks, lane.pace._phase, lane.pace._now = [(90.0, 300)], (True, True), lambda: now[0]
+    lane.speed._marks, lane.speed._phase, lane.speed._time_fn = [(90.0, 300)], (True, True), lambda: now[0]
     entry(lane.tail.path, 400)
     lane.read()
     assert lane.cells().items() >= {"return": "-5", "eval": "7", "rate": "10", "left": "0:01:00"}.items()
@@ -149,16 +157,16 @@ def test_a_lane_knows_how_far_its_run_is(tmp_path):
 
 def test_in_a_file_each_change_and_each_half_minute_is_a_line(tmp_path):
     stream, now = io.StringIO(), [0.0]
-    lanes = [Lane("seed 9", tmp_path / "a", 100, "updates"), Lane("seed 10", tmp_path / "b", 100)]
+    lanes = [RunProgress("seed 9", tmp_path / "a", 100, "updates"), RunProgress("seed 10", tmp_path / "b", 100)]
     lanes[1].state, lanes[1].note = "finished", "finished already"
-    board = Board(lanes, "t", stream, lambda: now[0])
+    board = RunsDisplay(lanes, "t", stream, lambda: now[0])
     lanes[0].begin()
-    board.changed(lanes[0])
+    board.show_state(lanes[0])
     entry(tmp_path / "a", 50, episode__score=12.5)
     for now[0] in (10.0, 29.0, 31.0, 45.0, 62.0):
         board.update()
     lanes[0].state, lanes[0].note = "failed", "failed: the reward is nan"
-    board.changed(lanes[0])
+    board.show_state(lanes[0])
     board.close()
     assert stream.getvalue().splitlines() == [
         "0:00:00  seed 10  finished already",
@@ -172,9 +180,9 @@ def test_in_a_file_each_change_and_each_half_minute_is_a_line(tmp_path):
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_terminal_shows_a_line_for_each(tmp_path, width):
     entry(tmp_path / "a", 6_300, episode__score=-312.4, eval__score=-250.1)
-    lanes = [Lane("seed 0", tmp_path / "a", 15_000), Lane("seed 1", tmp_path / "b", 15_000)]
+    lanes = [RunProgress("seed 0", tmp_path / "a", 15_000), RunProgress("seed 1", tmp_path / "b", 15_000)]
     lanes[0].begin()
-    board = Board(lanes, "td3 on Pendulum-v1", Terminal())
+    board = RunsDisplay(lanes, "td3 on Pendulum-v1", Terminal())
     lines = screen(board.panel(), width).splitlines()
     assert all(len(line) <= width for line in lines)
     (first,) = (line for line in lines if "seed 0" in line)
@@ -185,6 +193,6 @@ def test_a_terminal_shows_a_line_for_each(tmp_path, width):
     board.update()
     assert "7,500" in screen(board.panel(), width)
     lanes[0].state = "stopped"
-    board.changed(lanes[0])
+    board.show_state(lanes[0])
     board.close()
     assert "stopped" in next(line for line in screen(board.panel(), width).splitlines() if "seed 0" in line)

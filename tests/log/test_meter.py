@@ -13,7 +13,7 @@ from reverie.log.meter import Meter
 def where(request, monkeypatch):
     """Scalars are read where they can be, and summed where they are as if they were on a GPU."""
     if request.param == "on a device":
-        monkeypatch.setattr(module, "readable", lambda value: False)
+        monkeypatch.setattr(module, "is_readable_scalar", lambda value: False)
 
 
 def test_a_name_is_averaged_over_the_updates_that_reported_it():

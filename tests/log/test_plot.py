@@ -5,9 +5,9 @@ import pytest
 from logs import logged
 from PIL import Image
 
-from reverie.log.aggregate import Measured, OfSeed, aggregate
+from reverie.log.aggregate import MeasurementSettings, SeedSummary, aggregate
 from reverie.log.metrics import FINAL
-from reverie.log.plot import dream_traces, learning_curve, seeds_curve
+from reverie.log.plot import plot_dream_traces, plot_learning_curve, plot_seeds_curve
 
 pytestmark = pytest.mark.usefixtures("drawn")
 
@@ -23,7 +23,7 @@ BLUE, ORANGE, GREY = (59, 111, 182), (217, 119, 43), (138, 143, 152)
 def test_curve_shows_training_and_evaluation(tmp_path):
     scores = [{"episode/score": float(i)} | ({"eval/score": 50.0} if i % 25 == 0 else {}) for i in range(100)]
     log = logged(tmp_path / "m.jsonl", zip(range(0, 1000, 10), scores, strict=True))
-    png = learning_curve(log, tmp_path / "curve.png", "dreamer_v3 on X")
+    png = plot_learning_curve(log, tmp_path / "curve.png", "dreamer_v3 on X")
     assert png == tmp_path / "curve.png"
     assert {BLUE, ORANGE} <= colours(png)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["curve.png", "m.jsonl"]
@@ -32,7 +32,7 @@ def test_curve_shows_training_and_evaluation(tmp_path):
 @pytest.mark.parametrize("dims", [1, 13])
 def test_traces_of_any_width(tmp_path, dims):
     truth = np.random.default_rng(0).normal(size=(20, dims))
-    png = dream_traces(tmp_path / "t.png", truth, truth + 0.1, 5, [f"x{i}" for i in range(dims)], "dream")
+    png = plot_dream_traces(tmp_path / "t.png", truth, truth + 0.1, 5, [f"x{i}" for i in range(dims)], "dream")
     assert ORANGE in colours(png)
 
 
@@ -54,7 +54,7 @@ def test_an_evaluation_at_the_end_has_a_mark_of_its_own(tmp_path):
             ends = {"eval/score_iqm_low": score - 1, "eval/score_iqm_high": score + 1}
             rows.append((step, {"eval/score": score, "eval/score_iqm": score, **ends}))
         rows[-1][1][FINAL] = mark
-        png = learning_curve(logged(tmp_path / f"{name}.jsonl", rows), tmp_path / f"{name}.png")
+        png = plot_learning_curve(logged(tmp_path / f"{name}.jsonl", rows), tmp_path / f"{name}.png")
         pictures[name] = DARK in colours(png)
     assert pictures == {"apart": True, "again": False}
 
@@ -64,12 +64,12 @@ STEPS = np.arange(1.0, 6.0) * 1000
 
 def test_curves_of_seeds_with_their_interval(tmp_path):
     def drawn(name, shifts, *, evaluates=True, final=50.0):
-        how = Measured("env steps", evaluates, 1000.0, early=False)
+        how = MeasurementSettings("env steps", evaluates, 1000.0, early=False)
         runs = {
-            i: OfSeed(5000, final if final is None else final + x, None, None, (STEPS, STEPS / 100 + x))
+            i: SeedSummary(5000, final if final is None else final + x, None, None, (STEPS, STEPS / 100 + x))
             for i, x in enumerate(shifts)
         }
-        return seeds_curve(tmp_path / name, aggregate(runs, how), title="bc on a$b_$")  # not a formula
+        return plot_seeds_curve(tmp_path / name, aggregate(runs, how), title="bc on a$b_$")  # not a formula
 
     png = drawn("a.png", [-9.0, 0.0, 9.0])
     assert {ORANGE, DARK} <= colours(png)

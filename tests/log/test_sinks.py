@@ -9,8 +9,8 @@ from logs import logged
 
 from reverie.core.clock import Clock
 from reverie.log import sinks
-from reverie.log.metrics import FINAL, JsonlSink, read_metrics, series_of
-from reverie.log.sinks import Guarded, Outputs, TensorBoardSink, VideoSink
+from reverie.log.metrics import FINAL, JsonlSink, metric_series, read_metrics
+from reverie.log.sinks import ErrorTolerantSink, Outputs, TensorBoardSink, VideoSink
 from reverie.run.checkpoint import export
 
 VIDEO = np.zeros((3, 8, 8, 3), np.uint8)
@@ -31,7 +31,7 @@ def test_not_finite_is_null_and_read_as_nan(tmp_path):
     assert json.loads(path.read_text()) == {"step": 1, "a": None, "b": None, "c": 1.0}
     rows = read_metrics(path)
     assert (math.isnan(rows[0]["a"]), rows[0]["c"]) == (True, 1.0)
-    assert [len(series_of(rows, name)[1]) for name in ("a", "c", "absent")] == [0, 1, 0]
+    assert [len(metric_series(rows, name)[1]) for name in ("a", "c", "absent")] == [0, 1, 0]
 
 
 def test_truncated_last_line_is_skipped_and_then_cut(tmp_path):
@@ -71,7 +71,7 @@ def test_entries_that_will_be_made_again_at_the_very_step_are_set_aside(tmp_path
     before = path.read_text()
     logged(path, [], since=20)
     assert path.read_text() == before
-    logged(path, [], since=20, again={FINAL: 1.0})
+    logged(path, [], since=20, repeated_values={FINAL: 1.0})
     last = '{"step": 20, "eval/final": 1.0}\n'
     assert path.read_text() == before.removesuffix(last)
     assert (tmp_path / "m-aside.jsonl").read_text() == last
@@ -146,7 +146,7 @@ def test_a_file_that_cannot_be_written_for_a_while_ends_no_run(tmp_path, said):
     path = tmp_path / "m.jsonl"
     sink = JsonlSink(path)
     sink._file = disk = Disk(sink._file)
-    patient = Guarded(sink, "the log")
+    patient = ErrorTolerantSink(sink, "the log")
     wide = {f"train/loss_{i}": 1 / (i + 3) for i in range(100)}
     for step in range(20):
         disk.room = {3: 1000, 13: math.inf, 16: 0, 17: math.inf}.get(step, disk.room)

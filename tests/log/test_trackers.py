@@ -15,7 +15,7 @@ import pytest
 import reverie
 from reverie.core.errors import RunError
 from reverie.log import trackers
-from reverie.log.sinks import Guarded, Outputs, VideoSink
+from reverie.log.sinks import ErrorTolerantSink, Outputs, VideoSink
 from reverie.log.trackers import MlflowSink, WandbSink
 from reverie.run.checkpoint import export
 
@@ -74,7 +74,7 @@ def test_weights_and_biases_gets_numbers_and_videos(run, wandb, monkeypatch):
     wandb.run.finish.assert_called_once_with()
     told = {"project": "reverie", "group": run.title, "resume": "allow", "config": run.settings, "name": str(run.path)}
     assert wandb.init.call_args.kwargs.items() >= {**told, "id": sink.ident}.items()
-    assert sink.where == "https://example.org/run"
+    assert sink.location == "https://example.org/run"
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     monkeypatch.setenv("WANDB_RUN_GROUP", "ours")
     assert WandbSink(run, "abc").ident == "abc"
@@ -97,7 +97,7 @@ def test_weights_and_biases_gets_a_run_folder_at_the_end(run, wandb, trained, up
 
 
 def test_training_goes_on_when_weights_and_biases_has_died(run, wandb, said):
-    sink = Guarded(WandbSink(replace(run), None), "Weights & Biases", Exception)
+    sink = ErrorTolerantSink(WandbSink(replace(run), None), "Weights & Biases", Exception)
     wandb.run.log.side_effect = wandb.run.finish.side_effect = ConnectionError("Connection lost")
     for step in range(3):
         sink.write(VALUES, step)
@@ -134,7 +134,7 @@ def test_a_run_goes_on_in_mlflow_as_well(tmp_path, mlflow):
 
 
 def test_what_mlflow_refuses_is_told_of_and_blocks_nothing(run, mlflow, monkeypatch, said):
-    monkeypatch.setattr(trackers, "accepted", lambda name: name)
+    monkeypatch.setattr(trackers, "to_mlflow_name", lambda name: name)
     sink = MlflowSink(replace(run, settings={"a[0]": 1, "upload": "metrics"}), None)
     sink.write({"x[0]": 1.0}, 1)
     sink.write({"loss": 2.0}, 2)

@@ -261,7 +261,7 @@ def test_it_fits_a_phone(page, site, scheme):
     go(page, "#theme")
     paper = page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
     assert (paper == "rgb(21, 23, 27)") == (scheme == "light")
-    go(page, "?", ("#help", re.compile("go on dreaming")))
+    go(page, "?", ("#help", re.compile("continue the dream")))
 
 
 def test_a_server_that_has_ended(browser, folder):

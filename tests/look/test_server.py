@@ -27,15 +27,15 @@ TOKEN = "a-token"
 @contextlib.contextmanager
 def served(folder, **more):
     """Serve the page in a thread."""
-    looker, listening = server.Looker(folder, **more), listen(0)
-    config = uvicorn.Config(server.app(looker, TOKEN), log_level="warning", ws_max_size=server.LARGEST)
+    viewer, listening = server.Viewer(folder, **more), listen(0)
+    config = uvicorn.Config(server.app(viewer, TOKEN), log_level="warning", ws_max_size=server.MAX_REQUEST_BYTES)
     running = uvicorn.Server(config)
     thread = threading.Thread(target=running.run, args=([listening],), daemon=True)
     thread.start()
     while not running.started:
         time.sleep(0.01)
     try:
-        yield looker, listening.getsockname()[1]
+        yield viewer, listening.getsockname()[1]
     finally:
         running.should_exit = True
         thread.join(20)
@@ -127,8 +127,8 @@ def test_an_episode_over_the_wire(talk):
     first, last = known["checkpoints"][0], known["checkpoints"][-1]
     assert first["name"] < last["name"]
     assert "loss/reward" in known["curves"]
-    assert talk("judge", checkpoint=first["name"])["errors"].keys() == {"observation", "reward", "cont"}
-    assert talk("use", checkpoint=first["name"])["about"]["step"] == first["step"]
+    assert talk("compare_checkpoint", checkpoint=first["name"])["errors"].keys() == {"observation", "reward", "cont"}
+    assert talk("switch_checkpoint", checkpoint=first["name"])["about"]["step"] == first["step"]
     assert talk("begin", run="dqn")["about"]["dreams"] is False
 
 
@@ -222,16 +222,16 @@ def test_what_is_broken_is_said(folder, tmp_path):
 
 
 def test_recorded_episodes_are_read_from_the_data(folder):
-    with served(folder / "dreamer", data=str(folder / "dreamer")) as (looker, port):
+    with served(folder / "dreamer", data=str(folder / "dreamer")) as (viewer, port):
         talk = Talk(port)
         about = talk("begin", run=".", episode=1)["about"]
-        assert (looker.single, about["recorded"], "episode 1" in about["env"]) == (True, True, True)
+        assert (viewer.single, about["recorded"], "episode 1" in about["env"]) == (True, True, True)
         talk.socket.close()
 
 
 def test_a_folder_without_runs(tmp_path):
     with pytest.raises(RunError, match="no run"):
-        server.Looker(tmp_path)
+        server.Viewer(tmp_path)
 
 
 def test_the_command_says_what_is_missing(folder, monkeypatch, capsys):

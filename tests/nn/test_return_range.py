@@ -69,7 +69,7 @@ def test_a_first_row_has_no_reward_however_rewards_are_shifted():
     learns = Preprocessor(spec, reward_scale=Affine(0.5, -1.0), bound_values=True)
     flags = {name: torch.tensor([[name == "is_first", False, False]]) for name in FLAGS}
     columns = {"obs/x": torch.zeros(1, 3, 1), "action": torch.zeros(1, 3, 1), "reward": torch.tensor([[0.0, 4.0, 0.0]])}
-    rows = Batch.of_columns(columns | flags, torch.tensor([0]))
+    rows = Batch.from_columns(columns | flags, torch.tensor([0]))
     assert learns(rows).reward.tolist() == [[0.0, 1.0, -1.0]]
     learns.fit(rows)
     assert learns.range is not None

@@ -183,7 +183,7 @@ def test_damage_is_named_and_the_one_before_used(tmp_path, name, damage, said):
     assert len(said) == 1
     assert said[0].startswith(f"checkpoint step-000000002 cannot be used ({name} is ")
     assert said[0].endswith("): using step-000000001 instead")
-    assert list(store.damaged()) == ["step-000000002"]
+    assert list(store.find_damaged()) == ["step-000000002"]
 
 
 def test_every_bit_of_the_manifest_counts(tmp_path):
@@ -213,7 +213,7 @@ def test_all_damaged_is_an_error_that_names_them(tmp_path):
         spoil(store.save(step, {"a": Box({"v": torch.ones(9)})}))
     with pytest.raises(RunError, match=r"no checkpoint in .* can be used: step-000000100 \(tensors.*step-000000200"):
         Checkpoints(tmp_path).latest()
-    assert list(Checkpoints(tmp_path).damaged()) == ["step-000000100", "step-000000200"]
+    assert list(Checkpoints(tmp_path).find_damaged()) == ["step-000000100", "step-000000200"]
 
 
 def test_a_state_that_does_not_fit_is_told(tmp_path):
@@ -265,7 +265,7 @@ def test_large_spare_files_are_only_in_the_newest_checkpoint(tmp_path, monkeypat
     monkeypatch.setattr(module, "SPARE_LIMIT", large)
     checkpoints = Checkpoints(tmp_path)
     older, newer = (checkpoints.save(step, {"box": Boxed({"x": step}, FILES, spare)}) for step in (1, 2))
-    assert checkpoints.damaged() == {}
+    assert checkpoints.find_damaged() == {}
     for path, files in ((older, kept), (newer, FILES)):
         Checkpoints(tmp_path).load(path, {"box": (box := Boxed())})
         assert box.files == files

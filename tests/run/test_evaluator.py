@@ -314,7 +314,7 @@ def test_episodes_that_do_not_end_are_cut_off_everywhere(tmp_path: Path, said: l
     with contextlib.closing(Session(agent)) as session:
         for _ in range(7):
             session.step()
-        assert session.line.real[-1].facts["last"]
+        assert session.timeline.real[-1].values["last"]
         with pytest.raises(DataError, match="over"):
             session.step()
 

@@ -133,7 +133,7 @@ def test_another_number_of_environments_keeps_the_rows(whole: Path, tmp_path: Pa
     assert again.env_steps >= 150
     store = Store(run / "replay")
     assert store.segments[2].parent == (second.name, second.rows)
-    assert store.rows() == sum((s.rows - s.first - s.imported) * s.streams for s in store.segments)
+    assert store.num_rows() == sum((s.rows - s.first - s.imported) * s.streams for s in store.segments)
 
 
 def test_damaged_rows_are_named_and_the_rest_is_used(whole: Path, tmp_path: Path, said: list[str]) -> None:
@@ -160,7 +160,7 @@ def test_a_store_elsewhere_and_back(whole: Path, tmp_path: Path, said: list[str]
 def test_a_run_can_begin_with_the_rows_of_others(whole: Path, tmp_path: Path, said: list[str]) -> None:
     config = CONFIG.merge({"replay.init": (str(whole), str(whole / "replay")), "steps": 20, "replay.capacity": 5000})
     train(config, env=Walk, run=tmp_path / "new")
-    rows = Store(whole / "replay").rows()
+    rows = Store(whole / "replay").num_rows()
     (told,) = [line for line in said if line.startswith("the replay starts with ")]
     begun = int(told.split()[4].replace(",", ""))
     assert 2 * rows * 0.8 <= begun <= 2 * rows

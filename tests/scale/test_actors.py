@@ -69,7 +69,7 @@ def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path, said: list[str
     assert killer.values["train/staleness"] >= 0
     assert -40 < made.updates - 0.5 * (made.env_steps - 60) < 110  # the ratio, but for the slack and late first rows
     store = Store(run / "replay")
-    rows, histories = store.rows(), store.histories()
+    rows, histories = store.num_rows(), store.histories()
     assert len(histories) in (1, 2)  # on a busy machine one actor may do all of it
     assert rows > 500
     for history in histories:
@@ -83,7 +83,7 @@ def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path, said: list[str
     again = reverie.train("dqn", run=run, steps=560, **QUICK)
     assert "actors start new episodes: a run with actors is not resumed within them" in said
     assert 560 <= again.env_steps < 570
-    assert Store(run / "replay").rows() > rows
+    assert Store(run / "replay").num_rows() > rows
     with pytest.raises(RunError, match=r"actors = 0, but .* was trained with actors = 2"):
         reverie.train("dqn", run=run, steps=600, **(QUICK | {"actors": 0}))
 
@@ -149,7 +149,7 @@ def test_learner_and_actors_wait_only_beyond_the_slack() -> None:
     assert ratio.room == -2  # 14 steps x 0.5 - 4 updates = 3: one more than the slack
     assert [ratio.due(24), ratio.room] == [1, 0]
     assert [ratio.due(24), ratio.room] == [1, 2]
-    assert [ratio.whole(), ratio.whole(), ratio.room] == [1, 0, 4]  # at the end of a run
+    assert [ratio.take_whole_updates(), ratio.take_whole_updates(), ratio.room] == [1, 0, 4]  # at the end of a run
 
 
 def test_without_bound_the_learner_never_waits_once_it_has_begun() -> None:

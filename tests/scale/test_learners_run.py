@@ -21,7 +21,7 @@ from reverie.core.bounds import Ramp
 from reverie.core.errors import ConfigError
 from reverie.core.randomness import derived_seeds
 from reverie.experiment.config import ExperimentConfig
-from reverie.replay.durable import dealt
+from reverie.replay.durable import iter_every_nth_episode
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import read_saved
 from reverie.scale.launch import check, log_rules, open_store, scaled
@@ -185,7 +185,10 @@ def test_episodes_are_dealt_to_learners_one_by_one():
         rows = {"is_first": np.array(flags, bool), "row": np.arange(row, row + len(flags))}
         pieces.append((number != 1, rows))
         row += len(flags)
-    found = [[(broken, rows["row"].tolist()) for broken, rows in dealt(pieces, rank, 2)] for rank in range(2)]
+    found = [
+        [(broken, rows["row"].tolist()) for broken, rows in iter_every_nth_episode(pieces, rank, 2)]
+        for rank in range(2)
+    ]
     assert found[0] == [(True, [0, 1, 2]), (False, [6, 7]), (True, [8, 9])]
     assert found[1] == [(False, [3, 4]), (False, [5]), (False, [10, 11])]
 

@@ -348,7 +348,7 @@ class Agent:
         together = {key: np.stack([one[key] for one in seen]) for key in seen[0]}
         columns = episode_rows(together, taken, earned, terminal=terminal)
         tensors = {name: torch.from_numpy(values)[None] for name, values in columns.items()}
-        return Batch.of_columns(tensors, torch.zeros(1, dtype=torch.int64))
+        return Batch.from_columns(tensors, torch.zeros(1, dtype=torch.int64))
 
     def observe(self, rows: Batch, *, seed: int | None = None) -> ModelState:
         """Return the world model's state after rows ``[B, T]``, such as ``agent.episode(0).rows(0, 20)``.

@@ -37,7 +37,10 @@ def draw(
     units: dict[str, str], data: str,
 ) -> dict[str, Path]:  # fmt: skip
     """Draw videos, traces of numbers over time, and errors; return the files. ``data``: a dataset for titles, or ""."""
-    from reverie.log.plot import dream_errors, dream_traces  # matplotlib: who only acts or looks never needs it
+    from reverie.log.plot import (  # matplotlib: who only acts or looks never needs it
+        plot_dream_errors,
+        plot_dream_traces,
+    )
 
     folder = RunFolder(agent.run).dream
     title, files, several = f"dream on {Path(data).name or agent.config.env.id}", dict[str, Path](), distinct(batch)
@@ -60,9 +63,9 @@ def draw(
     titles, *traces = zip(*numbers, strict=True)
     real, guess = (np.stack(side, axis=1) for side in traces)
     trained = getattr(agent.config.algo, "horizon", None)
-    files["traces"] = dream_traces(folder / "traces.png", real, guess, context, titles, title, trained)
+    files["traces"] = plot_dream_traces(folder / "traces.png", real, guess, context, titles, title, trained)
     title = f"error of the {title}"
-    files["errors"] = dream_errors(folder / "errors.png", errors, repeated, title, units, trained)
+    files["errors"] = plot_dream_errors(folder / "errors.png", errors, repeated, title, units, trained)
     return files
 
 

@@ -249,7 +249,7 @@ def _episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> It
             step = env.step(actions[-1])
         columns = {f"obs/{key}": torch.stack([step.obs[key] for step in steps], 1) for key in step.obs}
         columns |= {name: torch.stack([getattr(step, name) for step in steps], 1) for name in ("reward", *FLAGS)}
-        yield Batch.of_columns({**columns, "action": torch.stack(actions, 1)}, torch.tensor([number]))
+        yield Batch.from_columns({**columns, "action": torch.stack(actions, 1)}, torch.tensor([number]))
 
 
 @contextlib.contextmanager

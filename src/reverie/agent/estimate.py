@@ -25,7 +25,7 @@ from reverie.core import statistics
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, EnvError, RunError, plural
 from reverie.core.files import writing
-from reverie.core.importing import trusting
+from reverie.core.importing import trust_modules
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device
 from reverie.core.protocols import Memoryless, Policy, Telling
@@ -38,7 +38,7 @@ from reverie.datasets.memory import DataLike
 from reverie.datasets.reader import PROPENSITY
 from reverie.experiment.build import check_fit, looked_at
 from reverie.experiment.config import NO_ENV
-from reverie.log.console import span
+from reverie.log.console import format_duration
 from reverie.objectives.importance import cumulative_ratios, doubly_robust, effective_size, weighted_sum
 from reverie.objectives.returns import returns_to_go
 from reverie.replay.batch_sampler import BatchSamplerConfig
@@ -274,7 +274,7 @@ class Estimator:
         return PolicyEstimate(
             value=value,
             logging=logging,
-            recorded=statistics.estimate(statistics.mean, thinned(self.returns)),
+            recorded=statistics.estimate_interval(statistics.mean, thinned(self.returns)),
             discount=self.discount,
             episodes=len(self.begins),
             cut_off=self.cut_off,
@@ -360,7 +360,7 @@ class Estimator:
         times = fqe.window.context + 1
         index = torch.from_numpy(rows - fqe.window.context)
         picked = torch.from_numpy(chosen[rows])[:, None].expand(-1, times, -1, -1)  # [E, T, k, A], the last one counts
-        batch = Batch.of_columns(self.dataset.storage.gather(index, times), index, extras={CHOSEN: picked})
+        batch = Batch.from_columns(self.dataset.storage.gather(index, times), index, extras={CHOSEN: picked})
         return np.asarray(fqe.worth(batch)[:, -1].cpu().numpy(), np.float64)
 
     def state_dict(self) -> State:
@@ -384,7 +384,7 @@ def logged() -> Watch:
         nonlocal latest
         now = time.monotonic()
         if now - latest >= REPORT_EVERY and made < updates:
-            latest, left = now, span((now - since) / made * (updates - made))
+            latest, left = now, format_duration((now - since) / made * (updates - made))
             logger.info(f"estimating the policy's return: {made:,} of {plural(updates, 'update')} of FQE, {left} left")
         return True
 
@@ -425,12 +425,12 @@ class Steps:
             times = [np.bincount(each, minlength=episodes) for each in drawn.reshape(-1, episodes)]
             return np.asarray(measure(torch.from_numpy(np.stack(times)).double()).numpy().reshape(drawn.shape[:-1]))
 
-        return statistics.estimate(measured, np.arange(episodes))
+        return statistics.estimate_interval(measured, np.arange(episodes))
 
 
 def mean_of(values: np.ndarray) -> IntervalEstimate:
     """Return the mean of ``values`` ``[E]`` with its interval."""
-    return statistics.estimate(statistics.mean, values)
+    return statistics.estimate_interval(statistics.mean, values)
 
 
 def config_for(algo: Algorithm) -> FQEConfig:
@@ -599,7 +599,7 @@ def estimate(
     mode = mode_of(actions)
     folder = RunFolder.at(run)
     saved, given = read_saved(folder.path), {"algo": algo, "data": data}
-    with trusting(trust):
+    with trust_modules(trust):
         check_origin(saved, f"the run {folder.path}", *(name for name, value in given.items() if value is not None))
     trained = saved_config(folder.path, NO_ENV, algo)
     own = trained.data if data is None else dataset_config(data, trained.data.storage)

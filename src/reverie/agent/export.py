@@ -31,7 +31,7 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart
 from reverie.core.types import Mode, Step, Told, Values
 from reverie.experiment.build import make_eval_env
-from reverie.log.artifacts import missing
+from reverie.log.artifacts import missing_package_error
 from reverie.nn.preprocess import told
 
 Format = Literal["onnx", "torch"]
@@ -98,7 +98,7 @@ def export(
     mode_of(actions)
     for package in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
         if importlib.util.find_spec(package) is None:
-            raise missing(package, "export to ONNX")
+            raise missing_package_error(package, "export to ONNX")
     whole = agent if isinstance(agent, Agent) else load(agent, **loading)
     file = Path(out) if out is not None else whole.run / f"policy{SUFFIXES[format]}"
     check_writable(file.parent)

@@ -18,7 +18,7 @@ from reverie.core.errors import ConfigError, DataError, plural
 from reverie.core.files import writing
 from reverie.core.randomness import derived_seeds
 from reverie.core.types import Mode, Step
-from reverie.log.video import IMAGINED, OBSERVED, border, tile, write_video
+from reverie.log.video import IMAGINED_COLOR, OBSERVED_COLOR, border, tile, write_video
 from reverie.nn.distributions import Categoricals
 from reverie.nn.heads import JointDistribution
 from reverie.nn.probe import Probe
@@ -114,7 +114,7 @@ class Imagined:
             ConfigError: there is no way to draw them.
             RunError: the file cannot be written.
         """
-        frames = [OBSERVED] + [IMAGINED] * (len(self.rewards[0]) - 1)
+        frames = [OBSERVED_COLOR] + [IMAGINED_COLOR] * (len(self.rewards[0]) - 1)
         with drawing(self.agent, self.observations) as draw:
             shown = draw(self.observations)
         with writing(Path(path)):

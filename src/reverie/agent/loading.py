@@ -17,7 +17,7 @@ from reverie.agent.agent import Agent
 from reverie.algos.base import AlgorithmConfig
 from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError
-from reverie.core.importing import imported, is_remembered, trusting
+from reverie.core.importing import imported, is_remembered, trust_modules
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device
 from reverie.core.space_json import space_of
@@ -30,7 +30,7 @@ from reverie.envs.make import EnvLike, MakeEnv, Placeholder, close_quietly, env_
 from reverie.envs.slot import preserve_torch_rng
 from reverie.experiment.build import eval_maker
 from reverie.experiment.config import NO_ENV, ExperimentConfig
-from reverie.log.artifacts import fetched
+from reverie.log.artifacts import download_agent
 from reverie.run.checkpoint import Checkpoints, longest_episode
 from reverie.run.folder import RunFolder, Saved, check_origin, check_spec, read_saved, read_spec
 from reverie.run.manifest import step_of
@@ -69,10 +69,10 @@ def load(
         ConfigError: the device does not exist here, or the run's config.yaml cannot be read by this version.
         EnvError: the environment cannot be made.
     """
-    folder = RunFolder.at(fetched(run))
+    folder = RunFolder.at(download_agent(run))
     changes = dict(env) if isinstance(env, Mapping) else {}
     given = changes.pop("id", None) if isinstance(env, Mapping) else env
-    with trusting(trust):
+    with trust_modules(trust):
         saved = read_saved(folder.path)
         here = {"env": given, "eval_env": env, "algo": algo, "data": 0, "callbacks": 0}
         check_origin(saved, f"the run {folder.path}", *(name for name, value in here.items() if value is not None))

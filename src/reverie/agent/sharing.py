@@ -24,8 +24,8 @@ from reverie.agent.loading import own_factory
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import write_json
-from reverie.log.artifacts import AGENT, HUB, fetched, known_ids, reached
-from reverie.log.trackers import PROJECT, experiment_of
+from reverie.log.artifacts import AGENT_FILE, HUB_PATTERN, download_agent, tracker_ids, tracker_module
+from reverie.log.trackers import PROJECT, mlflow_experiment_id
 from reverie.run.checkpoint import Checkpoints, longest_episode, read
 from reverie.run.folder import RunFolder, Saved, check_origin, found_at_end, is_of, read_saved, read_spec
 from reverie.run.manifest import step_of
@@ -74,9 +74,9 @@ def push(run: Path | str, to: str, *, checkpoint: Path | str | None = None, priv
         if is_of(folder.evaluation, step_of(path)):
             write_json(model / "eval.json", found_at_end(folder.evaluation) or {})
         (model / "README.md").write_text(card(model, folder, saved, about, to), encoding="utf-8")
-        write_json(model / AGENT, about)
-        if hub := HUB.fullmatch(to):
-            with reached("huggingface_hub", to) as client:
+        write_json(model / AGENT_FILE, about)
+        if hub := HUB_PATTERN.fullmatch(to):
+            with tracker_module("huggingface_hub", to) as client:
                 api = client.HfApi()
                 api.create_repo(hub["name"], private=private, exist_ok=True)
                 api.upload_folder(
@@ -100,10 +100,10 @@ def _put(model: Path, to: str) -> None:
     objects = open_objects(to)
     try:
         before = objects.sizes()
-        if before and AGENT not in before:
+        if before and AGENT_FILE not in before:
             raise ConfigError(f"{to} holds {next(iter(before))}, and no agent that was pushed: choose another place.")
         names = sorted(file.relative_to(model).as_posix() for file in model.rglob("*") if file.is_file())
-        for name in sorted(names, key=lambda name: name == AGENT):
+        for name in sorted(names, key=lambda name: name == AGENT_FILE):
             objects.put(name, (model / name).read_bytes())
         objects.delete(name for name in before if name.startswith("checkpoints/") and name not in names)
     except objects.failures as error:
@@ -130,7 +130,7 @@ def pull(place: str, to: Path | str | None = None) -> Path:
         raise RunError(f"{to} exists already: choose the name of a new folder.")
     if to is not None and Path(place).is_dir():
         place = f"file://{place}"
-    found = Path(fetched(place, None if to is None else Path(to)))
+    found = Path(download_agent(place, None if to is None else Path(to)))
     if not found.is_dir():
         raise RunError(f"{place} is nothing to download: expected hf://USER/NAME, s3://BUCKET/NAME or the like.")
     check_names(read_saved(found), found)
@@ -141,23 +141,24 @@ def shared(place: str) -> list[SharedAgent]:
     """Return the agents at ``hf://USER``, of everybody at ``hf://``, or in a folder or at a URL, or the one there."""
     if place.startswith("hf://"):
         name = place.removeprefix("hf://").rstrip("/")
-        with reached("huggingface_hub", place) as client:
+        with tracker_module("huggingface_hub", place) as client:
             if "/" in name:
                 return [SharedAgent(place, _about_at_hub(client, name))]
             models = client.HfApi().list_models(author=name or None, filter=TAG, limit=100)
             return [SharedAgent(f"hf://{one.id}", _about_at_hub(client, one.id)) for one in models]
     objects = open_objects(place)
     try:
-        names = [name for name in objects.sizes() if name.rpartition("/")[2] == AGENT and name.count("/") < 2]
+        names = [name for name in objects.sizes() if name.rpartition("/")[2] == AGENT_FILE and name.count("/") < 2]
         found = {name: json.loads(objects.get(name)) for name in names}
     except objects.failures as error:
         raise objects.error(error) from error
-    return [SharedAgent(f"{place.rstrip('/')}/{name.removesuffix(AGENT)}".rstrip("/"), x) for name, x in found.items()]
+    root = place.rstrip("/")
+    return [SharedAgent(f"{root}/{name.removesuffix(AGENT_FILE)}".rstrip("/"), x) for name, x in found.items()]
 
 
 def _about_at_hub(client: Any, name: str) -> dict[str, str]:
     try:
-        about: dict[str, str] = json.loads(Path(client.hf_hub_download(name, AGENT)).read_text(encoding="utf-8"))
+        about: dict[str, str] = json.loads(Path(client.hf_hub_download(name, AGENT_FILE)).read_text(encoding="utf-8"))
     except client.errors.EntryNotFoundError:
         return {}
     return about
@@ -281,11 +282,11 @@ def register(
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
     check_names(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
-    about, ident = described(folder, saved, path), known_ids(folder.path).get(to, "")
+    about, ident = described(folder, saved, path), tracker_ids(folder.path).get(to, "")
     put = _to_mlflow if to == "mlflow" else _to_wandb
     with tempfile.TemporaryDirectory() as place:
         model = write_model(Path(place) / path.name, folder, path)
-        with reached(to, f"register {name}") as tracker:
+        with tracker_module(to, f"register {name}") as tracker:
             return put(tracker, name, alias, model, ident, about, folder)
 
 
@@ -309,7 +310,7 @@ def _to_mlflow(
 ) -> str:
     client = mlflow.MlflowClient()
     if not ident:
-        ident = client.create_run(experiment_of(client), run_name=str(run)).info.run_id
+        ident = client.create_run(mlflow_experiment_id(client), run_name=str(run)).info.run_id
         client.set_terminated(ident)
     content = {
         "artifact_path": f"models/{model.name}",

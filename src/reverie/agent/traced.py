@@ -333,7 +333,7 @@ def said_of_actions(choice: Any, space: spaces.Space[Any]) -> dict[str, Tensor]:
     name, blank = "probabilities", 0.0
     if isinstance(choice, Values):
         name, blank = "values", -math.inf
-        flat = choice.each.masked_fill(choice.each <= ILLEGAL, -math.inf)
+        flat = choice.values.masked_fill(choice.values <= ILLEGAL, -math.inf)
         std = torch.zeros_like(flat)
     elif isinstance(choice, Tensor):
         flat, std = choice, torch.zeros_like(choice)

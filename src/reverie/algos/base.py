@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from reverie.core.bounds import AtLeast, Ramp, Regex, Within
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms
-from reverie.core.errors import ConfigError, plural, unwritten
+from reverie.core.errors import ConfigError, missing_method_error, plural
 from reverie.core.learners import averaged, is_distributed
 from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
 from reverie.core.specs import ActionSpec, Column, ObsSpec
@@ -351,8 +351,12 @@ class Algorithm(nn.Module):
             self.enter_eval_mode()
         if self._ramps:
             advance(self._ramps, self.position())
-        found = self.run_step(self.train_step, batch)
+        found = self.run_step(self.next_step(), batch)
         return replace(found, metrics=means(found.metrics)) if is_distributed() else found
+
+    def next_step(self) -> TrainStep:
+        """Return the method that takes the next step: ``train_step``, unless steps differ in what they compute."""
+        return self.train_step
 
     def run_step(self, step: TrainStep, batch: Batch) -> Update:
         """Run ``step``, a method of this learner such as ``train_step``, on a batch on any device.
@@ -424,7 +428,7 @@ class Algorithm(nn.Module):
         It must not wait for the device, read a tensor's value in Python or copy from the host. Random numbers must come
         from the device's default generator.
         """
-        raise unwritten(self, "train_step")
+        raise missing_method_error(self, "train_step")
 
     def exploration(self, env_steps: int) -> float | None:
         """Return the epsilon, or the deviation of the noise on actions, after ``env_steps``; None: there is neither."""
@@ -557,7 +561,7 @@ class ModelFree(Algorithm):
         """See :class:`Algorithm`: the highest value of an action, or min_i Q_i(s, a) of the policy's likeliest."""
         choice = told.choice
         if isinstance(choice, Values):
-            return best_value(choice.each, choice.each, choice.classes)
+            return best_value(choice.values, choice.values, choice.classes)
         if not isinstance(getattr(self, "objective", None), TDObjective):
             return super().state_value(told)
         values = self.objective.values(told.seen, choice if isinstance(choice, Tensor) else choice.mode())
@@ -616,7 +620,7 @@ class TDObjective(nn.Module):
 
     def critic_loss(self, *inputs: Any, **more: Any) -> Losses:
         """The term ``critic`` of a batch ``[B, T]``."""
-        raise unwritten(self, "critic_loss")
+        raise missing_method_error(self, "critic_loss")
 
     def actor_loss(self, *inputs: Any, **more: Any) -> Losses:
         """The term ``actor`` of a batch ``[B, T]``; by default there is none."""
@@ -630,7 +634,7 @@ class TDObjective(nn.Module):
 
     def next_value(self, *inputs: Any, **more: Any) -> Any:
         """Return the value of states for the targets, ``[...]``."""
-        raise unwritten(self, "next_value")
+        raise missing_method_error(self, "next_value")
 
     def values(self, *inputs: Any) -> Tensor:
         """Return the values ``[(K,) ...]`` of actions ``[..., A]`` in observations ``[..., *shape]``."""

@@ -122,7 +122,7 @@ class BC(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.window: Window = replace(self.window, gives_priorities=False)
+        self.window: Window = replace(self.window, has_priorities=False)
         clone = cfg.fitting(action_spec)
         actor = cloning_actor(clone, self.preprocess.spec, action_spec, cfg.networks, cfg.dtype)
         self.objective: BCObjective = BCObjective(actor)

@@ -261,7 +261,7 @@ class CQL(SAC):
             self.optims["multiplier"] = Adam([self.objective.log_multiplier], cfg.conservatism.lr)
         if cfg.floor is not None:
             self.extra_spec: dict[str, Column] = {
-                RETURN: Column(shape=(), dtype="float32", blank=-math.inf, kept=False)
+                RETURN: Column(shape=(), dtype="float32", blank=-math.inf, in_checkpoints=False)
             }
             self._policy = Unreturned(self.objective.actor, device)
 
@@ -293,7 +293,7 @@ class ReturnsToGo:
         self.discount = discount
         self.begun: list[int] = []  # number of the row at which each stream's episode began
 
-    def added(self, storage: RowStorage, step: Step) -> None:
+    def on_add(self, storage: RowStorage, step: Step) -> None:
         now, self.begun = storage.count - 1, self.begun or [storage.oldest] * storage.streams
         for stream, (first, terminal) in enumerate(zip(step.is_first.tolist(), step.is_terminal.tolist(), strict=True)):
             if first:
@@ -301,7 +301,7 @@ class ReturnsToGo:
             if terminal:
                 self._write(storage, stream, self.begun[stream])
 
-    def filled(self, storage: RowStorage) -> None:
+    def on_extend(self, storage: RowStorage) -> None:
         self.begun = [self._write(storage, stream, storage.oldest) for stream in range(storage.streams)]
 
     def _write(self, storage: RowStorage, stream: int, start: int) -> int:

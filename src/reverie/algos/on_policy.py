@@ -187,7 +187,7 @@ class OnPolicy(ModelFree, ABC):
         super().__init__(obs_spec, cfg, device)
         self.window: Window = replace(
             self.window, batch=cfg.rollout // cfg.batch_length, rollout=cfg.rollout, epochs=0,
-            crosses_episodes=True, gives_priorities=False,
+            crosses_episodes=True, has_priorities=False,
         )  # fmt: skip
         network = self.build_network(self.preprocess.spec, action_spec)
         self.objective = self.losses(network, cfg)

@@ -19,7 +19,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, State, Stats, Update
 from reverie.nn.actor_critic import first_value
 from reverie.nn.exploration import Gaussian, Noise
-from reverie.nn.optim import frozen
+from reverie.nn.optim import TrainStep, frozen
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import CriticStats, Losses, before, mean_over, regression_error
@@ -105,14 +105,13 @@ class TD3(DDPG):
         super().__init__(obs_spec, action_spec, cfg, device)
         self.updates: int = 0  # in Python, so that updates without the actor do not pay for it
 
-    def update(self, batch: Batch) -> Update:
-        """Take one update of the critics, every d-th time with one of the actor and the targets: Algorithm 1.
+    def next_step(self) -> TrainStep:
+        """Return the step of the critics, every d-th time with the actor and the targets: Algorithm 1.
 
         Each of the two methods does the same work every time, and has a CUDA graph of its own.
         """
         self.updates += 1
-        late = self.updates % self.cfg.policy_delay == 0
-        return self.run_step(self.train_step if late else self.critic_step, batch)
+        return self.train_step if self.updates % self.cfg.policy_delay == 0 else self.critic_step
 
     def critic_step(self, batch: Batch) -> Update:
         """Take one step of the critics alone."""

@@ -17,7 +17,7 @@ from reverie.algos.base import INSIDE, Algorithm, AlgorithmConfig, dreamt_name
 from reverie.algos.imagination import ActionDraw, Dream, Legal, open_loop, stacked_video
 from reverie.core.bounds import AtLeast, Ramp, Rate, Regex, Weights, Within, weight_of
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError, unwritten
+from reverie.core.errors import ConfigError, DataError, missing_method_error
 from reverie.core.specs import MASK, ActionSpec, Column, ObsPart, ObsSpec, observed
 from reverie.core.types import Batch, Metrics, Mode, Obs, Stats, Step, Told, Window
 from reverie.nn.decoder import DenseDecoderConfig, Prediction
@@ -90,7 +90,7 @@ class DreamerConfig(AlgorithmConfig):
         The first gives a number's distribution, with ``mean()`` and ``loss(value)``; the second that of
         (1 - terminal) * discount, with ``prob()`` and ``loss()``.
         """
-        raise unwritten(self, "build_heads")
+        raise missing_method_error(self, "build_heads")
 
     @property
     def learned_discount(self: Any) -> float:
@@ -355,11 +355,11 @@ class Dreamer(Algorithm):
 
     def filtered(self, batch: Batch) -> tuple[Batch, Posterior]:
         """Return the rows that a batch trains on, ``samples`` times, and their posterior."""
-        raise unwritten(self, "filtered")
+        raise missing_method_error(self, "filtered")
 
     def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
         """Return the world model's loss terms of rows with their posterior, and metrics."""
-        raise unwritten(self, "world_losses")
+        raise missing_method_error(self, "world_losses")
 
     @torch.no_grad()
     def model_losses(self, batch: Batch) -> Metrics:

@@ -15,13 +15,13 @@ from typing import Annotated, Any, Literal, Self
 from tyro.conf import Positional, arg
 
 from reverie.cli.main import fail
-from reverie.cli.parse import Elsewhere, Reading, Trusting
+from reverie.cli.parse import EnvOverride, ReadingOptions, TrustOption
 from reverie.cli.show import print_files, print_trouble, score_line
 from reverie.core.errors import ConfigError, plural
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfRun(Trusting):
+class RunOptions(TrustOption):
     """What every command about a trained agent takes."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -33,7 +33,7 @@ class OfRun(Trusting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalCommand(OfRun, Elsewhere):
+class EvalCommand(RunOptions, EnvOverride):
     """Play whole episodes with a trained agent."""
 
     episodes: int = 20
@@ -59,12 +59,12 @@ class EvalCommand(OfRun, Elsewhere):
         print(f"{agent.config.evaluation_env.label()}, {agent.checkpoint.name}, actions: {self.mode}")
         print(score_line(report.evaluation))
         if self.video and report.evaluation.frames is None:
-            print("no video: this environment cannot render images; one of your own needs the parameter render_mode")
+            print("no video: this environment cannot render images. A custom environment must accept render_mode")
         print_files(report.files, self.run)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DreamCommand(OfRun, Elsewhere):
+class DreamCommand(RunOptions, EnvOverride):
     """Compare what the world model imagines with what happens."""
 
     context: int | None = None
@@ -80,7 +80,7 @@ class DreamCommand(OfRun, Elsewhere):
     data: str | tuple[str, ...] = ""
     """Predict recorded episodes, the first ones that are long enough, in place of playing: a file, folder or glob of
     any format that can be read, or minari:NAME."""
-    reading: Annotated[Reading, arg(name="")] = field(default_factory=Reading)
+    reading: Annotated[ReadingOptions, arg(name="")] = field(default_factory=ReadingOptions)
 
     def __call__(self) -> None:
         data = self.reading.of(self.data, "nothing is read, as the agent plays the episodes")
@@ -94,8 +94,8 @@ class DreamCommand(OfRun, Elsewhere):
         fewer = f" of {self.sequences} (the others were shorter, or there were no more)"
         dreams = plural(report.sequences, "dream") + fewer * (report.sequences < self.sequences)
         steps = plural(len(next(iter(report.errors.values()))), "step")
-        where = f"{data.where if data else agent.config.env.label()}, {agent.checkpoint.name}"
-        print(f"{where}: {dreams}, {steps} each, after {plural(report.context, 'row')} that the model saw")
+        source = f"{data.where if data else agent.config.env.label()}, {agent.checkpoint.name}"
+        print(f"{source}: {dreams}, {steps} each, after {plural(report.context, 'row')} that the model saw")
         print("error per imagined step; in brackets, the error of repeating the last observed row")
         trained = getattr(agent.config.algo, "horizon", None)
         ahead = "" if trained is None else f"(during training, the model imagines only {plural(trained, 'step')} ahead)"
@@ -119,7 +119,7 @@ def error_table(errors: Mapping[str, Any], repeated: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractCommand(OfRun):
+class ExtractCommand(RunOptions):
     """Write a world model's states and predictions of recorded rows."""
 
     out: Path
@@ -131,7 +131,7 @@ class ExtractCommand(OfRun):
     """Seed of the states, which are sampled. None: derived from that of the run."""
     overwrite: bool = False
     """Replace an earlier extraction of that name."""
-    reading: Annotated[Reading, arg(name="")] = field(default_factory=Reading)
+    reading: Annotated[ReadingOptions, arg(name="")] = field(default_factory=ReadingOptions)
 
     def __call__(self) -> None:
         data = self.reading.of(self.data, "the run's own rows are read as they were written")
@@ -141,17 +141,17 @@ class ExtractCommand(OfRun):
         print_trouble(choose_device(self.device).partition(":")[0])
         names = ("out", "checkpoint", "device", "seed", "overwrite")
         done = extract(self.run, data=data, **{name: getattr(self, name) for name in names})
-        about = done.manifest
-        size = f"{plural(about['rows'], 'row')} in {plural(about['episodes'], 'episode')}"
-        print(f"{about['checkpoint']} on {about['data']}: {size}")
-        width = max(map(len, about["arrays"]), default=0)
-        for name, one in about["arrays"].items():
-            print(f"  {name:<{width}}  {one['dtype']:<7} {one['shape']!s:<20} {one['unit']}")
+        manifest = done.manifest
+        size = f"{plural(manifest['rows'], 'row')} in {plural(manifest['episodes'], 'episode')}"
+        print(f"{manifest['checkpoint']} on {manifest['data']}: {size}")
+        width = max(map(len, manifest["arrays"]), default=0)
+        for name, array in manifest["arrays"].items():
+            print(f"  {name:<{width}}  {array['dtype']:<7} {array['shape']!s:<20} {array['unit']}")
         print(f"  written to {done.path}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportCommand(OfRun, Elsewhere):
+class ExportCommand(RunOptions, EnvOverride):
     """Write a policy as a file that runs without this library, and compare both."""
 
     format: Literal["onnx", "torch"] = "onnx"
@@ -194,7 +194,7 @@ class FQESettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateCommand(OfRun):
+class EstimateCommand(RunOptions):
     """Estimate the discounted return of a trained agent from recorded data; nothing is played.
 
     Ctrl-C ends the updates of FQE; the estimate is then that after those made.
@@ -217,7 +217,7 @@ class EstimateCommand(OfRun):
     """Discount factor gamma. None: the learner's, or 0.99 if it has none."""
     seed: int | None = None
     """Seed of networks and batches. None: derived from that of the run."""
-    reading: Annotated[Reading, arg(name="")] = field(default_factory=Reading)
+    reading: Annotated[ReadingOptions, arg(name="")] = field(default_factory=ReadingOptions)
 
     def __call__(self) -> int:
         data = self.reading.of(self.data, "the data that the run was trained on are read as they were then")
@@ -226,7 +226,7 @@ class EstimateCommand(OfRun):
 
         print_trouble(choose_device(self.device).partition(":")[0])
         names = ("method", "updates", "draws", "discount", "checkpoint", "device", "seed")
-        with Watched() as watch:
+        with EstimateProgress() as watch:
             options = {name: getattr(self, name) for name in names}
             options["fqe"] = {name: value for name, value in vars(self.fqe).items() if value is not None}
             report = estimate(self.run, data, actions=self.mode, watch=watch, **options)
@@ -234,11 +234,11 @@ class EstimateCommand(OfRun):
         print(report.estimate.words())
         print_files(report.files, self.run)
         if watch.interrupted:
-            return fail(f"interrupted: the estimate is that after {watch.made:,} of {self.updates:,} updates", 130)
+            return fail(f"interrupted: the estimate is that after {watch.num_done:,} of {self.updates:,} updates", 130)
         return 0
 
 
-class Watched(contextlib.ExitStack):
+class EstimateProgress(contextlib.ExitStack):
     """Follows the updates of an estimate, on a terminal with a progress bar. Ctrl-C ends them.
 
     Before the first update, and the second time, Ctrl-C ends the command at once.
@@ -246,9 +246,9 @@ class Watched(contextlib.ExitStack):
 
     def __init__(self) -> None:
         super().__init__()
-        self.made: int = 0
+        self.num_done: int = 0
         self.interrupted: bool = False
-        self._advance: Callable[[int], None] = lambda made: None
+        self._advance: Callable[[int], None] = lambda num_done: None
 
     def __enter__(self) -> Self:
         from reverie.run.signals import listening  # imports torch
@@ -256,35 +256,35 @@ class Watched(contextlib.ExitStack):
         self.enter_context(listening(self._stop, [signal.SIGINT]))
         return super().__enter__()
 
-    def __call__(self, made: int, updates: int) -> bool:
+    def __call__(self, num_done: int, updates: int) -> bool:
         """See ``agent/estimate.py: Watch``."""
-        if not self.made:  # not before: reading the data has a bar of its own
-            self._advance = self.enter_context(bar("estimating", updates))
-        self.made = made
-        self._advance(made)
+        if not self.num_done:  # not before: reading the data has a bar of its own
+            self._advance = self.enter_context(progress_bar("estimating", updates))
+        self.num_done = num_done
+        self._advance(num_done)
         return not self.interrupted
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self.interrupted or not self.made:
+        if self.interrupted or not self.num_done:
             raise KeyboardInterrupt
         self.interrupted = True
 
 
 @contextlib.contextmanager
-def bar(what: str, total: int, unit: str = "updates") -> Iterator[Callable[[int], None]]:
+def progress_bar(label: str, total: int, unit: str = "updates") -> Iterator[Callable[[int], None]]:
     """Show a progress bar, on a terminal. Yields a function that is called with the number of units made so far."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
+    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda made: progress.update(task, completed=made)
+        task = progress.add_task(label, total=total)
+        yield lambda num_done: progress.update(task, completed=num_done)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LookCommand(OfRun, Elsewhere):
+class LookCommand(RunOptions, EnvOverride):
     """Open a page in the browser: an episode beside its dream, or a table of runs."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -299,14 +299,19 @@ class LookCommand(OfRun, Elsewhere):
             import uvicorn
         except ImportError as error:
             raise ConfigError(f"reverie look needs {error.name}: pip install 'reverie-rl[look]'.") from None
-        from reverie.look.server import LARGEST, Looker, app
+        from reverie.look.server import MAX_REQUEST_BYTES, Viewer, app
 
         options = {name: getattr(self, name) for name in ("checkpoint", "device", "env")}
-        looker, token = Looker(self.run, options, self.data), secrets.token_urlsafe(16)
+        viewer, token = Viewer(self.run, options, self.data), secrets.token_urlsafe(16)
         listening = listen(self.port)
         print(f"http://127.0.0.1:{listening.getsockname()[1]}/{token}/", flush=True)
-        print("Open this link in a browser on this machine. Who has it can use the page. Ctrl-C ends.", flush=True)
-        config = uvicorn.Config(app(looker, token), log_level="warning", ws_max_size=LARGEST, access_log=False)
+        print(
+            "Open this link in a browser on this machine. Anyone with the link has access. Press Ctrl-C to stop.",
+            flush=True,
+        )
+        config = uvicorn.Config(
+            app(viewer, token), log_level="warning", ws_max_size=MAX_REQUEST_BYTES, access_log=False
+        )
         uvicorn.Server(config).run([listening])
 
 

@@ -58,17 +58,17 @@ class BenchCommand:
     """Write all numbers to this JSON file as well."""
 
     def __post_init__(self) -> None:
-        numbers(self.image or "64x64x3", "image", "height x width x channels, such as 64x64x3")
-        numbers(self.batch or "16x64", "batch", "windows x rows, such as 16x64")
+        parse_dims(self.image or "64x64x3", "image", "height x width x channels, such as 64x64x3")
+        parse_dims(self.batch or "16x64", "batch", "windows x rows, such as 16x64")
 
     @property
-    def shaped(self) -> bool:
+    def has_shape(self) -> bool:
         """Whether a shape was given in place of an environment."""
         return bool(self.image) or self.vector is not None
 
     def __call__(self) -> None:
         config = settings(self)
-        report = measured(self, config)
+        report = run_benchmark(self, config)
         print_sections({"learner": learner_lines(report), "machine": machine_lines(report), "a run": run_lines(report)})
         if self.json is not None:
             from reverie.core.files import write_json, writing
@@ -79,58 +79,60 @@ class BenchCommand:
                 write_json(self.json, values)
 
 
-def numbers(text: str, name: str, meaning: str) -> tuple[int, ...]:
+def parse_dims(text: str, name: str, meaning: str) -> tuple[int, ...]:
     """Parse ``64x64x3`` as numbers, as many as ``meaning`` names; ConfigError if it is not written like that."""
     if not re.fullmatch("x".join([r"[1-9]\d*"] * (meaning.count(" x ") + 1)), text):
         raise ConfigError(f"{name} = '{text}': expected {meaning}.")
     return tuple(map(int, text.split("x")))
 
 
-def settings(said: BenchCommand) -> ExperimentConfig:
+def settings(options: BenchCommand) -> ExperimentConfig:
     """Return the settings that ``reverie train`` would have with the same arguments."""
     from reverie.experiment.layers import PRESETS, layered
 
-    own = said.algorithm.replace("-", "_")
-    preset = own if said.shaped and said.preset is None and own in PRESETS else said.preset
-    config = layered(said.algorithm, env=said.env or None, preset=preset, size=said.size, device=said.device)
-    changes: dict[str, Any] = {"device": said.device, "steps": said.steps, "threads": said.threads}
-    changes |= {"env.num": said.envs, "algo.precision": said.precision}
-    if said.batch:
-        changes |= dict(zip(("algo.batch_size", "algo.batch_length"), map(int, said.batch.split("x")), strict=True))
+    algorithm = options.algorithm.replace("-", "_")
+    preset = algorithm if options.has_shape and options.preset is None and algorithm in PRESETS else options.preset
+    config = layered(
+        options.algorithm, env=options.env or None, preset=preset, size=options.size, device=options.device
+    )
+    changes: dict[str, Any] = {"device": options.device, "steps": options.steps, "threads": options.threads}
+    changes |= {"env.num": options.envs, "algo.precision": options.precision}
+    if options.batch:
+        changes |= dict(zip(("algo.batch_size", "algo.batch_length"), map(int, options.batch.split("x")), strict=True))
     return config.merge({key: value for key, value in changes.items() if value is not None})
 
 
-def measured(said: BenchCommand, config: ExperimentConfig) -> Report:
+def run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:
     """Measure what was asked for."""
     from reverie.core.machine import choose_device
     from reverie.experiment import bench
 
     print_trouble(choose_device(config.device))
-    if said.shaped:
-        print(f"measuring {said.algorithm} on random data ...", flush=True)
-        return bench.measure(config, *shapes(said))
+    if options.has_shape:
+        print(f"measuring {options.algorithm} on random data ...", flush=True)
+        return bench.measure(config, *shapes(options))
     from reverie.envs.vector import make_env
 
     env = make_env(config.env, seed=config.seed)
     try:
-        print(f"measuring {said.algorithm} on {config.env.id} ...", flush=True)
+        print(f"measuring {options.algorithm} on {config.env.id} ...", flush=True)
         return bench.measure(config, env.obs_spec, env.action_spec, env=env)
     finally:
         env.close()
 
 
-def shapes(said: BenchCommand) -> tuple[dict[str, ObsPart], ActionSpec]:
+def shapes(options: BenchCommand) -> tuple[dict[str, ObsPart], ActionSpec]:
     """Return the observations and actions that flags describe."""
     from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 
     obs = {}
-    if said.image:
-        obs["image"] = ObsPart(kind="image", shape=tuple(map(int, said.image.split("x"))), dtype="uint8")
-    if said.vector is not None:
-        obs["vector"] = ObsPart(kind="vector", shape=(said.vector,), dtype="float32")
-    if said.action is not None:
-        return obs, ActionSpec(parts={"action": ActionPart(kind="continuous", size=said.action)})
-    return obs, ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(said.classes or 6,))})
+    if options.image:
+        obs["image"] = ObsPart(kind="image", shape=tuple(map(int, options.image.split("x"))), dtype="uint8")
+    if options.vector is not None:
+        obs["vector"] = ObsPart(kind="vector", shape=(options.vector,), dtype="float32")
+    if options.action is not None:
+        return obs, ActionSpec(parts={"action": ActionPart(kind="continuous", size=options.action)})
+    return obs, ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(options.classes or 6,))})
 
 
 # ---------------------------------------------------------------- words
@@ -145,9 +147,13 @@ def learner_lines(report: Report) -> list[Line]:
     speed = report.speed
     lines = [
         ("parameters", f"{speed.parameters / 1e6:.2f}M", ""),
-        ("first update", seconds(speed.first_update_s), "once"),
-        ("update", seconds(speed.update_s), f"{speed.rows_per_s:,.{int(speed.rows_per_s < 10)}f} rows per second"),
-        *(("decision", seconds(ms / 1e3), f"for {plural(n, 'env')}") for n, ms in speed.act_ms.items()),
+        ("first update", format_seconds(speed.first_update_s), "once"),
+        (
+            "update",
+            format_seconds(speed.update_s),
+            f"{speed.rows_per_s:,.{int(speed.rows_per_s < 10)}f} rows per second",
+        ),
+        *(("decision", format_seconds(ms / 1e3), f"for {plural(n, 'env')}") for n, ms in speed.act_ms.items()),
         ("memory", f"{speed.peak_gb:.2f} GB", "peak, without a replay"),
     ]
     if speed.device_peak_gb is not None:
@@ -174,21 +180,21 @@ def machine_lines(report: Report) -> list[Line]:
 def run_lines(report: Report) -> list[Line]:
     """Return the lines about the time of a run."""
     run = report.forecast
-    parts = f"updates {hours(run.updates_h)}, decisions {hours(run.acting_h)}"
-    parts += ", environments unknown" if run.envs_h is None else f", environments {hours(run.envs_h)}"
+    parts = f"updates {format_hours(run.updates_h)}, decisions {format_hours(run.acting_h)}"
+    parts += ", environments unknown" if run.envs_h is None else f", environments {format_hours(run.envs_h)}"
     lines = [("env steps", f"{run.env_steps:,}", f"{plural(run.updates, 'update')}")]
     if run.env_steps_per_s is not None:
         lines.append(("environments", f"{run.env_steps_per_s:,.0f} steps/s", "on their own"))
-    return [*lines, ("time", hours(run.hours), parts)]
+    return [*lines, ("time", format_hours(run.hours), parts)]
 
 
-def seconds(value: float) -> str:
+def format_seconds(value: float) -> str:
     """Format a time below about a minute."""
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.3g} ms"
 
 
-def hours(value: float) -> str:
+def format_hours(value: float) -> str:
     """Format a time from seconds to weeks."""
     if value * 60 < 1:
-        return seconds(value * 3600)
+        return format_seconds(value * 3600)
     return f"{value:,.1f} h" if value >= 1 else f"{value * 60:.1f} min"

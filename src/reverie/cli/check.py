@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from reverie.cli.agent import bar
-from reverie.cli.bench import hours
+from reverie.cli.agent import progress_bar
+from reverie.cli.bench import format_hours
 from reverie.cli.main import fail
-from reverie.cli.parse import Trusting, flags_in, parse
+from reverie.cli.parse import TrustOption, flags_in, parse
 from reverie.cli.show import print_sections
 from reverie.core.discover import version
 from reverie.core.errors import brief
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # it imports torch, which --help does not need
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckEnvCommand(Trusting):
+class CheckEnvCommand(TrustOption):
     """Play random episodes; say what is wrong, and how learners see the spaces.
 
     Exit code 1: there are faults. Training would fail, or learn from wrong data.
@@ -62,52 +62,54 @@ def check_env_command(args: list[str]) -> int:
     from reverie.experiment.layers import layered
 
     flags = dict(flags_in(args))
-    files, named = [Path(word) for word in flags.get("config", ())], next(iter(flags.get("algorithm", ())), USUAL)
+    files, named = [Path(text) for text in flags.get("config", ())], next(iter(flags.get("algorithm", ())), USUAL)
     usual = CheckEnvCommand(id=args[0], env=layered(named, env=args[0], files=files).env)
-    said = parse(CheckEnvCommand, args, "check-env", default=usual)
-    print(f"checking {said.id} ...", flush=True)
-    options = {name: getattr(said, name) for name in ("algorithm", "config", "steps", "worker", "forecast")}
-    with bar("playing", said.steps, "steps") as watch:
-        report = check_env(said.id, env_options=said.env.merge({"id": said.id}), watch=watch, **options)
-    print_report(report, said.env)
+    options = parse(CheckEnvCommand, args, "check-env", default=usual)
+    print(f"checking {options.id} ...", flush=True)
+    arguments = {name: getattr(options, name) for name in ("algorithm", "config", "steps", "worker", "forecast")}
+    with progress_bar("playing", options.steps, "steps") as watch:
+        report = check_env(options.id, env_options=options.env.merge({"id": options.id}), watch=watch, **arguments)
+    print_report(report, options.env)
     if report.algorithm:
-        own = [(flag, words) for flag, words in flags.items() if flag == "config" or flag.startswith("env.")]
-        words = [word for flag, words in own for word in (f"--{flag}", *words)]
-        print(f"\nBegin with:\n  {shlex.join(['reverie', 'train', report.algorithm, '--env', said.id, *words])}")
+        env_flags = [(flag, words) for flag, words in flags.items() if flag == "config" or flag.startswith("env.")]
+        words = [text for flag, words in env_flags for text in (f"--{flag}", *words)]
+        print(f"\nBegin with:\n  {shlex.join(['reverie', 'train', report.algorithm, '--env', options.id, *words])}")
     if report.estimated_hours is not None:
-        print(f"  It takes about {hours(report.estimated_hours)} on this machine, without evaluations.")
-    if said.json is not None:
+        print(f"  It takes about {format_hours(report.estimated_hours)} on this machine, without evaluations.")
+    if options.json is not None:
         from reverie.core.files import write_json, writing
 
-        with writing(said.json):
-            write_json(said.json, {"reverie": version(), "ok": report.ok, **asdict(report)})
+        with writing(options.json):
+            write_json(options.json, {"reverie": version(), "ok": report.ok, **asdict(report)})
     return 0 if report.ok else 1
 
 
 def print_report(report: EnvReport, settings: EnvConfig) -> None:
     """Print how learners see an environment, what was seen of it, which algorithms fit, and the findings."""
-    own, usual = vars(settings), vars(EnvConfig(id=settings.id))
+    current, usual = vars(settings), vars(EnvConfig(id=settings.id))
     actions = {} if report.action_spec is None else report.action_spec.parts
     sections = {
-        "settings": sorted((name, str(own[name])) for name in own.keys() - OF_ALL if own[name] != usual[name]),
+        "settings": sorted(
+            (name, str(current[name])) for name in current.keys() - OF_ALL if current[name] != usual[name]
+        ),
         "learners see": [(key, f"{x.kind} {brief(x.classes or x.shape)}") for key, x in report.obs_spec.items()],
         "learners choose": [(key, f"{x.kind} {brief(x.classes or (x.size,))}") for key, x in actions.items()],
-        "environment": [(name.replace("_", " "), shown(value)) for name, value in report.measurements.items()],
+        "environment": [(name.replace("_", " "), format_fact(value)) for name, value in report.measurements.items()],
         "algorithms": [(name, ", ".join(names)) for name, names in report.algorithms.items()],
     }
     print_sections(sections)
     width = min(120, get_terminal_size().columns)
-    for found in report.findings:
-        text = f"{found.severity}: {found.text.rstrip('.')}."
+    for finding in report.findings:
+        text = f"{finding.severity}: {finding.text.rstrip('.')}."
         print(textwrap.fill(text, width, subsequent_indent="  ", break_on_hyphens=False))
-    if all(found.severity == "note" for found in report.findings):
+    if all(finding.severity == "note" for finding in report.findings):
         print("no faults, no warnings")
 
 
-def shown(value: Any) -> str:
+def format_fact(value: Any) -> str:
     """Return a fact as text; of a list of numbers, its range and mean."""
     if isinstance(value, list) and value:
-        return f"{shown(min(value))} to {shown(max(value))}, mean {shown(sum(value) / len(value))}"
+        return f"{format_fact(min(value))} to {format_fact(max(value))}, mean {format_fact(sum(value) / len(value))}"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli.agent import OfRun
+from reverie.cli.agent import RunOptions
 from reverie.cli.main import fail
-from reverie.cli.parse import Command, Elsewhere, Reading, Trusting, call
+from reverie.cli.parse import Command, EnvOverride, ReadingOptions, TrustOption, run_command
 from reverie.cli.show import print_sections
 from reverie.core.errors import ConfigError, did_you_mean, plural
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.datasets.writers import Exported
     from reverie.store.store import Store
 
-Place = Annotated[Positional[str], arg(metavar="PATH")]
+DatasetArg = Annotated[Positional[str], arg(metavar="PATH")]
 Target = Annotated[Positional[str], arg(metavar="TARGET")]
 Format = Literal["auto", "minari", "d4rl", "parquet", "pydreamer", "store"]
 SHOWN = 20
@@ -31,10 +31,10 @@ SHOWN = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(Trusting, Reading):
+class Source(TrustOption, ReadingOptions):
     """The dataset to read."""
 
-    path: Place
+    path: DatasetArg
     """File, folder or glob of any format, run folder, folder or URL of a replay store, or minari:NAME."""
 
     def open(self) -> Reader:
@@ -45,7 +45,7 @@ class Source(Trusting, Reading):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfoCommand(Source):
+class DataInfoCommand(Source):
     """Describe a dataset, a run or a replay store."""
 
     plot: Path | None = None
@@ -57,20 +57,20 @@ class InfoCommand(Source):
         from reverie.datasets.summary import summarise
 
         with self.open() as reader:
-            about = reader.about()
-            with shown(f"reading {reader.path.name}", reader.rows()) as counted:
-                summary = summarise(counted(reader.as_recorded()), about.action)
-            print_sections(dataset_sections(reader, about, summary))
+            info = reader.about()
+            with shown(f"reading {reader.path.name}", reader.rows()) as track_progress:
+                summary = summarise(track_progress(reader.as_recorded()), info.action)
+            print_sections(dataset_sections(reader, info, summary))
             if isinstance(reader, StoreReader):
                 print_sections(store_sections(reader.store))
         if (png := self.plot) is not None:
             from reverie.core.files import writing
-            from reverie.log.plot import dataset_plot
+            from reverie.log.plot import plot_dataset
 
             uses = {use.name: use.counts for use in summary.actions if use.counts.size}
             ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}
             with writing(png):
-                dataset_plot(png, summary.scores, summary.lengths, uses, ranges, reader.path.name)
+                plot_dataset(png, summary.scores, summary.lengths, uses, ranges, reader.path.name)
             print(f"  plot: {png}")
 
 
@@ -94,7 +94,7 @@ class ValidateCommand(Source):
         with self.open() as reader:
             if self.quarantine is not None:
                 check_target(self.quarantine, self.to)
-            damaged = reader.store.damaged() if isinstance(reader, StoreReader) else []
+            damaged = reader.store.find_damage() if isinstance(reader, StoreReader) else []
             report = validate(reader, self.replay)
             for line in damaged:
                 print(f"damaged  {line}")
@@ -109,7 +109,7 @@ class ValidateCommand(Source):
                 if len(report.bad) == report.episodes:
                     return fail("every episode breaks a rule: nothing was written.", 1)
                 done = write(reader, self.quarantine, self.to, good(report))
-                tell(done, sorted(set(reader.remarks()) - set(report.remarks)))
+                print_written(done, sorted(set(reader.remarks()) - set(report.remarks)))
         return 0 if sound else 1
 
 
@@ -140,7 +140,7 @@ class ConvertCommand(Writing):
         check_target(self.target, self.to)
         with self.open() as reader:
             choose = relabelled(reader, self.reward) if self.reward else iter
-            tell(write(reader, self.target, self.to, choose), reader.remarks())
+            print_written(write(reader, self.target, self.to, choose), reader.remarks())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,11 +173,11 @@ class SubsampleCommand(Writing):
             check_target(target, self.to)
         with self.open() as reader:
             for target, choose in zip(targets, subsample(reader, subset), strict=False):
-                tell(write(reader, target, self.to, choose), reader.remarks() if target == targets[-1] else [])
+                print_written(write(reader, target, self.to, choose), reader.remarks() if target == targets[-1] else [])
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordCommand(OfRun, Elsewhere):
+class RecordCommand(RunOptions, EnvOverride):
     """Play with a trained agent and record the episodes."""
 
     target: Target
@@ -206,7 +206,7 @@ class RecordCommand(OfRun, Elsewhere):
         config = RecordConfig(actions=self.mode, **{name: getattr(self, name) for name in names})
         check_target(self.target, self.to)
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
-        tell(record(agent, self.target, config, self.to), [])
+        print_written(record(agent, self.target, config, self.to), [])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,10 +236,10 @@ class DownloadCommand:
             )
         with downloading() as progress, writing(self.folder):
             if kind == "minari":
-                found = [download_minari(name, self.server, progress)]
+                paths = [download_minari(name, self.server, progress)]
             else:
-                found = download_shards(name, self.run, list(self.shards), self.folder, self.server, progress)
-        for path in found:
+                paths = download_shards(name, self.run, list(self.shards), self.folder, self.server, progress)
+        for path in paths:
             print(path)
 
 
@@ -260,7 +260,7 @@ folder or a URL). `reverie data COMMAND --help` lists the options of a command."
 def data_command(args: list[str]) -> int:
     """Run one of the commands and return its exit code."""
     commands: dict[str, type[Command]] = {
-        "info": InfoCommand,
+        "info": DataInfoCommand,
         "validate": ValidateCommand,
         "convert": ConvertCommand,
         "subsample": SubsampleCommand,
@@ -271,13 +271,13 @@ def data_command(args: list[str]) -> int:
         print(OVERVIEW)
         return 0 if args else 2
     if args[0] not in commands:
-        known = f"Available: {', '.join(commands)}."
-        return fail(f"unknown command 'data {args[0]}'.{did_you_mean(args[0], commands)} {known}", 2)
+        available = f"Available: {', '.join(commands)}."
+        return fail(f"unknown command 'data {args[0]}'.{did_you_mean(args[0], commands)} {available}", 2)
     from reverie.run.signals import Stopped, stopping
 
     try:
         with stopping():
-            return call(commands[args[0]], args[1:], f"data {args[0]}")
+            return run_command(commands[args[0]], args[1:], f"data {args[0]}")
     except Stopped as stopped:
         why = ". ".join([f"stopped by {stopped.number.name}", *getattr(stopped, "__notes__", [])])
         return fail(why, 128 + stopped.number)
@@ -286,39 +286,39 @@ def data_command(args: list[str]) -> int:
 # ---------------------------------------------------------------- what is printed
 
 
-def dataset_sections(reader: Reader, about: About, summary: Summary) -> dict[str, list[tuple[str, str]]]:
+def dataset_sections(reader: Reader, info: About, summary: Summary) -> dict[str, list[tuple[str, str]]]:
     """Return the lines of ``info`` by section."""
     import numpy as np
 
     from reverie.core.rows import mostly_stepless
 
     episodes = len(summary.scores)
-    found: dict[str, list[tuple[str, str]]] = {
-        "dataset": [("path", str(reader.path)), ("format", reader.format), *about.text.items()],
+    sections: dict[str, list[tuple[str, str]]] = {
+        "dataset": [("path", str(reader.path)), ("format", reader.format), *info.text.items()],
         "wrong": [("", wrong)] if (wrong := mostly_stepless(summary.rows, summary.stepless)) else [],
         "not finite": summary.broken_lines(),
-        "spaces": [("observation", short(about.observation)), ("action", short(about.action))],
+        "spaces": [("observation", format_space(info.observation)), ("action", format_space(info.action))],
         "episodes": [("number", f"{episodes:,} with {plural(sum(summary.lengths), 'step')}")],
     }
-    if about.env:
-        found["dataset"].append(("environment", about.env))
-    if about.measured:
-        found["spaces"].append(("", "not declared: inferred from the recorded actions"))
+    if info.env:
+        sections["dataset"].append(("environment", info.env))
+    if info.measured:
+        sections["spaces"].append(("", "not declared: inferred from the recorded actions"))
     if episodes:
         scores, lengths = np.asarray(summary.scores), np.asarray(summary.lengths)
         low, high = summary.rewards
-        found["episodes"] += [
+        sections["episodes"] += [
             ("ends", f"{summary.terminal:,} terminal, {episodes - summary.terminal:,} truncated"),
             ("steps", f"mean {lengths.mean():.1f}, {lengths.min():,} to {lengths.max():,}"),
             ("reward", f"{low:.4g} to {high:.4g}"),
             ("return", f"mean {scores.mean():.2f}, std {scores.std():.2f}, {scores.min():.2f} to {scores.max():.2f}"),
         ]
-        found["actions"] = [(use.name, use.words()) for use in summary.actions]
-    found["remarks"] = [("", remark) for remark in reader.remarks()]
-    return found
+        sections["actions"] = [(use.name, use.words()) for use in summary.actions]
+    sections["remarks"] = [("", remark) for remark in reader.remarks()]
+    return sections
 
 
-def short(space: object) -> str:
+def format_space(space: object) -> str:
     """Format a space in at most 160 characters."""
     text = " ".join(str(space).split())
     return text if len(text) <= 160 else f"{text[:157]}..."
@@ -335,10 +335,10 @@ def store_sections(store: Store) -> dict[str, list[tuple[str, str]]]:
         + (f", after row {segment.parent[1] - 1:,} of {segment.parent[0]}" if segment.parent else "")
         for segment in store.segments
     }
-    rows, all_rows = store.rows(), sum((s.rows - s.kept - s.imported) * s.streams for s in store.segments)
+    rows, all_rows = store.num_rows(), sum((s.rows - s.kept - s.imported) * s.streams for s in store.segments)
     return {
         "store": [
-            ("path", store.objects.where),
+            ("path", store.objects.location),
             ("rows", f"{rows:,}" + (f", and {all_rows - rows:,} superseded" if all_rows > rows else "")),
             ("stored", f"{sum(sizes) / 1e6:,.1f} MB"),
         ],
@@ -347,7 +347,7 @@ def store_sections(store: Store) -> dict[str, list[tuple[str, str]]]:
     }
 
 
-def tell(done: Exported, remarks: list[str]) -> None:
+def print_written(done: Exported, remarks: list[str]) -> None:
     """Print what was written, and on stderr what had to be assumed or left out."""
     for remark in (*remarks, *done.remarks):
         print(f"remark   {remark}", file=sys.stderr)

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from reverie.cli.main import COMMANDS, main
-from reverie.cli.options import Common
+from reverie.cli.options import CommonOptions
 from reverie.cli.parse import flags_of
 from reverie.core.config import Choice
 from reverie.core.discover import algorithm_config, algorithms
@@ -84,19 +84,19 @@ COLLECTING = {"envs", "steps", "replay-ratio", "train-ratio", "learning-starts",
 """Flags without effect in a run on recorded data alone."""
 
 
-def help_screen(said: Common, config: ExperimentConfig, *, named: bool) -> str:
-    """Return the help for the algorithm and the environment that were ``said``, as one screen of 100 columns.
+def help_screen(options: CommonOptions, config: ExperimentConfig, *, has_algorithm: bool) -> str:
+    """Return the help for the algorithm and the environment in ``options``: one screen of 100 columns.
 
-    ``config``: the settings that they have without other flags. ``named``: whether the algorithm is not the default.
+    ``config``: their settings without other flags. ``has_algorithm``: whether the algorithm is not the default.
     """
-    alone, asked = sources(said, config)
-    name = said.algorithm if named else "ALGORITHM"
-    lines = [f"usage: reverie train {name} {' '.join(asked)} [OPTIONS]"]
-    if not named:
+    is_offline, required = sources(options, config)
+    name = options.algorithm if has_algorithm else "ALGORITHM"
+    lines = [f"usage: reverie train {name} {' '.join(required)} [OPTIONS]"]
+    if not has_algorithm:
         lines += textwrap.wrap(f"Algorithms: {', '.join(algorithms())}", WIDTH, subsequent_indent="  ")
-    other = "" if said.env or said.data else f" They may differ elsewhere: add {asked[0]}."
-    lines += [f"Values of {said.algorithm} {'for recorded data' if alone else f'for {config.env.id}'}.{other}"]
-    values = shown_values(said, config, asked, alone=alone)
+    remark = "" if options.env or options.data else f" They may differ elsewhere: add {required[0]}."
+    lines += [f"Values of {options.algorithm} {'for recorded data' if is_offline else f'for {config.env.id}'}.{remark}"]
+    values = shown_values(options, config, required, is_offline=is_offline)
     for title, text in GROUPS.items():
         lines += ["", title, *rows(text, values)]
     count = len([*flags_of(config)])
@@ -104,15 +104,15 @@ def help_screen(said: Common, config: ExperimentConfig, *, named: bool) -> str:
     return "\n".join(lines)
 
 
-def sources(said: Common, config: ExperimentConfig) -> tuple[bool, list[str]]:
+def sources(options: CommonOptions, config: ExperimentConfig) -> tuple[bool, list[str]]:
     """Return whether the run is one on recorded data alone, and the flags of the data and environment it needs."""
-    needs_env, alone = False, config.offline or (config.algo.needs_data and not said.env)
+    needs_env, is_offline = False, config.offline or (config.algo.needs_data and not options.env)
     try:
         config.algo.check_data(recorded=True, collected=False)
     except ConfigError:
-        needs_env, alone = True, False
-    asked = ["--env ID"] if needs_env or not config.algo.needs_data else []
-    return alone, [*asked, "--data PATH"] if config.algo.needs_data else asked
+        needs_env, is_offline = True, False
+    required = ["--env ID"] if needs_env or not config.algo.needs_data else []
+    return is_offline, [*required, "--data PATH"] if config.algo.needs_data else required
 
 
 def rows(text: str, values: dict[str, str]) -> Iterator[str]:
@@ -126,22 +126,24 @@ def rows(text: str, values: dict[str, str]) -> Iterator[str]:
             yield line if len(line) <= WIDTH else line.removesuffix(meaning).rstrip()
 
 
-def shown_values(said: Common, config: ExperimentConfig, asked: list[str], *, alone: bool) -> dict[str, str]:
-    """Return what the screen shows as the value of each flag that has an effect. ``alone``: on recorded data alone."""
-    found: dict[str, Any] = {
+def shown_values(
+    options: CommonOptions, config: ExperimentConfig, required: list[str], *, is_offline: bool
+) -> dict[str, str]:
+    """Return the text of the value of each flag that has an effect. ``is_offline``: there is recorded data alone."""
+    values: dict[str, Any] = {
         flag: functools.reduce(getattr, flag.replace("-", "_").split("."), config) for flag in flags_of(config)
     }
-    found |= {name: getattr(said, name) for name in ("seeds", "run", "resume", "config")}
-    found |= {"envs": config.env.num, "experience": of_share(config.share)}
+    values |= {name: getattr(options, name) for name in ("seeds", "run", "resume", "config")}
+    values |= {"envs": config.env.num, "experience": of_share(config.share)}
     for name, metavar in (("env", "ID"), ("data", "PATH")):
-        found[name] = getattr(said, name) or ("required" if f"--{name} {metavar}" in asked else None)
+        values[name] = getattr(options, name) or ("required" if f"--{name} {metavar}" in required else None)
     if hasattr(sys.modules[type(config.algo).__module__], "SIZES"):
-        found["size"] = said.size
-    del found["train-ratio" if config.train_ratio is None else "replay-ratio"]
+        values["size"] = options.size
+    del values["train-ratio" if config.train_ratio is None else "replay-ratio"]
     if config.train_ratio is None and config.replay_ratio is None:
-        found["replay-ratio"] = DEFAULT_REPLAY_RATIO
-    without = COLLECTING if alone else {"updates"}
-    return {name: in_words(value) for name, value in found.items() if name not in without}
+        values["replay-ratio"] = DEFAULT_REPLAY_RATIO
+    without = COLLECTING if is_offline else {"updates"}
+    return {name: in_words(value) for name, value in values.items() if name not in without}
 
 
 def in_words(value: Any) -> str:
@@ -168,9 +170,9 @@ def help_command(args: list[str]) -> int:
     if name in algorithms():
         lines = about_algorithm(name)
     elif name in TABLE:
-        one = TABLE[name]
-        lines = [one.about, "", f"reverie train {one.algorithm} --preset {name}", ""]
-        lines += [f"  {key:<28} {in_words(value)}" for key, value in one.settings.items()]
+        preset = TABLE[name]
+        lines = [preset.about, "", f"reverie train {preset.algorithm} --preset {name}", ""]
+        lines += [f"  {key:<28} {in_words(value)}" for key, value in preset.settings.items()]
     else:
         lines = about_setting(name)
     print("\n".join(lines))
@@ -189,21 +191,21 @@ def about_algorithm(name: str) -> list[str]:
 def about_setting(name: str) -> list[str]:
     """Return description and default of a setting, by the algorithms that have it."""
     path = name.split(".")
-    found: dict[str, list[str]] = {}
-    for one in algorithms() if path[0] == "algo" else ("",):
-        value: Any = ExperimentConfig().merge({"algo": algorithm_config(one)()} if one else {})
+    names_by_text: dict[str, list[str]] = {}
+    for algorithm in algorithms() if path[0] == "algo" else ("",):
+        value: Any = ExperimentConfig().merge({"algo": algorithm_config(algorithm)()} if algorithm else {})
         for part in path[:-1]:
             value = getattr(value, part, None)
         if text := field_docs(type(value)).get(path[-1], ""):  # type: ignore[arg-type]  # classes are hashable
-            found.setdefault(f"{in_words(getattr(value, path[-1]))}\n{text}", []).append(one)
-    if not found:
+            names_by_text.setdefault(f"{in_words(getattr(value, path[-1]))}\n{text}", []).append(algorithm)
+    if not names_by_text:
         raise ConfigError(
             f"nothing is called '{name}'. Expected a command, an algorithm or a preset (`reverie list`), or a setting "
             "with its path, such as replay.capacity or algo.lr."
         )
     lines = []
-    for said, names in found.items():
-        value, _, text = said.partition("\n")
+    for description, names in names_by_text.items():
+        value, _, text = description.partition("\n")
         of = f" of {', '.join(names)}" if names[0] else ""
         lines += [f"--{name.replace('_', '-')}, default {value}{of}", textwrap.indent(text, "  ")]
     return lines
@@ -213,15 +215,17 @@ def about_setting(name: str) -> list[str]:
 def field_docs(kind: type) -> dict[str, str]:
     """Return the docstrings below the fields of a dataclass, those of its bases too."""
     out: dict[str, str] = {}
-    for one in reversed(kind.__mro__):
-        if not one.__module__.startswith("reverie."):
+    for cls in reversed(kind.__mro__):
+        if not cls.__module__.startswith("reverie."):
             continue
-        tree = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
         body = tree.body if isinstance(tree, ast.ClassDef) else []
         for node, after in itertools.pairwise(body):
-            said = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else None
-            if isinstance(node, ast.AnnAssign) and isinstance(said, str):
-                out[ast.unparse(node.target)] = inspect.cleandoc(said)
+            docstring = (
+                after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else None
+            )
+            if isinstance(node, ast.AnnAssign) and isinstance(docstring, str):
+                out[ast.unparse(node.target)] = inspect.cleandoc(docstring)
     return out
 
 
@@ -255,36 +259,36 @@ class CompletionCommand:
     """bash, zsh (after compinit) or fish."""
 
     def __call__(self) -> None:
-        words = [(typed, " ".join(found)) for typed, found in words_after().items()]
+        words = [(typed, " ".join(choices)) for typed, choices in words_after().items()]
         if self.shell == "fish":
-            lines = [f"complete -c reverie -n '_reverie_after \"{typed}\"' -a '{found}'" for typed, found in words]
+            lines = [f"complete -c reverie -n '_reverie_after \"{typed}\"' -a '{choices}'" for typed, choices in words]
         else:
             name = {False: "$1", True: "$1 $2"}
-            lines = [f'case "{name[" " in typed]}" in "{typed}") echo {found} ;; esac' for typed, found in words]
+            lines = [f'case "{name[" " in typed]}" in "{typed}") echo {choices} ;; esac' for typed, choices in words]
             lines = ["_reverie_words() {", *lines, "}"]
         print("\n".join([*lines, ENDS[self.shell]]))
 
 
 def words_after() -> dict[str, list[str]]:
     """Return what may follow the first word, or the first two, of a command line; both together count."""
-    found = {"": [*COMMANDS, "--help", "--version"], "help": [*COMMANDS, *algorithms(), *TABLE]}
-    found |= {name: in_help(name) for name in COMMANDS if name not in ("train", "help")}
-    found |= {f"data {name}": in_help("data", name) for name in found["data"]}
-    every = [*flags_of(Common()), *flags_of(ExperimentConfig()), "help", "help-all"]
-    found["train"] = [*algorithms(), *(f"--{flag}" for flag in every if not flag.startswith("algo."))]
-    found["tune"] = sorted({*found["tune"], *found["train"]})
+    completions = {"": [*COMMANDS, "--help", "--version"], "help": [*COMMANDS, *algorithms(), *TABLE]}
+    completions |= {name: in_help(name) for name in COMMANDS if name not in ("train", "help")}
+    completions |= {f"data {name}": in_help("data", name) for name in completions["data"]}
+    every = [*flags_of(CommonOptions()), *flags_of(ExperimentConfig()), "help", "help-all"]
+    completions["train"] = [*algorithms(), *(f"--{flag}" for flag in every if not flag.startswith("algo."))]
+    completions["tune"] = sorted({*completions["tune"], *completions["train"]})
     for name in algorithms():
         flags = flags_of(ExperimentConfig().merge({"algo": algorithm_config(name)()}))
-        own = [f"--{flag}" for flag in flags if flag.startswith("algo.")]
-        found |= {f"train {name}": own, f"tune {name}": own}
-    return found
+        algo_flags = [f"--{flag}" for flag in flags if flag.startswith("algo.")]
+        completions |= {f"train {name}": algo_flags, f"tune {name}": algo_flags}
+    return completions
 
 
 def in_help(*command: str) -> list[str]:
     """Return the subcommands or values, in braces, and the options that the help of a command names."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         main([*command, "--help"])
-    usage, _, text = said.getvalue().partition("\n")
+    usage, _, text = output.getvalue().partition("\n")
     options = re.findall(r"^[│ ] (?:-h, )?(--[\w.-]+)(?:, (--[\w.-]+))?", text, re.MULTILINE)
-    return [word for word in (*"".join(re.findall(r"{(.+)}", usage)).split(","), *sum(options, ())) if word]
+    return [name for name in (*"".join(re.findall(r"{(.+)}", usage)).split(","), *sum(options, ())) if name]

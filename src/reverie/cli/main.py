@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from reverie.core.discover import version
 from reverie.core.errors import ReverieError, UntrustedError, did_you_mean
-from reverie.core.importing import trusting
+from reverie.core.importing import trust_modules
 from reverie.core.signals import end_with_parent
 from reverie.core.waiting import spin_briefly
 
@@ -31,7 +31,7 @@ COMMANDS = {
     "info": ("runs", "describe a run: its settings, progress, results and files"),
     "tune": ("train", "search for good settings, with Optuna or in a grid"),
     "import": ("runs", "make a run of an agent of Stable-Baselines3, to evaluate, export and train on"),
-    "push": ("runs", "pass on a trained agent: to the Hugging Face Hub, to cloud storage, or as a folder"),
+    "push": ("runs", "upload a trained agent to the Hugging Face Hub, cloud storage or a folder"),
     "pull": ("runs", "download an agent that was passed on"),
     "register": ("runs", "add a trained agent to the model registry of MLflow, or to W&B"),
     "compare": ("runs", "compare the seeds of several settings"),
@@ -61,18 +61,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_here()
         return 0
     if args[0] not in COMMANDS:
-        known = f"Available: {', '.join(COMMANDS)}."
-        return fail(f"unknown command '{args[0]}'.{did_you_mean(args[0], COMMANDS)} {known}", 2)
+        available = f"Available: {', '.join(COMMANDS)}."
+        return fail(f"unknown command '{args[0]}'.{did_you_mean(args[0], COMMANDS)} {available}", 2)
     try:
         module = importlib.import_module(f"reverie.cli.{COMMANDS[args[0]][0]}")
-        own = getattr(module, f"{args[0].replace('-', '_')}_command", None)
-        with trusting("--trust" in args, args):
-            words = here(args[0], args[1:])
-            if own is not None:
-                return int(own(words))
-            from reverie.cli.parse import call  # tyro comes with it
+        command_function = getattr(module, f"{args[0].replace('-', '_')}_command", None)
+        with trust_modules("--trust" in args, args):
+            command_args = localize_args(args[0], args[1:])
+            if command_function is not None:
+                return int(command_function(command_args))
+            from reverie.cli.parse import run_command  # tyro comes with it
 
-            return call(getattr(module, f"{args[0].title()}Command"), words, args[0])
+            return run_command(getattr(module, f"{args[0].title()}Command"), command_args, args[0])
     except UntrustedError as error:
         return fail(f"{error} As in: {shlex.join(['reverie', *args, '--trust'])}", 1)
     except ReverieError as error:
@@ -87,25 +87,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(stop.code, 1) if isinstance(stop.code, str) else int(stop.code or 0)
 
 
-def here(command: str, words: Sequence[str]) -> list[str]:
+def localize_args(command: str, args: Sequence[str]) -> list[str]:
     """Return the words after a command, with local folders in place of runs and agents elsewhere."""
     if command in SHARING:
-        return list(words)
-    if words and command in OF_AN_AGENT and "://" in words[0]:
-        from reverie.log.artifacts import fetched
+        return list(args)
+    if args and command in OF_AN_AGENT and "://" in args[0]:
+        from reverie.log.artifacts import download_agent
 
-        return [str(fetched(words[0])), *here(command, words[1:])]
-    return [downloaded(word) for word in words]
+        return [str(download_agent(args[0])), *localize_args(command, args[1:])]
+    return [localize_arg(text) for text in args]
 
 
-def downloaded(word: str) -> str:
+def localize_arg(text: str) -> str:
     """Return a word of the command line; of a run or an agent at a tracker, its local folder."""
-    flag, place = re.fullmatch(r"(--[\w.-]+=)?(.*)", word, re.DOTALL).groups("")  # type: ignore[union-attr]
-    if not re.match(r"(runs|models):/|wandb:.+/|hf://.+/", place):
-        return word
-    from reverie.log.artifacts import local
+    flag, location = re.fullmatch(r"(--[\w.-]+=)?(.*)", text, re.DOTALL).groups("")  # type: ignore[union-attr]
+    if not re.match(r"(runs|models):/|wandb:.+/|hf://.+/", location):
+        return text
+    from reverie.log.artifacts import download_run
 
-    return f"{flag}{local(place)}"
+    return f"{flag}{download_run(location)}"
 
 
 def print_here() -> None:
@@ -134,7 +134,7 @@ def overview() -> str:
     """Return the text of ``reverie --help``."""
     lines = ["usage: reverie COMMAND [OPTIONS]", ""]
     lines += ["Reinforcement learning from experience: collected, recorded or imagined."]
-    lines += ["", *(f"  {name:<11}{about}" for name, (_, about) in COMMANDS.items()), "", "Try it:"]
+    lines += ["", *(f"  {name:<11}{description}" for name, (_, description) in COMMANDS.items()), "", "Try it:"]
     lines += ["  reverie train dreamer_v3 --env CartPole-v1 --run runs/first", "  reverie eval runs/first --video"]
     lines += ["  reverie dream runs/first", ""]
     lines += ["`reverie COMMAND --help` lists the options of a command, `reverie help TOPIC` explains."]

@@ -8,14 +8,14 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli.parse import Trusting, flags_in, one_or_several
+from reverie.cli.parse import TrustOption, flags_in, one_or_several
 from reverie.core.discover import algorithm_config, algorithms
 
 DEFAULT_ALGORITHM = "dreamer_v3"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Common(Trusting):
+class CommonOptions(TrustOption):
     """The most common options."""
 
     algorithm: Annotated[Positional[str], arg(metavar="ALGORITHM")] = DEFAULT_ALGORITHM
@@ -57,11 +57,11 @@ class Common(Trusting):
     """How Ray places learners and actors: on few nodes, or spread over many."""
 
 
-def peek(args: list[str]) -> Common:
+def parse_common(args: list[str]) -> CommonOptions:
     """Read the arguments that decide the defaults of all other flags, before those can be parsed."""
     flags = dict(flags_in(args))
     first = {name: words[0] for name, words in flags.items() if words}
-    return Common(
+    return CommonOptions(
         algorithm=args[0] if args and not args[0].startswith("-") else DEFAULT_ALGORITHM,
         env=first.get("env.id", first.get("env", "")),
         data=one_or_several(flags.get("data.path", flags.get("data", []))),
@@ -75,13 +75,13 @@ def peek(args: list[str]) -> Common:
 
 def train_command(args: list[str]) -> int:
     """Check the names of the algorithm and of the environment, but not those in modules of the user's; then train."""
-    said = peek(args)
-    if ":" not in said.algorithm and said.algorithm.replace("-", "_") not in algorithms():
-        algorithm_config(said.algorithm)
-    if said.env and said.env != "none" and ":" not in said.env:
+    options = parse_common(args)
+    if ":" not in options.algorithm and options.algorithm.replace("-", "_") not in algorithms():
+        algorithm_config(options.algorithm)
+    if options.env and options.env != "none" and ":" not in options.env:
         from reverie.envs.suites import check_id  # Gymnasium comes with it
 
-        check_id(said.env)
-    from reverie.cli.train import train  # torch comes with it
+        check_id(options.env)
+    from reverie.cli.train import parse_and_train  # torch comes with it
 
-    return train(args, said)
+    return parse_and_train(args, options)

@@ -29,7 +29,7 @@ registry: ConstructorRegistry = ConstructorRegistry()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Trusting:
+class TrustOption:
     """An option of the commands that read names of modules from files. ``main`` obeys it."""
 
     trust: bool = False
@@ -38,7 +38,7 @@ class Trusting:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Reading:
+class ReadingOptions:
     """How to read files that do not describe themselves completely."""
 
     reader: str = ""
@@ -56,11 +56,11 @@ class Reading:
         """Return the settings of the data at ``path``; None if it is "". ``without`` says what is read then."""
         from reverie.datasets.dataset import DatasetConfig
 
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Reading)}
-        unused = ", ".join(f"--{name.replace('_', '-')}" for name, value in given.items() if value)
+        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(ReadingOptions)}
+        unused = ", ".join(f"--{name.replace('_', '-')}" for name, value in options.items() if value)
         if unused and not path:
             raise ConfigError(f"{unused} without --data: {without}.")
-        return DatasetConfig(path=path, **given) if path else None
+        return DatasetConfig(path=path, **options) if path else None
 
 
 Changes = str | dict[str, Any] | None
@@ -68,7 +68,7 @@ Changes = str | dict[str, Any] | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Elsewhere:
+class EnvOverride:
     """Where an agent acts."""
 
     env: Changes = None
@@ -77,29 +77,29 @@ class Elsewhere:
     run's own, and for `reverie eval` that of its evaluations (`eval_env`)."""
 
 
-def gathered(args: list[str], flag: str) -> list[str]:
+def merge_env_flags(args: list[str], flag: str) -> list[str]:
     """Return ``args`` with the ``--env.KEY VALUE`` among them in the mapping of ``--env``, if that is the ``flag``."""
-    words, kept, changes = iter(args), list[str](), dict[str, Any]()
-    for word in words:
-        name, equals, value = word.partition("=")
+    words, rest, changes = iter(args), list[str](), dict[str, Any]()
+    for arg in words:
+        name, equals, value = arg.partition("=")
         head, _, key = name.replace("_", "-").partition(".")
         if not flag or head != flag:
-            kept.append(word)
+            rest.append(arg)
             continue
-        given = value if equals else next(words, "")
+        text = value if equals else next(words, "")
         try:
-            found = yaml.load(given, _Loader)
+            content = yaml.load(text, _Loader)
         except yaml.YAMLError:
-            raise ConfigError(f"{name} {given}: expected YAML in one word, such as '{{load: 2.0}}'.") from None
-        changes |= found if not key and isinstance(found, dict) else {key.replace("-", "_") or "id": found}
-    return [*kept, f"{flag}={yaml.safe_dump(changes, default_flow_style=True)}"] if changes.keys() - {"id"} else args
+            raise ConfigError(f"{name} {text}: expected YAML in one word, such as '{{load: 2.0}}'.") from None
+        changes |= content if not key and isinstance(content, dict) else {key.replace("-", "_") or "id": content}
+    return [*rest, f"{flag}={yaml.safe_dump(changes, default_flow_style=True)}"] if changes.keys() - {"id"} else args
 
 
-def as_here(word: str) -> str:
+def rename_reading_flags(arg: str) -> str:
     """Translate training's names of reading options, which remarks and errors use too: ``--data.time-limit``."""
     names = ("reader", "columns", "time-limit", "time_limit", "partial", "no-partial")
-    flag = word.partition("=")[0]
-    return word.replace("--data.", "--", 1) if flag in {f"--data.{name}" for name in names} else word
+    flag = arg.partition("=")[0]
+    return arg.replace("--data.", "--", 1) if flag in {f"--data.{name}" for name in names} else arg
 
 
 def paragraphs(text: str) -> str:
@@ -114,19 +114,24 @@ if hasattr(_strings := getattr(tyro, "_strings", None), "remove_single_line_brea
 
 
 def parse(kind: Any, args: list[str], command: str, default: Any = None, changes: str = "") -> Any:
-    """Parse ``args`` as a ``kind``. On wrong usage, print one line and exit with 2. ``changes``: see ``gathered``."""
-    given = {} if default is None else {"default": default}
-    said = io.StringIO()
+    """Parse ``args`` as a ``kind``. On wrong usage, print one line and exit with 2.
+
+    ``changes``: the flag of ``merge_env_flags``.
+    """
+    defaults = {} if default is None else {"default": default}
+    messages = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(kind, args=gathered(args, changes), prog=f"reverie {command}", registry=registry, **given)
+        with contextlib.redirect_stderr(messages):
+            return tyro.cli(
+                kind, args=merge_env_flags(args, changes), prog=f"reverie {command}", registry=registry, **defaults
+            )
     except ConfigError as error:
-        message = re.sub(r"^\w+(?= = )", lambda found: as_flag(found[0]), str(error))
+        message = re.sub(r"^\w+(?= = )", lambda match: as_flag(match[0]), str(error))
     except SystemExit as stop:
         if not stop.code:
             raise
         every = f" `reverie {command} --help{'-all' * (command == 'train')}` lists all options."
-        message = in_one_line(said.getvalue(), [*flags_of(kind if default is None else default)], every)
+        message = in_one_line(messages.getvalue(), [*flags_of(kind if default is None else default)], every)
     print(f"reverie: {message}", file=sys.stderr)
     raise SystemExit(2)
 
@@ -138,9 +143,9 @@ class Command(Protocol):
         """Do what the command does; return its exit code, None for 0."""
 
 
-def call(kind: type[Command], args: list[str], name: str) -> int:
+def run_command(kind: type[Command], args: list[str], name: str) -> int:
     """Run the command of that ``name`` with ``args``; return its exit code."""
-    return parse(kind, [as_here(word) for word in args], name, changes="--env")() or 0
+    return parse(kind, [rename_reading_flags(arg) for arg in args], name, changes="--env")() or 0
 
 
 def as_flag(name: str) -> str:
@@ -148,36 +153,36 @@ def as_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def in_one_line(box: str, known: list[str], every: str) -> str:
-    """Return the message in tyro's box. An unknown option gets those of the ``known`` ones that it may mean."""
+def in_one_line(box: str, flags: list[str], every: str) -> str:
+    """Return the message in tyro's box. For an unknown option, suggest ``flags`` that it may mean."""
     lines = [line.strip("│| ") for line in box.strip().splitlines()[1:]]  # below the title, which may be underlined
     words = [line if set(line) - set("─-╰╯+") else "" for line in lines]
     text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, words)))
     if unknown := re.match(r"Unrecognized options: ([^\s,]+)", text):
-        word = unknown[1].partition("=")[0]
-        name = word.lstrip("-").replace("_", "-")
-        near = [name] if name in known else near_names(name, known)
-        meant = f" Did you mean {' or '.join(map(as_flag, near))}?" if near and word.startswith("-") else ""
-        return f"unknown option {word}.{meant}{every}"
+        option = unknown[1].partition("=")[0]
+        name = option.lstrip("-").replace("_", "-")
+        near = [name] if name in flags else near_names(name, flags)
+        suggestion = f" Did you mean {' or '.join(map(as_flag, near))}?" if near and option.startswith("-") else ""
+        return f"unknown option {option}.{suggestion}{every}"
     text = re.sub(r"^Error parsing (?:experiment\.?|common\.?)?([\w.-]*): (?:\w+\.)*(\w+) = ", in_flags, text)
     return text if text.endswith((".", "?")) else f"{text}."
 
 
-def in_flags(found: re.Match[str]) -> str:
+def in_flags(match: re.Match[str]) -> str:
     """Return ``--env.num = `` for tyro's ``Error parsing env: num = ``."""
-    place, name = found.groups()
-    if place.startswith("--"):
-        return f"{place} = "
-    whole_command = not (place[:1].islower() or place.startswith("-"))
-    return f"{as_flag(name if whole_command else f'{place}.{name}')} = "
+    prefix, name = match.groups()
+    if prefix.startswith("--"):
+        return f"{prefix} = "
+    whole_command = not (prefix[:1].islower() or prefix.startswith("-"))
+    return f"{as_flag(name if whole_command else f'{prefix}.{name}')} = "
 
 
 def flags_in(args: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield each flag, with ``-`` for ``_`` and without its first ``--``, and the words after it up to the next one."""
-    for i, word in enumerate(args):
-        if word.startswith("--"):
-            flag, equals, value = word.partition("=")
-            rest = itertools.takewhile(lambda other: not other.startswith("--"), args[i + 1 :])
+    for i, arg in enumerate(args):
+        if arg.startswith("--"):
+            flag, equals, value = arg.partition("=")
+            rest = itertools.takewhile(lambda text: not text.startswith("--"), args[i + 1 :])
             yield flag.removeprefix("--").replace("_", "-"), [value] if equals else [*rest]
 
 
@@ -188,12 +193,12 @@ def one_or_several(words: Sequence[str]) -> str | tuple[str, ...]:
 
 def without(args: list[str], flags: Container[str]) -> list[str]:
     """Return ``args`` without these flags, named as by :func:`flags_in`, and without their words."""
-    kept, drop = [], False
-    for word in args:
-        if word.startswith("--"):
-            drop = word.partition("=")[0].removeprefix("--").replace("_", "-") in flags
-        kept += [] if drop else [word]
-    return kept
+    rest, drop = [], False
+    for arg in args:
+        if arg.startswith("--"):
+            drop = arg.partition("=")[0].removeprefix("--").replace("_", "-") in flags
+        rest += [] if drop else [arg]
+    return rest
 
 
 def flags_of(value: Any, prefix: str = "") -> Iterator[str]:
@@ -235,13 +240,13 @@ def rule(metavar: str, read: Callable[[str], Any], write: Callable[[Any], str], 
 def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
     """Let whole numbers be written as 1e5."""
 
-    def read(word: str) -> int:
+    def read(text: str) -> int:
         with contextlib.suppress(ValueError):
-            return int(word)
+            return int(text)
         with contextlib.suppress(ValueError):
-            if float(word).is_integer():  # infinity is not
-                return int(float(word))
-        raise ValueError(f"{word} is not a whole number")
+            if float(text).is_integer():  # infinity is not
+                return int(float(text))
+        raise ValueError(f"{text} is not a whole number")
 
     return rule("INT", read, str, int) if info.type is int else None
 
@@ -250,12 +255,12 @@ def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | Non
 def local_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path | None] | None:
     """Refuse URLs as paths: ``pathlib`` would make folders of them, with names such as 's3:'."""
 
-    def read(word: str) -> Path:
-        check_local(word, "path")
-        return Path(word)
+    def read(text: str) -> Path:
+        check_local(text, "path")
+        return Path(text)
 
-    known = info.type in (Path, Path | None)
-    return rule("PATH", read, str, Path, info.type is not Path) if known else None
+    is_path = info.type in (Path, Path | None)
+    return rule("PATH", read, str, Path, info.type is not Path) if is_path else None
 
 
 @registry.primitive_rule
@@ -281,10 +286,10 @@ _Loader.add_implicit_resolver(
 def ramp(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Rate] | None:
     """Let a number that may change with env steps be written as points: '[[0, 0], [1e4, 3e-4]]'."""
 
-    def read(word: str) -> Rate:
+    def read(text: str) -> Rate:
         with contextlib.suppress(ValueError):
-            return float(word)
-        return Ramp.of(yaml.load(word, _Loader), "points")
+            return float(text)
+        return Ramp.of(yaml.load(text, _Loader), "points")
 
     return rule("FLOAT|POINTS", read, str, int | float | Ramp) if info.type == Rate else None
 
@@ -293,8 +298,8 @@ def ramp(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Rate] | None:
 def weights(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Weights] | None:
     """Let a number be several, by regular expression: '{camera: 0.5, "joints/.*": 10}'."""
 
-    def read(word: str) -> Weights:
-        return coerce(yaml.load(word, _Loader), Weights, "weights")  # type: ignore[no-any-return]
+    def read(text: str) -> Weights:
+        return coerce(yaml.load(text, _Loader), Weights, "weights")  # type: ignore[no-any-return]
 
     return rule("FLOAT|YAML", read, str, int | float | dict) if info.type == Weights else None
 
@@ -303,10 +308,10 @@ def weights(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Weights] | None
 def yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
     """Let mappings, such as arguments of an environment, be written as YAML: '{continuous: true}'."""
 
-    def read(word: str) -> dict[str, Any]:
-        value = yaml.load(word, _Loader)
+    def read(text: str) -> dict[str, Any]:
+        value = yaml.load(text, _Loader)
         if not isinstance(value, dict):
-            raise ValueError(f"{word!r} is not a mapping such as '{{name: value}}'")
+            raise ValueError(f"{text!r} is not a mapping such as '{{name: value}}'")
         return value
 
     def write(value: dict[str, Any]) -> str:
@@ -319,9 +324,9 @@ def yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, 
 def other_env(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Changes] | None:
     """Let an environment be written as its id, or as YAML of the settings in which it differs from another."""
 
-    def read(word: str) -> str | dict[str, Any]:
-        value = yaml.load(word, _Loader)
-        return value if isinstance(value, dict) else word
+    def read(text: str) -> str | dict[str, Any]:
+        value = yaml.load(text, _Loader)
+        return value if isinstance(value, dict) else text
 
     def write(value: str | dict[str, Any]) -> str:
         return value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).strip()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from reverie.cli.main import fail
-from reverie.cli.parse import Trusting
+from reverie.cli.parse import TrustOption
 from reverie.cli.show import as_given, print_files
 from reverie.core.discover import algorithms, outline
 from reverie.core.errors import ReverieError, RunError, plural
@@ -31,9 +31,9 @@ class ListCommand:
             return print_shared(self.place)
         print("algorithms")
         for name, home in sorted(algorithms().items()):
-            own = home.startswith("reverie.algos.")
-            others: tuple[str, list[str]] = (f"from an installed package: {home}", [])
-            summary, sizes = outline(home.removeprefix("reverie.")) if own else others
+            is_builtin = home.startswith("reverie.algos.")
+            entry: tuple[str, list[str]] = (f"from an installed package: {home}", [])
+            summary, sizes = outline(home.removeprefix("reverie.")) if is_builtin else entry
             print(f"  {name:<16}{summary}")
             if sizes:
                 print(f"  {'':<16}sizes: {', '.join(sizes)}")
@@ -41,9 +41,9 @@ class ListCommand:
         print(f"  {'cpu':<24}The environment's, with small networks and a short run; without a GPU the default.")
         from reverie.experiment.presets import TABLE
 
-        for name, one in TABLE.items():
-            starts = ", ".join(f"{start}*" for start in one.envs.split())
-            print(f"  {name:<24}{one.about}" + (f" [{starts}]" if starts else ""))
+        for name, preset in TABLE.items():
+            starts = ", ".join(f"{start}*" for start in preset.envs.split())
+            print(f"  {name:<24}{preset.about}" + (f" [{starts}]" if starts else ""))
         return 0
 
 
@@ -62,17 +62,17 @@ class CompareCommand:
             return fail("nothing to compare. Pass folders that hold the runs of several seeds, or single runs.", 2)
         from reverie.scale.seeds import compare  # torch comes with it
 
-        found = compare(*self.runs, figure=self.figure)
-        print(found)
-        if self.figure is not None and found.figure is None:
+        comparison = compare(*self.runs, figure=self.figure)
+        print(comparison)
+        if self.figure is not None and comparison.figure is None:
             return fail("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)
-        if found.figure is not None:
-            print_files({"figure": found.figure})
+        if comparison.figure is not None:
+            print_files({"figure": comparison.figure})
         return 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegisterCommand(Trusting):
+class RegisterCommand(TrustOption):
     """Add the agent of a run to a model registry."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -89,12 +89,12 @@ class RegisterCommand(Trusting):
     def __call__(self) -> None:
         from reverie.agent.sharing import register
 
-        place = register(self.run, self.name, checkpoint=self.checkpoint, alias=self.alias, to=self.to)
-        print(f"registered {place}")
+        location = register(self.run, self.name, checkpoint=self.checkpoint, alias=self.alias, to=self.to)
+        print(f"registered {location}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PushCommand(Trusting):
+class PushCommand(TrustOption):
     """Pass on the agent of a run: weights, settings, evaluation and a page."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -109,12 +109,12 @@ class PushCommand(Trusting):
     def __call__(self) -> None:
         from reverie.agent.sharing import push
 
-        place = push(self.run, self.to, checkpoint=self.checkpoint, private=self.private)
-        print(f"pushed; reverie eval {place}")
+        location = push(self.run, self.to, checkpoint=self.checkpoint, private=self.private)
+        print(f"pushed; reverie eval {location}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PullCommand(Trusting):
+class PullCommand(TrustOption):
     """Download an agent that was passed on, or a run or an agent at a tracker."""
 
     place: Annotated[Positional[str], arg(metavar="PLACE")]
@@ -129,7 +129,7 @@ class PullCommand(Trusting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportCommand(Trusting):
+class ImportCommand(TrustOption):
     """Make a run of an agent of another library, without unpickling anything."""
 
     library: Annotated[Positional[Literal["sb3"]], arg(metavar="LIBRARY")]
@@ -148,17 +148,17 @@ class ImportCommand(Trusting):
         print(f"imported; reverie eval {as_given(run, self.run)}")
 
 
-def print_shared(place: str) -> int:
+def print_shared(location: str) -> int:
     """Print the agents at a place, for ``reverie list``."""
     from reverie.agent.sharing import shared
 
-    found = shared(place)
-    width = max((len(one.place) for one in found), default=0)
-    for one in found:
-        about = [one.about.get(name, "") for name in ("algorithm", "env")]
-        score = f"score {one.about['score']}" if "score" in one.about else ""
-        print(f"  {one.place:<{width}}  {' in '.join(filter(None, about))}  {score}".rstrip())
-    print(plural(len(found), "agent"))
+    agents = shared(location)
+    width = max((len(agent.place) for agent in agents), default=0)
+    for agent in agents:
+        origin = [agent.about.get(name, "") for name in ("algorithm", "env")]
+        score = f"score {agent.about['score']}" if "score" in agent.about else ""
+        print(f"  {agent.place:<{width}}  {' in '.join(filter(None, origin))}  {score}".rstrip())
+    print(plural(len(agents), "agent"))
     return 0
 
 
@@ -189,11 +189,11 @@ class InfoCommand:
         for row in rows:
             newest |= row
         checkpoints = Checkpoints(folder.checkpoints)
-        problems = checkpoints.damaged()
-        whole = [path for path in checkpoints.all() if path.name not in problems]
-        if whole and number_of(whole[-1]) >= newest.get("step", 0):  # the log may end earlier, or be damaged
-            clock = read(whole[-1], ["clock"], verified=True)["clock"]
-            newest |= {"step": number_of(whole[-1])} | {f"counters/{name}": clock[name] for name in COUNTERS}
+        problems = checkpoints.find_damaged()
+        intact = [path for path in checkpoints.all() if path.name not in problems]
+        if intact and number_of(intact[-1]) >= newest.get("step", 0):  # the log may end earlier, or be damaged
+            clock = read(intact[-1], ["clock"], verified=True)["clock"]
+            newest |= {"step": number_of(intact[-1])} | {f"counters/{name}": clock[name] for name in COUNTERS}
         step = newest.get("step", 0)
         unit = "updates" if settings.get("experience") == "recorded" else "steps"
         facts = {
@@ -210,8 +210,8 @@ class InfoCommand:
             "replay": replay_line(folder.replay),
             "kernels here": trouble() or ("off" if switched_off() else "compiled"),
         }
-        for place, what in saved.custom.items():
-            facts[f"from Python: {place}"] = what
+        for key_path, text in saved.custom.items():
+            facts[f"from Python: {key_path}"] = text
         for name, value in facts.items():
             print(f"{name:<14}{value}")
         videos = [("video", path) for path in sorted(folder.videos.glob("[!.]*.mp4"))]
@@ -226,11 +226,11 @@ def evaluation_line(file: Path, logged: float | None) -> str:
     from reverie.core.documents import read_json
     from reverie.run.folder import DELETE
 
-    own = read_json(file, DELETE)
-    where = f", {own['checkpoint']} in {own.get('env')}" if "checkpoint" in own else ""
-    cut = f", {own['cut_off']} of them cut off" if own.get("cut_off") else ""
+    result = read_json(file, DELETE)
+    source = f", {result['checkpoint']} in {result.get('env')}" if "checkpoint" in result else ""
+    cut = f", {result['cut_off']} of them cut off" if result.get("cut_off") else ""
     try:
-        return f"{own['score']['mean']:.2f} over {plural(own['episodes'], 'episode')}{cut} (newest{where})"
+        return f"{result['score']['mean']:.2f} over {plural(result['episodes'], 'episode')}{cut} (newest{source})"
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{file} is damaged: it has no score ({error!r}). {DELETE}") from error
 
@@ -249,6 +249,6 @@ def replay_line(folder: Path) -> str:
     if not folder.is_dir():
         return "none in this folder"
     try:
-        return plural(Store(folder).rows(), "row")
+        return plural(Store(folder).num_rows(), "row")
     except ReverieError as error:
         return str(error)

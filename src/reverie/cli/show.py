@@ -30,15 +30,15 @@ def score_line(evaluation: Evaluation) -> str:
 def print_files(files: Mapping[str, Path] | Iterable[tuple[str, Path]], run: Path | None = None) -> None:
     """Print the files that were written; relative to the working folder where ``run`` was given by a relative path."""
     named = list(files.items() if isinstance(files, Mapping) else files)
-    width = max([14, *(len(what) for what, _ in named)]) + 2
-    for what, path in named:
-        print(f"  {what + ':':<{width}}{path if run is None else as_given(path, run)}")
+    width = max([14, *(len(label) for label, _ in named)]) + 2
+    for label, path in named:
+        print(f"  {label + ':':<{width}}{path if run is None else as_given(path, run)}")
 
 
 def as_given(path: Path, run: Path | None) -> Path:
     """Return ``path`` relative to the working folder, unless ``run`` was given by an absolute path."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) and not (run and run.is_absolute()) else path
+    cwd = Path.cwd()
+    return path.relative_to(cwd) if path.is_relative_to(cwd) and not (run and run.is_absolute()) else path
 
 
 def print_sections(sections: Mapping[str, Iterable[tuple[str, ...]]]) -> None:

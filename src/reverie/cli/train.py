@@ -13,7 +13,7 @@ from tyro.conf import arg
 from reverie.api import train_config
 from reverie.cli.help import help_screen
 from reverie.cli.main import fail
-from reverie.cli.options import Common, peek
+from reverie.cli.options import CommonOptions, parse_common
 from reverie.cli.parse import flags_in, parse, without
 from reverie.cli.show import as_given, print_files, score_line
 from reverie.core.discover import same_algorithm
@@ -22,7 +22,7 @@ from reverie.core.logger import silent, tell
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig, fitted
 from reverie.experiment.layers import SUITES, env_in, layered, sections, settings_in
-from reverie.log.aggregate import table
+from reverie.log.aggregate import format_seeds_table
 from reverie.run.callback import import_callback
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
 from reverie.scale.launch import check, is_launched, launch, rank
@@ -31,156 +31,164 @@ from reverie.scale.search import tune_of
 from reverie.scale.seeds import train_seeds_of
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
-"""Flags of ``Common`` that are other names of settings."""
+"""Flags of ``CommonOptions`` that are other names of settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainCommand:
     """Train an agent, or continue a run. Flags override files, files the preset."""
 
-    common: Annotated[Common, arg(name="")]
+    common: Annotated[CommonOptions, arg(name="")]
     experiment: Annotated[ExperimentConfig, arg(name="")]
 
 
-def train(args: list[str], said: Common, kind: type[Any] = TrainCommand, end: Callable[..., int] | None = None) -> int:
-    """Parse ``args``, of which ``said`` holds what decides the defaults of all others; train, and print the result.
+def parse_and_train(
+    args: list[str], options: CommonOptions, kind: type[Any] = TrainCommand, end: Callable[..., int] | None = None
+) -> int:
+    """Parse ``args``, of which ``options`` holds what decides the defaults of all others; train, and print the result.
 
     ``end``: does something else with the settings; ``kind``: the command that it belongs to.
     """
-    named, flags = bool(args) and not args[0].startswith("-"), dict(flags_in(args))
-    if named and args[1:] and not args[1].startswith("-"):
+    has_algorithm, flags = bool(args) and not args[0].startswith("-"), dict(flags_in(args))
+    if has_algorithm and args[1:] and not args[1].startswith("-"):
         return fail(f"'{args[1]}' after the algorithm: for an environment, pass --env {args[1]}.", 2)
-    said = at_its_run(said, named=named)
+    options = at_its_run(options, has_algorithm=has_algorithm)
     for text in flags.get("callbacks", ()):
         import_callback(text)
-    if said.configs:
-        said = replace(said, config=sections(said.configs, said.config))
+    if options.configs:
+        options = replace(options, config=sections(options.configs, options.config))
     first = {name: words[0] for name, words in flags.items() if words}
     data = {path: first[path] for path in ("data.reader", "experience") if path in first}
     config = layered(
-        said.algorithm, env=said.env or None, preset=first.get("preset"), size=said.size, files=said.config,
-        data=data | ({"data.path": said.data} if said.data else {}), device=first.get("device"), run=said.run,
+        options.algorithm, env=options.env or None, preset=first.get("preset"), size=options.size, files=options.config,
+        data=data | ({"data.path": options.data} if options.data else {}), device=first.get("device"), run=options.run,
     )  # fmt: skip
     if {"-h", "--help"} & {*args}:
-        print(help_screen(said, config, named=named))
+        print(help_screen(options, config, has_algorithm=has_algorithm))
         return 0
     if any(first.get(name, "None") != "None" for name in ("replay-ratio", "train-ratio")):
         config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is about to be set again
-    shown = replace(said, env=config.env.id, envs=config.env.num, data=config.data.path)
+    defaults = replace(options, env=config.env.id, envs=config.env.num, data=config.data.path)
     name = "train" if end is None else "tune"
-    words = ["--help" if word == "--help-all" else word for word in args]
-    parsed = parse(kind, words, name, default=kind(common=shown, experiment=config), changes="--eval-env")
-    if parsed.common.algorithm != said.algorithm:
+    train_args = ["--help" if text == "--help-all" else text for text in args]
+    parsed = parse(kind, train_args, name, default=kind(common=defaults, experiment=config), changes="--eval-env")
+    if parsed.common.algorithm != options.algorithm:
         return fail("an algorithm comes first: reverie train ALGORITHM [OPTIONS]", 2)
     changed = {
-        path: value for name, path in SHORT.items() if (value := getattr(parsed.common, name)) != getattr(shown, name)
+        path: value
+        for name, path in SHORT.items()
+        if (value := getattr(parsed.common, name)) != getattr(defaults, name)
     }
-    found = parsed.experiment.merge(changed | {"preset": config.preset})
-    if ask := question(first, said, found):
+    config = parsed.experiment.merge(changed | {"preset": config.preset})
+    if ask := question(first, options, config):
         return fail(ask, 2)
     # The first of the learners says it, not each, nor who starts them; the trials of a search start theirs themselves.
-    common, alone = replace(parsed.common, run=said.run), found.learners == 1 and not parsed.common.on
-    many = end is not None or common.seeds is not None  # runs, that start their own learners
-    starts = not many and not alone and not is_launched()
+    common, is_single = replace(parsed.common, run=options.run), config.learners == 1 and not parsed.common.on
+    runs_children = end is not None or common.seeds is not None  # runs, that start their own learners
+    starts = not runs_children and not is_single and not is_launched()
     with silent(starts or rank() > 0):
-        found = fitted(found, {name.replace("-", "_") for name in flags})
-    if refused := misplaced(common, found.learners):
+        config = fitted(config, {name.replace("-", "_") for name in flags})
+    if refused := placement_error(common, config.learners):
         return fail(refused, 2)
     if starts:
-        return placed_on_ray(args, found, common) if common.on else launch(["train", *args], found)
-    end = end or (one_run if common.seeds is None else several)
-    return end(found, common)
+        return placed_on_ray(args, config, common) if common.on else launch(["train", *args], config)
+    end = end or (one_run if common.seeds is None else train_several_seeds)
+    return end(config, common)
 
 
-def misplaced(said: Common, learners: int) -> str:
+def placement_error(options: CommonOptions, learners: int) -> str:
     """Return why the learners cannot be where they are asked to be; "" if they can."""
-    if said.on and said.on.partition(":")[0] != "ray":
-        return f"--on {said.on}: expected ray, or ray:HOST:PORT."
-    if (said.resources or said.actor_resources) and not said.on:
+    if options.on and options.on.partition(":")[0] != "ray":
+        return f"--on {options.on}: expected ray, or ray:HOST:PORT."
+    if (options.resources or options.actor_resources) and not options.on:
         return "--resources without --on ray: only Ray places learners and actors by resources."
-    if said.seeds is not None and learners > 1:
-        return f"--seeds {said.seeds} with --learners {learners}: train the seeds one by one."
+    if options.seeds is not None and learners > 1:
+        return f"--seeds {options.seeds} with --learners {learners}: train the seeds one by one."
     return ""
 
 
-def placed_on_ray(args: list[str], config: ExperimentConfig, said: Common) -> int:
+def placed_on_ray(args: list[str], config: ExperimentConfig, options: CommonOptions) -> int:
     """Train on a Ray cluster; return the exit code."""
     check(config.merge({"device": "cpu"}), config.learners, config.learners)
-    run = (said.run or new_path(config.subject, config.name)).absolute()
-    words = ["train", *without(args, {"on", "resources", "actor-resources", "strategy", "run", "resume"})]
-    return train_on_ray(words, config, run, on_ray(said) or ClusterRequest())
+    run = (options.run or new_path(config.subject, config.name)).absolute()
+    train_args = ["train", *without(args, {"on", "resources", "actor-resources", "strategy", "run", "resume"})]
+    return train_on_ray(train_args, config, run, on_ray(options) or ClusterRequest())
 
 
-def on_ray(said: Common) -> ClusterRequest | None:
+def on_ray(options: CommonOptions) -> ClusterRequest | None:
     """Return what is asked of Ray; None if nothing is."""
-    if not said.on:
+    if not options.on:
         return None
-    place = said.on.partition(":")[2]
-    return ClusterRequest(address=place, learner=said.resources, actor=said.actor_resources, strategy=said.strategy)
+    address = options.on.partition(":")[2]
+    return ClusterRequest(
+        address=address, learner=options.resources, actor=options.actor_resources, strategy=options.strategy
+    )
 
 
-def at_its_run(said: Common, *, named: bool) -> Common:
-    """Return ``said`` with the algorithm of an existing run, which it continues."""
-    if said.run is None or not (said.resume or RunFolder.at(said.run).config.is_file()):
-        return said
-    saved = read_saved(said.run)
-    if named and not same_algorithm(said.algorithm, saved.algorithm):
-        raise RunError(f"{said.run} is a run of {saved.algorithm}, not of {said.algorithm}. Leave out the algorithm.")
-    if saved.custom:
-        listed = ", ".join(f"{place} = {what}" for place, what in saved.custom.items())
+def at_its_run(options: CommonOptions, *, has_algorithm: bool) -> CommonOptions:
+    """Return ``options`` with the algorithm of an existing run, which it continues."""
+    if options.run is None or not (options.resume or RunFolder.at(options.run).config.is_file()):
+        return options
+    saved = read_saved(options.run)
+    if has_algorithm and not same_algorithm(options.algorithm, saved.algorithm):
         raise RunError(
-            f"{said.run} was trained with {listed}, a Python object that no flag can set. Continue the run in "
+            f"{options.run} is a run of {saved.algorithm}, not of {options.algorithm}. Leave out the algorithm."
+        )
+    if saved.custom:
+        listed = ", ".join(f"{key_path} = {class_name}" for key_path, class_name in saved.custom.items())
+        raise RunError(
+            f"{options.run} was trained with {listed}, a Python object that no flag can set. Continue the run in "
             "Python: reverie.train(..., run=...)."
         )
-    return replace(said, algorithm=saved.algorithm)
+    return replace(options, algorithm=saved.algorithm)
 
 
-def question(first: dict[str, str], said: Common, config: ExperimentConfig) -> str:
+def question(first: dict[str, str], options: CommonOptions, config: ExperimentConfig) -> str:
     """Return the question for the environment, or the data, if nothing that was said names them; "" otherwise."""
     preset = first.get("preset")
     of_preset = preset in SUITES.values() or (preset and config.env.id != EnvConfig().id)
-    run = said.resume or (said.run is not None and RunFolder.at(said.run).config.is_file())
-    in_files = any(env_in(settings_in(path, said.algorithm)) for path in said.config)
-    if said.env or config.data.path or run or of_preset or in_files:
+    run = options.resume or (options.run is not None and RunFolder.at(options.run).config.is_file())
+    in_files = any(env_in(settings_in(path, options.algorithm)) for path in options.config)
+    if options.env or config.data.path or run or of_preset or in_files:
         return ""
-    ask = f"reverie train {said.algorithm}"
+    ask = f"reverie train {options.algorithm}"
     if config.algo.needs_data:
-        return f"{said.algorithm} learns from recorded data: which? Try `{ask} --data PATH` or `--data minari:NAME`."
+        return f"{options.algorithm} learns from recorded data: which? Try `{ask} --data PATH` or `--data minari:NAME`."
     kinds = config.algo.action_kinds
-    one, two = ("CartPole-v1", "ALE/Pong-v5") if "discrete" in kinds else ("Pendulum-v1", "HalfCheetah-v5")
-    two = "Pendulum-v1" if {"discrete", "continuous"} <= kinds else two
-    return f"in which environment? Try `{ask} --env {one}` or `{ask} --env {two}`."
+    first_env, second_env = ("CartPole-v1", "ALE/Pong-v5") if "discrete" in kinds else ("Pendulum-v1", "HalfCheetah-v5")
+    second_env = "Pendulum-v1" if {"discrete", "continuous"} <= kinds else second_env
+    return f"in which environment? Try `{ask} --env {first_env}` or `{ask} --env {second_env}`."
 
 
-def one_run(config: ExperimentConfig, said: Common) -> int:
+def one_run(config: ExperimentConfig, options: CommonOptions) -> int:
     """Train, print the result, and return 0, or the code of the signal that ended the run."""
-    result = train_config(config, run=said.run)
+    result = train_config(config, run=options.run)
     if rank():  # the first learner tells how the run ended
         return 0 if result.signal is None else 128 + result.signal
-    place = "" if config.offline else f"at env step {result.env_steps:,} "
-    why = f", by {result.stop_reason}" if result.stop_reason else ""
-    tell(f"\n{result.reason} {place}after {plural(result.updates, 'update')}{why}")
+    position = "" if config.offline else f"at env step {result.env_steps:,} "
+    stop_reason = f", by {result.stop_reason}" if result.stop_reason else ""
+    tell(f"\n{result.reason} {position}after {plural(result.updates, 'update')}{stop_reason}")
     if result.evaluation is not None:
         print(score_line(result.evaluation))
     if result.estimate is not None:
         print(result.estimate.words())
-    print_files(result.files, said.run or Path())
+    print_files(result.files, options.run or Path())
     if result.signal is None:
         return 0
-    tell(f"Continue with: reverie train --resume {shlex.quote(str(as_given(result.run, said.run)))}")
+    tell(f"Continue with: reverie train --resume {shlex.quote(str(as_given(result.run, options.run)))}")
     return 128 + result.signal
 
 
-def several(config: ExperimentConfig, said: Common) -> int:
+def train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> int:
     """Train several seeds and print the result; return 0 if all have finished."""
-    seeds = read_seeds(said.seeds or "", config.seed)
+    seeds = read_seeds(options.seeds or "", config.seed)
     if not seeds:
-        return fail(NO_SEEDS.format(said.seeds), 2)
-    result = train_seeds_of(config, seeds, jobs=said.jobs, run=said.run, on=on_ray(said))
+        return fail(NO_SEEDS.format(options.seeds), 2)
+    result = train_seeds_of(config, seeds, jobs=options.jobs, run=options.run, on=on_ray(options))
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
     tell(f"\n{len(seeds) - len(unfinished)} of {plural(len(seeds), 'seed')} finished")
     if result.aggregate is not None:
-        print(f"\n{table(result.aggregate)}\n")
+        print(f"\n{format_seeds_table(result.aggregate)}\n")
     for seed in unfinished:
         print(f"seed {seed.seed}: {seed.note or seed.state}" + (f"; see {seed.log}" if seed.log.exists() else ""))
     if unfinished:
@@ -194,10 +202,10 @@ NO_SEEDS = "--seeds {}: expected a number of seeds such as 5, or a list such as 
 
 def read_seeds(text: str, first: int) -> list[int]:
     """Parse ``5`` as five seeds from ``first`` on, and ``1,5,7`` as these; nothing if it is neither."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(word.isdecimal() for word in words):
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() for part in parts):
         return []
-    numbers = list(map(int, words))
+    numbers = list(map(int, parts))
     return list(range(first, first + numbers[0])) if numbers and "," not in text else numbers
 
 
@@ -206,7 +214,7 @@ SHOWN = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tuning(Common):
+class TuneOptions(CommonOptions):
     """What is asked of a search, besides the options of `reverie train`."""
 
     space: Path = Path()
@@ -229,33 +237,35 @@ class Tuning(Common):
 class TuneCommand:
     """Search for good settings. The base settings are those of `reverie train` with the same options."""
 
-    common: Annotated[Tuning, arg(name="")]
+    common: Annotated[TuneOptions, arg(name="")]
     experiment: Annotated[ExperimentConfig, arg(name="")]
 
 
 def tune_command(args: list[str]) -> int:
     """Run ``reverie tune``."""
     if {"-h", "--help"} & {*args}:
-        parse(Tuning, ["--help"], "tune")
-    return train(args, Tuning(**vars(peek(args))), TuneCommand, search)
+        parse(TuneOptions, ["--help"], "tune")
+    return parse_and_train(args, TuneOptions(**vars(parse_common(args))), TuneCommand, search)
 
 
-def search(config: ExperimentConfig, said: Tuning) -> int:
+def search(config: ExperimentConfig, options: TuneOptions) -> int:
     """Search, print the best trials, of a grid all, and return 0 if all trials that were wanted have ended."""
-    if bool(said.grid) == (said.space != Path()):
-        return fail("which settings? Pass --space FILE to search, or --grid '{algo.lr: [1e-3, 3e-4]}'.", 2)
-    seeds = None if said.seeds is None else read_seeds(said.seeds, config.seed)
+    if bool(options.grid) == (options.space != Path()):
+        return fail("no search space: pass --space FILE, or --grid '{algo.lr: [1e-3, 3e-4]}'.", 2)
+    seeds = None if options.seeds is None else read_seeds(options.seeds, config.seed)
     if seeds == []:
-        return fail(NO_SEEDS.format(said.seeds), 2)
-    space, where = (said.grid, "--grid") if said.grid else (read_yaml(said.space), str(said.space))
-    asked = {name: getattr(said, name) for name in ("trials", "jobs", "prune", "run")}
-    result = tune_of(config, space, grid=bool(said.grid), seeds=seeds, space_name=where, on=on_ray(said), **asked)
-    counts = {state: sum(one.state == state for one in result.trials) for state in ("finished", "pruned", "failed")}
+        return fail(NO_SEEDS.format(options.seeds), 2)
+    space, source = (options.grid, "--grid") if options.grid else (read_yaml(options.space), str(options.space))
+    search_options = {name: getattr(options, name) for name in ("trials", "jobs", "prune", "run")}
+    result = tune_of(
+        config, space, grid=bool(options.grid), seeds=seeds, space_name=source, on=on_ray(options), **search_options
+    )
+    counts = {state: sum(trial.state == state for trial in result.trials) for state in ("finished", "pruned", "failed")}
     tell(f"\n{plural(len(result.trials), 'trial')}: {', '.join(f'{n} {state}' for state, n in counts.items() if n)}")
-    for one in result.trials[: None if said.grid else SHOWN]:
-        score = "-" if one.score is None else f"{one.score:.2f}"
-        settings = [f"{name} {x:.4g}" if isinstance(x, float) else f"{name} {x}" for name, x in one.settings.items()]
-        print(f"  trial {one.number:<4} {one.state:<10} {score:>10}  {', '.join(settings)}")
+    for trial in result.trials[: None if options.grid else SHOWN]:
+        score = "-" if trial.score is None else f"{trial.score:.2f}"
+        settings = [f"{name} {x:.4g}" if isinstance(x, float) else f"{name} {x}" for name, x in trial.settings.items()]
+        print(f"  trial {trial.number:<4} {trial.state:<10} {score:>10}  {', '.join(settings)}")
     print_files(result.files)
     if (best := result.best) is not None and seeds is None:
         print(f"Train with the best: reverie train {config.name} --config {best.run / 'config.yaml'} --seed 1")

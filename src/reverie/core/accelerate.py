@@ -52,8 +52,10 @@ def _load(*_: Any, **__: Any) -> bool:
     global _loaded
     with _lock:  # a second thread waits until the rows are there
         if not _loaded:
-            wanted = not switched_off() and find_spec(ROOM) is not None
-            rows = importlib.import_module(f"{ROOM}.table").ROWS if wanted else []  # the one line that knows of kernels
+            is_enabled = not switched_off() and find_spec(ROOM) is not None
+            rows = (
+                importlib.import_module(f"{ROOM}.table").ROWS if is_enabled else []
+            )  # the one line that knows of kernels
             _loaded = True
             for definition, kernels in _kernels.items():
                 kernels[:] = [kernel for of, kernel in rows if of is definition]

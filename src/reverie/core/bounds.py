@@ -26,7 +26,7 @@ class Bound:
 
     def check(self, name: str, value: Any) -> None:
         """Raise ConfigError, which calls the value ``name``, if it does not satisfy this."""
-        items = (value.most,) if isinstance(value, Ramp) else value if isinstance(value, tuple) else (value,)
+        items = (value.max_value,) if isinstance(value, Ramp) else value if isinstance(value, tuple) else (value,)
         for item in value.values() if isinstance(value, Mapping) else items:
             if item is not None and (expected := self.refusal(item)):
                 raise ConfigError(f"{name} = {brief(item) if isinstance(item, str) else item}: expected {expected}.")
@@ -122,17 +122,17 @@ class Ramp:
     """``(env step, value)``, env steps ascending."""
 
     @classmethod
-    def of(cls, points: Sequence[Sequence[float]], where: str) -> Ramp:
-        """Return the ramp through ``points``. Errors name the setting ``where``."""
+    def of(cls, points: Sequence[Sequence[float]], setting_name: str) -> Ramp:
+        """Return the ramp through ``points``. Errors name the setting, ``setting_name``."""
         try:
             pairs = tuple((float(step), float(value)) for step, value in points)
         except (TypeError, ValueError):
             pairs = ()
         steps = [step for step, _ in pairs]
-        whole = all(math.isfinite(number) and number >= 0 for pair in pairs for number in pair)
-        if not (pairs and whole and all(a < b for a, b in itertools.pairwise(steps))):
+        is_nonnegative = all(math.isfinite(number) and number >= 0 for pair in pairs for number in pair)
+        if not (pairs and is_nonnegative and all(a < b for a, b in itertools.pairwise(steps))):
             raise ConfigError(
-                f"{where} = {brief(points)}: expected a number, or pairs [env step, value] of numbers of "
+                f"{setting_name} = {brief(points)}: expected a number, or pairs [env step, value] of numbers of "
                 "0 or more, steps ascending, such as [[0, 0], [1e4, 3e-4]]."
             )
         return cls(pairs)
@@ -152,7 +152,7 @@ class Ramp:
         return float(np.interp(step, steps, values))
 
     @property
-    def most(self) -> float:
+    def max_value(self) -> float:
         """The largest value."""
         return max(value for _, value in self.points)
 

@@ -29,7 +29,7 @@ class Ratio:
             self.credit += max(0, env_steps - self.seen) * self.ratio
         self.seen = env_steps
         if not self.one_at_a_time:
-            return self.whole()
+            return self.take_whole_updates()
         if self.slack == math.inf:
             self.credit = 0.0  # a run that is resumed with a bound begins without debts
         if self.waits:
@@ -37,12 +37,12 @@ class Ratio:
         self.credit -= 1.0
         return 1
 
-    def whole(self) -> int:
+    def take_whole_updates(self) -> int:
         """Return all whole updates that are due still; the fraction stays in ``credit``."""
-        whole = max(0, int(self.credit + 1e-9))  # 10 x 0.1 is one whole update
-        if whole:
-            self.credit = max(0.0, self.credit - whole)
-        return whole
+        num_updates = max(0, int(self.credit + 1e-9))  # 10 x 0.1 is one whole update
+        if num_updates:
+            self.credit = max(0.0, self.credit - num_updates)
+        return num_updates
 
     @property
     def waits(self) -> bool:
@@ -125,7 +125,7 @@ class Clock:
         return self.env_steps if self.unit == "steps" else self.updates
 
     @property
-    def place(self) -> str:
+    def position_text(self) -> str:
         """Progress of the run as text."""
         return f"{'env step' if self.unit == 'steps' else 'update'} {self.position}"
 
@@ -159,7 +159,7 @@ class Clock:
             return 0
         due = self.ratio.due(self.env_steps)
         if self.env_steps >= self.length:
-            due += self.ratio.whole()
+            due += self.ratio.take_whole_updates()
         self.promised = self.updates + due
         return due
 

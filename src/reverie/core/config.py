@@ -30,18 +30,18 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 class Config:
     """Base class of every configuration. Subclasses are ``@dataclass(frozen=True, kw_only=True)``."""
 
-    def __new__(cls, *given: Any, **named: Any) -> Self:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Create the object, whose fields ``__init__`` sets."""
         _check_declared(cls)  # type: ignore[arg-type]  # mypy does not know that classes are hashable
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Check each field by its type and by the bounds that are declared with it. Subclasses call this first."""
-        for name, (hint, bounds) in _declared(type(self)).items():  # type: ignore[arg-type]
+        for name, (hint, bounds) in _declared_fields(type(self)).items():  # type: ignore[arg-type]
             value = getattr(self, name)
             if hint == Rate and isinstance(value, list | tuple):
                 object.__setattr__(self, name, value := Ramp.of(value, name))
-            _check_kind(value, hint, name)
+            _check_type(value, hint, name)
             for bound in bounds:
                 bound.check(name, value)
 
@@ -52,30 +52,30 @@ class Config:
     def merge(self, values: Mapping[str, Any], path: str = "") -> Self:
         """Return a copy with the given values. Keys may be nested mappings, dotted paths, or both.
 
-        ConfigError names a wrong option with its full path; ``path`` is that of this configuration.
+        ConfigError names a wrong option with its full path; ``path``: the path of this configuration.
         """
         hints = typing.get_type_hints(type(self))
         names = [f.name for f in dataclasses.fields(self)]
         changes: dict[str, Any] = {}
         for key, value in nest(values).items():
-            where = f"{path}.{key}" if path else key
+            key_path = f"{path}.{key}" if path else key
             if key not in names:
-                near = near_names(where.replace("_", "-"), [n.replace("_", "-") for n in _options(self, path)])
-                meant = " or ".join(f"'{n.replace('-', '_')}'" for n in near)
-                hint = f"Did you mean {meant}?" if near else f"Available: {', '.join(sorted(names))}."
-                raise ConfigError(f"unknown option '{where}'. {hint}")
+                near = near_names(key_path.replace("_", "-"), [n.replace("_", "-") for n in _setting_names(self, path)])
+                suggestion = " or ".join(f"'{n.replace('-', '_')}'" for n in near)
+                hint = f"Did you mean {suggestion}?" if near else f"Available: {', '.join(sorted(names))}."
+                raise ConfigError(f"unknown option '{key_path}'. {hint}")
             old = getattr(self, key)
             if isinstance(old, Config) and isinstance(value, Mapping):
-                changes[key] = old.merge(value, where)
+                changes[key] = old.merge(value, key_path)
             elif is_builder(value) or (is_builder(old) and not isinstance(old, Config)):
-                # An object of the user's: it is taken as it is, and values from a file do not change it.
+                # A user's object is taken as it is; values from a file do not change it.
                 changes[key] = value if is_builder(value) else old
             else:
-                changes[key] = coerce(value, hints[key], where)
+                changes[key] = coerce(value, hints[key], key_path)
         try:
             return dataclasses.replace(self, **changes)
         except ConfigError as error:
-            raise ConfigError(_located(str(error), path, names)) from None
+            raise ConfigError(_prefix_setting_names(str(error), path, names)) from None
 
     def replace(self, path: str, value: Any) -> Self:
         """Return a copy in which the value at the dotted ``path`` is replaced."""
@@ -96,42 +96,42 @@ class Choice(Config):
 
     _is_base: ClassVar[bool] = True
 
-    def __init_subclass__(cls, *, base: bool = False, **more: Any) -> None:
+    def __init_subclass__(cls, *, base: bool = False, **kwargs: Any) -> None:
         """Register the class. With ``base`` it is abstract: only classes derived from it are kinds."""
-        super().__init_subclass__(**more)
+        super().__init_subclass__(**kwargs)
         cls._is_base = base or Choice in cls.__bases__
 
     @classmethod
     def kinds(cls) -> dict[str, type[Self]]:
-        """Return all kinds by name. Of two with one name, the one that was defined first counts."""
-        found: dict[str, type[Self]] = {}
+        """Return all kinds by name. If two have the same name, the first one counts."""
+        variants: dict[str, type[Self]] = {}
         for kind in cls.__subclasses__():
-            own = {} if kind._is_base else {_snake(kind.__name__): kind}
-            for name, one in (*own.items(), *kind.kinds().items()):
-                found.setdefault(name, one)
-        return found
+            own_variant = {} if kind._is_base else {_snake(kind.__name__): kind}
+            for name, variant in (*own_variant.items(), *kind.kinds().items()):
+                variants.setdefault(name, variant)
+        return variants
 
     @classmethod
-    def parse(cls, text: str, where: str = "") -> Self:
-        """Return the kind and its fields that ``text`` describes; ConfigError names the setting ``where``, if given."""
-        what = f"{where or _snake(cls.__name__)} = {brief(text)}"
-        name, given, named = call_of(text, what)
+    def parse(cls, text: str, setting_name: str = "") -> Self:
+        """Return the kind and its fields that ``text`` describes; ConfigError names ``setting_name``, if given."""
+        error_prefix = f"{setting_name or _snake(cls.__name__)} = {brief(text)}"
+        name, args, kwargs = call_of(text, error_prefix)
         kinds = cls.kinds()
         if ":" in name:
-            there = {f"{kind.__module__}:{kind.__name__}": kind for kind in cls._descendants()}
-            kind = there.get(name) or cast(type[Self], imported(name, what=what, base=cls))
+            by_module = {f"{kind.__module__}:{kind.__name__}": kind for kind in cls._descendants()}
+            kind = by_module.get(name) or cast(type[Self], imported(name, what=error_prefix, base=cls))
         elif name in kinds:
             kind = kinds[name]
         else:
-            known = f" Available: {', '.join(kinds)}, or 'module:Class' for your own."
-            raise ConfigError(f"{what}: unknown name '{name}'.{did_you_mean(name, kinds)}{known}")
+            available = f" Available: {', '.join(kinds)}, or 'module:Class' for your own."
+            raise ConfigError(f"{error_prefix}: unknown name '{name}'.{did_you_mean(name, kinds)}{available}")
         fields = [f.name for f in dataclasses.fields(kind)]
-        if len(given) > len(fields):
-            raise ConfigError(f"{what}: expected at most {len(fields)} settings: {', '.join(fields)}.")
+        if len(args) > len(fields):
+            raise ConfigError(f"{error_prefix}: expected at most {len(fields)} settings: {', '.join(fields)}.")
         try:
-            return kind().merge(dict(zip(fields, given, strict=False)) | named)
+            return kind().merge(dict(zip(fields, args, strict=False)) | kwargs)
         except ConfigError as error:
-            raise ConfigError(f"{what}: {error}") from None
+            raise ConfigError(f"{error_prefix}: {error}") from None
 
     @classmethod
     def _descendants(cls) -> Iterator[type[Self]]:
@@ -145,7 +145,7 @@ class Choice(Config):
 
     def text(self) -> str:
         """Return the text that ``parse`` reads."""
-        fields = ", ".join(f"{f.name}={_unboxed(getattr(self, f.name))!r}" for f in dataclasses.fields(self))
+        fields = ", ".join(f"{f.name}={_to_python_scalar(getattr(self, f.name))!r}" for f in dataclasses.fields(self))
         kind = type(self)
         ours = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
         name = _snake(kind.__name__) if ours else f"{kind.__module__}:{kind.__name__}"
@@ -171,32 +171,32 @@ def _check_declared(cls: type[Any]) -> None:
 
 
 @functools.cache
-def _declared(cls: type[Any]) -> dict[str, tuple[Any, tuple[Bound, ...]]]:
-    """Return the type and the bounds of each field; a class that only gives another default keeps them."""
-    found: dict[str, tuple[Any, tuple[Bound, ...]]] = {}
+def _declared_fields(cls: type[Any]) -> dict[str, tuple[Any, tuple[Bound, ...]]]:
+    """Return the type and bounds of each field. A subclass that only changes the default inherits them."""
+    declarations: dict[str, tuple[Any, tuple[Bound, ...]]] = {}
     for kind in reversed(cls.__mro__):
-        own = inspect.get_annotations(kind) if dataclasses.is_dataclass(kind) else {}
+        annotations = inspect.get_annotations(kind) if dataclasses.is_dataclass(kind) else {}
         try:
-            hints = typing.get_type_hints(kind, include_extras=True) if own else {}
+            hints = typing.get_type_hints(kind, include_extras=True) if annotations else {}
         except NameError:  # a class in a function, or in text that is executed: its types cannot be looked up
             hints = {}
-        for name in own:
+        for name in annotations:
             hint = hints.get(name, Any)
-            bounds = tuple(each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Bound))
+            bounds = tuple(bound for bound in getattr(hint, "__metadata__", ()) if isinstance(bound, Bound))
             plain = typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
-            found[name] = plain, bounds or found.get(name, (plain, ()))[1]
-    return {field.name: found[field.name] for field in dataclasses.fields(cls)}
+            declarations[name] = plain, bounds or declarations.get(name, (plain, ()))[1]
+    return {field.name: declarations[field.name] for field in dataclasses.fields(cls)}
 
 
-def _check_kind(value: Any, hint: Any, where: str) -> None:
+def _check_type(value: Any, hint: Any, setting_name: str) -> None:
     """Raise ConfigError unless a number, bool, ``Literal`` or ``Choice`` is what its type says."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
     if is_builder(value) or not all(map(_is_checked, options)):
         return
-    meant = coerce(value, hint, where)
-    text = isinstance(value, str) and not isinstance(meant, str)
-    if text or (isinstance(meant, int) and not isinstance(value, Integral)):
-        raise ConfigError(f"{where} = {brief(value)} ({type(value).__name__}): expected {meant!r}.")
+    converted = coerce(value, hint, setting_name)
+    is_text = isinstance(value, str) and not isinstance(converted, str)
+    if is_text or (isinstance(converted, int) and not isinstance(value, Integral)):
+        raise ConfigError(f"{setting_name} = {brief(value)} ({type(value).__name__}): expected {converted!r}.")
 
 
 def _is_checked(option: Any) -> bool:
@@ -204,16 +204,16 @@ def _is_checked(option: Any) -> bool:
     return literal or (isinstance(option, type) and issubclass(option, Choice | Ramp))
 
 
-def _options(config: Config, path: str) -> Iterator[str]:
+def _setting_names(config: Config, path: str) -> Iterator[str]:
     """Yield the dotted names of all settings in ``config``, which lies at ``path``."""
     for field in dataclasses.fields(config):
-        value, where = getattr(config, field.name), f"{path}.{field.name}" if path else field.name
-        yield where
+        value, setting_name = getattr(config, field.name), f"{path}.{field.name}" if path else field.name
+        yield setting_name
         if isinstance(value, Config) and not isinstance(value, Choice):
-            yield from _options(value, where)
+            yield from _setting_names(value, setting_name)
 
 
-def _located(text: str, path: str, names: Collection[str]) -> str:
+def _prefix_setting_names(text: str, path: str, names: Collection[str]) -> str:
     """Return an error text that begins ``name = value, name = value: ...`` with ``path`` put before each field name."""
     head, colon, rest = text.partition(": ")
     if path:
@@ -221,16 +221,16 @@ def _located(text: str, path: str, names: Collection[str]) -> str:
     return head + colon + rest
 
 
-def call_of(text: str, what: str) -> tuple[str, list[Any], dict[str, Any]]:
+def call_of(text: str, error_prefix: str) -> tuple[str, list[Any], dict[str, Any]]:
     """Return the name, also ``module:Class``, and the positional and named settings that follow it in brackets."""
     module, colon, rest = text.strip().partition(":")
-    own = bool(colon and _MODULE.fullmatch(module))
+    has_module = bool(colon and _MODULE.fullmatch(module))
     try:
-        name, given, named = call_in(rest if own else text.strip())
+        name, args, kwargs = call_in(rest if has_module else text.strip())
     except (SyntaxError, ValueError):
         forms = "name, name(setting=value), module:Class or module:Class(setting=value)"
-        raise ConfigError(f"{what}: expected one of {forms}.") from None
-    return f"{module}:{name}" if own else name, given, named
+        raise ConfigError(f"{error_prefix}: expected one of {forms}.") from None
+    return f"{module}:{name}" if has_module else name, args, kwargs
 
 
 def call_in(text: str) -> tuple[str, list[Any], dict[str, Any]]:
@@ -243,8 +243,8 @@ def call_in(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     if not isinstance(call.func, ast.Name):
         raise ValueError
     literal = _Infinity().visit
-    given = [ast.literal_eval(literal(value)) for value in call.args]
-    return call.func.id, given, {str(word.arg): ast.literal_eval(literal(word.value)) for word in call.keywords}
+    args = [ast.literal_eval(literal(value)) for value in call.args]
+    return call.func.id, args, {str(keyword.arg): ast.literal_eval(literal(keyword.value)) for keyword in call.keywords}
 
 
 class _Infinity(ast.NodeTransformer):
@@ -260,62 +260,64 @@ def _snake(name: str) -> str:
 
 
 def is_builder(value: Any) -> bool:
-    """Return whether ``value`` is an object of the user's that settings hold as it is: it has a ``build`` method."""
+    """Return whether ``value`` is a user's object, which has a ``build`` method; settings hold it as it is."""
     return not isinstance(value, type) and callable(getattr(value, "build", None))
 
 
-def coerce(value: Any, hint: Any, where: str) -> Any:
+def coerce(value: Any, hint: Any, setting_name: str) -> Any:
     """Return ``value`` converted to the type ``hint`` if that loses nothing: ``1e5`` to an int, a list to a tuple."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
-        return _coerce_union(value, args, hint, where)
+        return _coerce_union(value, args, hint, setting_name)
     if origin is Literal:
         if isinstance(value, Hashable) and value in args:  # an array is not hashable
             return value
         hint_text = did_you_mean(str(value), [str(a) for a in args])
-        raise ConfigError(f"{where} = {brief(value)}: expected one of {', '.join(map(repr, args))}.{hint_text}")
+        raise ConfigError(f"{setting_name} = {brief(value)}: expected one of {', '.join(map(repr, args))}.{hint_text}")
     if origin is tuple and isinstance(value, list | tuple):
         inner = [args[0]] * len(value) if len(args) == 2 and args[1] is Ellipsis else list(args)
         if len(inner) == len(value):
-            return tuple(coerce(v, h, f"{where}[{i}]") for i, (v, h) in enumerate(zip(value, inner, strict=True)))
+            return tuple(
+                coerce(v, h, f"{setting_name}[{i}]") for i, (v, h) in enumerate(zip(value, inner, strict=True))
+            )
     if origin is dict and isinstance(value, Mapping):
-        return {coerce(k, args[0], where): coerce(v, args[1], f"{where}.{k}") for k, v in value.items()}
+        return {coerce(k, args[0], setting_name): coerce(v, args[1], f"{setting_name}.{k}") for k, v in value.items()}
     if isinstance(value, str) and isinstance(hint, type) and issubclass(hint, Choice):
-        return hint.parse(value, where)
+        return hint.parse(value, setting_name)
     if (number := _as_number(value, hint)) is not None:
         return number
-    own = hint is Any or (isinstance(hint, type) and isinstance(value, hint))
-    if own and not (hint is int and isinstance(value, bool)):
+    is_instance = hint is Any or (isinstance(hint, type) and isinstance(value, hint))
+    if is_instance and not (hint is int and isinstance(value, bool)):
         return value
     expected = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
-    raise ConfigError(f"{where} = {brief(value)} ({type(value).__name__}): expected {expected}.")
+    raise ConfigError(f"{setting_name} = {brief(value)} ({type(value).__name__}): expected {expected}.")
 
 
-def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, where: str) -> Any:
+def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, setting_name: str) -> Any:
     if hint == Rate and isinstance(value, list | tuple):
-        return Ramp.of(value, where)
+        return Ramp.of(value, setting_name)
     options = [option for option in args if option is not type(None)]
     if value is None and len(options) < len(args):
         return None
     if len(options) == 1 and isinstance(options[0], type) and issubclass(options[0], Choice):
-        return coerce(value, options[0], where)  # its error says more than the general one below
+        return coerce(value, options[0], setting_name)  # its error says more than the general one below
     for option in options:
         try:
-            return coerce(value, option, where)
+            return coerce(value, option, setting_name)
         except ConfigError:
             continue
-    raise ConfigError(f"{where} = {brief(value)} ({type(value).__name__}): expected {hint}.")
+    raise ConfigError(f"{setting_name} = {brief(value)} ({type(value).__name__}): expected {hint}.")
 
 
-def _unboxed(value: Any) -> Any:
-    """Return a scalar of NumPy as Python's. NumPy is not imported for it: the start of a command waits for that."""
+def _to_python_scalar(value: Any) -> Any:
+    """Return a NumPy scalar as a Python scalar. NumPy is not imported here: that would slow the start of a command."""
     numpy = sys.modules.get("numpy")
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
 def _as_number(value: Any, hint: Any) -> int | float | None:
     """Return ``value`` as a number, or None. YAML reads ``1e5`` as text, and people also write it for integers."""
-    value = _unboxed(value)
+    value = _to_python_scalar(value)
     if hint not in (int, float) or isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if hint is int and isinstance(value, int):
@@ -334,8 +336,8 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in values.items():
         head, _, rest = str(key).partition(".")
-        value, before = {rest: value} if rest else value, out.get(head)
-        out[head] = {**before, **value} if isinstance(value, Mapping) and isinstance(before, Mapping) else value
+        value, current = {rest: value} if rest else value, out.get(head)
+        out[head] = {**current, **value} if isinstance(value, Mapping) and isinstance(current, Mapping) else value
     return out
 
 
@@ -354,8 +356,8 @@ def _to_plain(value: Any) -> Any:
         return {k: _to_plain(v) for k, v in value.items()}
     if isinstance(value, PurePath):
         return str(value)
-    value = str(value) if isinstance(value, str) else _unboxed(value)  # a text may carry an object
+    value = str(value) if isinstance(value, str) else _to_python_scalar(value)  # a text may carry an object
     if value is not None and not isinstance(value, str | int | float):
-        what = f"a setting is a {type(value).__name__}, {brief(value)}"
-        raise ConfigError(f"{what}: expected numbers, text, lists or dictionaries, which can be saved with the run.")
+        problem = f"a setting is a {type(value).__name__}, {brief(value)}"
+        raise ConfigError(f"{problem}: expected numbers, text, lists or dictionaries, which can be saved with the run.")
     return value

@@ -28,24 +28,24 @@ ROOT = Path(__file__).parents[1]
 
 def algorithms() -> dict[str, str]:
     """Return each algorithm's name and place: ``reverie.algos.<name>``, or ``module:Class`` of a third party."""
-    own = {path.stem: f"reverie.algos.{path.stem}" for path in sorted((ROOT / "algos").glob("*.py"))}
-    others = {point.name: point.value for point in points_of(GROUP)}
-    return others | {name: home for name, home in own.items() if name not in SHARED}
+    builtin = {path.stem: f"reverie.algos.{path.stem}" for path in sorted((ROOT / "algos").glob("*.py"))}
+    third_party = {point.name: point.value for point in points_of(GROUP)}
+    return third_party | {name: module for name, module in builtin.items() if name not in SHARED}
 
 
 def algorithm_config(name: str) -> type[Config]:
     """Return the configuration class of the algorithm called ``name``, or raise ConfigError; dashes are underscores."""
     if ":" in name:
         return cast(type[Config], imported(name, what=f"algorithm '{name}'", base=_base_class()))
-    wanted = name.replace("-", "_")
-    known = algorithms()
-    if wanted not in known:
-        hint = did_you_mean(wanted, known)
-        listed = ", ".join(sorted(known))
+    key = name.replace("-", "_")
+    choices = algorithms()
+    if key not in choices:
+        hint = did_you_mean(key, choices)
+        listed = ", ".join(sorted(choices))
         raise ConfigError(f"unknown algorithm '{name}'.{hint} Available: {listed}, or 'module:Class' for your own.")
-    if not known[wanted].startswith(f"{GROUP}."):
-        return cast(type[Config], next(point for point in points_of(GROUP) if point.name == wanted).load())
-    module = importlib.import_module(known[wanted])
+    if not choices[key].startswith(f"{GROUP}."):
+        return cast(type[Config], next(point for point in points_of(GROUP) if point.name == key).load())
+    module = importlib.import_module(choices[key])
     classes = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
     return next(c for c in classes if issubclass(c, _base_class()))
 
@@ -55,18 +55,18 @@ def algorithm_name(config: type[Config]) -> str:
     home, _, stem = config.__module__.rpartition(".")
     if home == GROUP:
         return stem
-    here = f"{config.__module__}:{config.__qualname__}"
-    return next((point.name for point in points_of(GROUP) if point.value == here), here)
+    qualified_name = f"{config.__module__}:{config.__qualname__}"
+    return next((point.name for point in points_of(GROUP) if point.value == qualified_name), qualified_name)
 
 
-def same_algorithm(one: str, other: str) -> bool:
+def same_algorithm(a: str, b: str) -> bool:
     """Return whether two names mean the same class, as an entry point's short name and its ``module:Class`` do."""
-    if one.replace("-", "_") == other.replace("-", "_"):
+    if a.replace("-", "_") == b.replace("-", "_"):
         return True
     try:
-        check_module(one, "a file")
-        check_module(other, "a file")
-        return algorithm_config(one) is algorithm_config(other)
+        check_module(a, "a file")
+        check_module(b, "a file")
+        return algorithm_config(a) is algorithm_config(b)
     except (ConfigError, EnvError, ImportError, AttributeError):  # one of them no longer exists, or is not trusted
         return False
 
@@ -100,11 +100,11 @@ def version() -> str:
 
 def points_of(group: str) -> list[EntryPoint]:
     """Return the entry points that installed packages have in ``group``, by name. Nothing is imported."""
-    return _points_on(tuple(sys.path), group)
+    return _entry_points_on(tuple(sys.path), group)
 
 
 @functools.cache  # reading the metadata of 200 packages takes 10 ms
-def _points_on(path: tuple[str, ...], group: str) -> list[EntryPoint]:
+def _entry_points_on(path: tuple[str, ...], group: str) -> list[EntryPoint]:
     return sorted(filter(is_elsewhere, entry_points(group=group)), key=lambda point: point.name)
 
 

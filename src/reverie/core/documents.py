@@ -27,8 +27,8 @@ class Unique(yaml.SafeLoader):
             line = key.start_mark.line + 1
             if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
                 raise yaml.YAMLError(f"line {line}: '{key.value}' was set in line {lines[key.value]} already.")
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -62,16 +62,16 @@ def parse_yaml(text: str) -> Any:
         loader.dispose()
 
 
-def size_of(node: yaml.Node, known: dict[int, int]) -> int:
-    """Return the number of values below a node; ``known``: those of others. YAMLError if it contains itself."""
-    if id(node) in known:
-        if known[id(node)] == 0:
+def size_of(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Return the number of values below a node; ``sizes``: those of others. YAMLError if it contains itself."""
+    if id(node) in sizes:
+        if sizes[id(node)] == 0:
             raise yaml.YAMLError(f"line {node.start_mark.line + 1}: a value contains itself.")
-        return known[id(node)]
-    known[id(node)] = 0
+        return sizes[id(node)]
+    sizes[id(node)] = 0
     inside = [] if isinstance(node, yaml.ScalarNode) else node.value
-    pairs = (part for one in inside for part in (one if isinstance(one, tuple) else (one,)))
-    known[id(node)] = size = 1 + sum(size_of(part, known) for part in pairs)
+    pairs = (part for item in inside for part in (item if isinstance(item, tuple) else (item,)))
+    sizes[id(node)] = size = 1 + sum(size_of(part, sizes) for part in pairs)
     return size
 
 
@@ -90,5 +90,5 @@ def read_json(path: Path, advice: str = "Restore it from a backup.") -> dict[str
 
 def near(path: Path) -> str:
     """Return a hint at files beside ``path`` with almost its name."""
-    beside = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
-    return did_you_mean(path.name, [p.name for p in beside])
+    siblings = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
+    return did_you_mean(path.name, [p.name for p in siblings])

@@ -38,15 +38,15 @@ class DataError(ReverieError, ValueError):
 
 
 class RowError(DataError):
-    """One row of many is wrong. Who knows where the rows come from says that in place of the row's number."""
+    """One row is wrong. Code that knows the origin of the rows replaces the number of the row by its location."""
 
-    def __init__(self, what: str, row: int, problem: str, column: str = "obs") -> None:
-        """``what`` of ``row`` has ``problem``, the rest of the sentence; ``column`` of the rows holds it."""
-        super().__init__(what, row, problem, column)
-        self.what, self.row, self.problem, self.column = what, row, problem, column
+    def __init__(self, subject: str, row: int, problem: str, column: str = "obs") -> None:
+        """``subject`` of ``row`` has ``problem``, the rest of the sentence; ``column`` of the rows holds it."""
+        super().__init__(subject, row, problem, column)
+        self.subject, self.row, self.problem, self.column = subject, row, problem, column
 
     def __str__(self) -> str:
-        return f"{self.what} of row {self.row} {self.problem}"
+        return f"{self.subject} of row {self.row} {self.problem}"
 
 
 class ActionError(DataError):
@@ -65,26 +65,26 @@ def brief(value: object) -> str:
 
 def told(error: BaseException) -> str:
     """Return the type and message of ``error``, and the line of the user's code, if any, that raised it."""
-    said = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}"
     frame, line = next(reversed([*traceback.walk_tb(error.__traceback__)]), (None, 0))
     if frame is None or str(frame.f_globals.get("__name__")).partition(".")[0] in NOT_OF_USERS:
-        return said
-    return f"{said} ({frame.f_code.co_filename}:{line} in {frame.f_code.co_name})"
+        return text
+    return f"{text} ({frame.f_code.co_filename}:{line} in {frame.f_code.co_name})"
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return `` Did you mean 'a', 'b' or 'c'?`` with the nearest of ``known``, or an empty string if none is near."""
-    names = list(known)
-    folded = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(given.lower(), folded, n=3, cutoff=0.5)
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """Return `` Did you mean 'a', 'b' or 'c'?`` with the nearest of ``choices``, or an empty string if none is near."""
+    choices = list(choices)
+    folded = {choice.lower(): choice for choice in choices}
+    near = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.5)
     if not near:
         return ""
-    quoted = [f"'{folded[name]}'" for name in near]
+    quoted = [f"'{folded[choice]}'" for choice in near]
     listed = quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
     return f" Did you mean {listed}?"
 
 
-def unwritten(owner: object, method: str) -> NotImplementedError:
+def missing_method_error(owner: object, method: str) -> NotImplementedError:
     """Return the error of a method that the class of ``owner`` must define, and does not."""
     return NotImplementedError(f"{type(owner).__name__} does not define {method}(): write it in that class.")
 
@@ -94,9 +94,9 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def repeated(what: str, times: int) -> str:
+def with_count(remark: str, times: int) -> str:
     """Return a remark with how often it applies, if more than once."""
-    return f"{what} ({times:,} times)" if times > 1 else what
+    return f"{remark} ({times:,} times)" if times > 1 else remark
 
 
 # ---------------------------------------------------------------- names of settings
@@ -132,14 +132,14 @@ OTHER_NAMES = {
 """Patterns of settings, written as flags, and what other libraries call them."""
 
 
-def near_names(given: str, known: Iterable[str]) -> list[str]:
-    """Return at most four of ``known`` that ``given`` may mean: by other names, by its last word, or by spelling."""
-    names, last = list(known), given.rpartition(".")[2]
-    patterns = [pattern for pattern, others in OTHER_NAMES.items() if last in others.split()]
-    found = [name for name in names if any(re.fullmatch(pattern, name) for pattern in patterns)]
-    found = found or [name for name in names if name.rpartition(".")[2] == last]
-    if not found:
-        whole = difflib.get_close_matches(given, names, n=3, cutoff=0.65)
-        ends = difflib.get_close_matches(last, {name.rpartition(".")[2] for name in names}, n=3, cutoff=0.75)
-        found = [*whole, *(name for name in names if name.rpartition(".")[2] in ends and name not in whole)]
-    return found[:4]
+def near_names(name: str, choices: Iterable[str]) -> list[str]:
+    """Return at most four of ``choices`` that ``name`` may mean: by other names, by its last word, or by spelling."""
+    choices, last = list(choices), name.rpartition(".")[2]
+    patterns = [pattern for pattern, synonyms in OTHER_NAMES.items() if last in synonyms.split()]
+    matches = [choice for choice in choices if any(re.fullmatch(pattern, choice) for pattern in patterns)]
+    matches = matches or [choice for choice in choices if choice.rpartition(".")[2] == last]
+    if not matches:
+        close = difflib.get_close_matches(name, choices, n=3, cutoff=0.65)
+        ends = difflib.get_close_matches(last, {choice.rpartition(".")[2] for choice in choices}, n=3, cutoff=0.75)
+        matches = [*close, *(choice for choice in choices if choice.rpartition(".")[2] in ends and choice not in close)]
+    return matches[:4]

@@ -152,7 +152,7 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def delete_staged(folder: Path) -> None:
-    """Delete what killed processes left of :func:`write_atomic` in ``folder``. Only for the one that writes there."""
+    """Delete the temporary files that killed processes left in ``folder``. Only for the process that writes there."""
     for path in folder.glob(".*.[0-9]*.part"):
         with contextlib.suppress(OSError):
             path.unlink()
@@ -177,4 +177,4 @@ def move_synced(staged: Path, path: Path) -> None:
 
 def file_stem(name: str) -> str:
     """Return an observation's key as a file's name: ``a/b`` is ``a.b``; all but letters, digits, _ and - become %2E."""
-    return re.sub(r"[^\w/-]", lambda found: f"%{ord(found[0]):02X}", name).replace("/", ".")
+    return re.sub(r"[^\w/-]", lambda match: f"%{ord(match[0]):02X}", name).replace("/", ".")

@@ -59,8 +59,8 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
         return image
     if image.ndim > 3:
         out = np.empty((len(image), *image.shape[1:-3], *size, image.shape[-1]), image.dtype)
-        for row, one in enumerate(image):
-            out[row] = resize(one, size)
+        for row, single in enumerate(image):
+            out[row] = resize(single, size)
         return out
     to = (size[1], size[0])
     if image.dtype == np.uint8 and image.shape[-1] == 3:
@@ -75,11 +75,11 @@ def grayscale(image: np.ndarray) -> np.ndarray:
     return (np.rint(grey) if image.dtype == np.uint8 else grey).astype(image.dtype)[..., None]
 
 
-def check_colors(channels: int, what: str) -> None:
-    """Raise ConfigError unless ``what``, an image with so many ``channels``, has three colors to make grey."""
+def check_colors(channels: int, subject: str) -> None:
+    """Raise ConfigError unless ``subject``, an image with so many ``channels``, has three colors to make grey."""
     if channels != 3:
         raise ConfigError(
-            f"{what} has {channels} channels: expected 3, red, green and blue. Leave it out where channels are "
+            f"{subject} has {channels} channels: expected 3, red, green and blue. Leave it out where channels are "
             "something else, as in MinAtar; where they are several frames, stack after it (env.frame_stack)."
         )
 
@@ -93,9 +93,9 @@ class ImageOptions:
         images = {key: part for key, part in spec.items() if part.kind == "image"}
         if (size or grey) and not images:
             option = "resize" if size else "grayscale"
-            found = ", ".join(map(repr, sorted(spec)))
+            available = ", ".join(map(repr, sorted(spec)))
             raise ConfigError(
-                f"env.{option} needs image observations, but found only {found}. Set env.pixels = 'only' to "
+                f"env.{option} needs image observations, but found only {available}. Set env.pixels = 'only' to "
                 "observe rendered images."
             )
         for key, part in images.items():

@@ -32,29 +32,29 @@ INSTALLED = "installed"
 """Stands in the list of trusted files for the content of an installed one, which only an installer changes."""
 _NAME = re.compile(r"(?<![\w./])([A-Za-z_][\w.]*):(?=[A-Za-z_])")
 
-_trusting: ContextVar[bool] = ContextVar("trusting", default=False)
+_trust_var: ContextVar[bool] = ContextVar("trusting", default=False)
 _typed: ContextVar[frozenset[str] | None] = ContextVar("typed", default=None)
-trusts: Callable[[], bool] = _trusting.get
+trusts: Callable[[], bool] = _trust_var.get
 """Returns whether files may name any module."""
 
 
 @contextlib.contextmanager
-def trusting(trust: bool, words: Sequence[str] | None = None) -> Iterator[None]:
-    """With ``trust``, let the names in files be those of any module meanwhile.
+def trust_modules(trust: bool, words: Sequence[str] | None = None) -> Iterator[None]:
+    """If ``trust`` is true, files may name classes of any module inside the context.
 
-    ``words``: the command line. Every module that it does not name is then that of a file, wherever it is imported.
+    ``words``: the command line. Any other module then counts as named by a file, wherever it is imported.
     """
-    token = _trusting.set(trust or trusts())
+    token = _trust_var.set(trust or trusts())
     typed = _typed.set(_typed.get() if words is None else frozenset(_NAME.findall("\n".join(words))))
     try:
         yield
     finally:
         _typed.reset(typed)
-        _trusting.reset(token)
+        _trust_var.reset(token)
 
 
-def check_module(name: str, where: object) -> None:
-    """Check a name that a file holds, ``module:Name``, before its module is imported. ``where`` says what the file is.
+def check_module(name: str, source: object) -> None:
+    """Check a name that a file holds, ``module:Name``, before its module is imported. ``source`` says what the file is.
 
     Data and runs come from strangers, so every file's names go through this function. EnvError for a module of Python.
     UntrustedError unless an installed package offers the module to this library or to Gymnasium, or the user trusts it,
@@ -64,21 +64,21 @@ def check_module(name: str, where: object) -> None:
     if not module:
         return
     if module.partition(".")[0] in sys.stdlib_module_names:
-        raise EnvError(f"{where} names '{name}'. '{module}' is a module of Python, and no file may name those.")
+        raise EnvError(f"{source} names '{name}'. '{module}' is a module of Python, and no file may name those.")
     if trusts() or is_offered(module):
         return
-    entries, known = _entries(module), _remembered()
-    if entries and known.issuperset(entries):
+    entries, trusted = _entries(module), _read_trusted()
+    if entries and trusted.issuperset(entries):
         return
-    past = {entry.partition(" ")[2] for entry in known}
-    changed = [file for entry in entries if entry not in known and (file := entry.partition(" ")[2]) in past]
+    past = {entry.partition(" ")[2] for entry in trusted}
+    changed = [file for entry in entries if entry not in trusted and (file := entry.partition(" ")[2]) in past]
     if changed:
         raise UntrustedError(
-            f"{where} names '{name}', and {changed[0]} has changed since you named it last. If the changes are yours, "
+            f"{source} names '{name}', and {changed[0]} has changed since you named it last. If the changes are yours, "
             "add --trust, or name the module yourself. Its file is then trusted as it is now."
         )
     raise UntrustedError(
-        f"{where} names '{name}'. No installed package offers '{module}' to reverie or Gymnasium, and importing "
+        f"{source} names '{name}'. No installed package offers '{module}' to reverie or Gymnasium, and importing "
         "another module runs code that may have come with these files. If you trust it, add --trust; in Python, pass "
         "trust=True or the name itself. Its file is then trusted from now on."
     )
@@ -87,14 +87,14 @@ def check_module(name: str, where: object) -> None:
 def names_in(value: Any) -> list[str]:
     """Return the texts in nested arguments that name a module that is there: Gymnasium and others import such an id."""
     if isinstance(value, str):
-        return [value] if (found := _NAME.match(value)) and _spec_of(found[1]) is not None else []
+        return [value] if (match := _NAME.match(value)) and _spec_of(match[1]) is not None else []
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return [name for one in inside for name in names_in(one)]
+    return [name for item in inside for name in names_in(item)]
 
 
 def is_offered(module: str) -> bool:
     """Return whether an installed package offers ``module`` to this library or to Gymnasium; nothing is imported."""
-    if "__main__" in module.split(".") or not installed(module):
+    if "__main__" in module.split(".") or not is_installed_module(module):
         return False
     packages = chain(OFFERED, _offering(tuple(sys.path)), _suites())
     return any(f"{module}.".startswith(f"{package}.") for package in packages)
@@ -108,9 +108,9 @@ def _offering(path: tuple[str, ...]) -> frozenset[str]:
 
 
 def is_elsewhere(point: EntryPoint) -> bool:
-    """Return whether a package not in the current folder, which may be that of data or of a run, has ``point``."""
+    """Return whether the package of ``point`` is outside the current folder, which may hold data or a run."""
     folder = "" if point.dist is None else os.path.realpath(str(point.dist.locate_file("")))
-    return folder != os.path.realpath(os.getcwd()) or folder in _places()
+    return folder != os.path.realpath(os.getcwd()) or folder in _installed_folders()
 
 
 def _suites() -> Iterator[str]:
@@ -120,28 +120,28 @@ def _suites() -> Iterator[str]:
 
 def remember(module: str) -> None:
     """Trust the files of a module as they are now, for this user; nothing happens if that cannot be written."""
-    known, place = _remembered(), _list()
+    trusted, trust_file = _read_trusted(), _trust_file()
     entries = set() if is_offered(module) else {*_entries(module)}
-    if place is not None and entries - known:
-        kept = sorted({*entries, *(entry for entry in known if os.path.isfile(entry.partition(" ")[2]))})
+    if trust_file is not None and entries - trusted:
+        trusted_files = sorted({*entries, *(entry for entry in trusted if os.path.isfile(entry.partition(" ")[2]))})
         with contextlib.suppress(OSError):
-            write_atomic(place, b"".join(os.fsencode(f"{entry}\n") for entry in kept))
+            write_atomic(trust_file, b"".join(os.fsencode(f"{entry}\n") for entry in trusted_files))
 
 
 def is_remembered(module: str) -> bool:
     """Return whether the user trusts the files of ``module`` as they are."""
-    return trusts() or (bool(entries := _entries(module)) and _remembered().issuperset(entries))
+    return trusts() or (bool(entries := _entries(module)) and _read_trusted().issuperset(entries))
 
 
-def _remembered() -> set[str]:
+def _read_trusted() -> set[str]:
     """Return what is trusted: the SHA-256 of a file, a space, and its path."""
     try:
-        return set() if (place := _list()) is None else {*os.fsdecode(place.read_bytes()).split("\n")} - {""}
+        return set() if (path := _trust_file()) is None else {*os.fsdecode(path.read_bytes()).split("\n")} - {""}
     except OSError:
         return set()
 
 
-def _list() -> Path | None:
+def _trust_file() -> Path | None:
     """Return the file that lists it, one in each line; None if the user has no home."""
     folder = user_folder("XDG_STATE_HOME", "~/.local/state")
     return folder and folder / "trusted"
@@ -167,7 +167,7 @@ def _entries(module: str) -> list[str]:
 
 def _digest(file: Path, module: str) -> str:
     """Return the SHA-256 of a file; ``INSTALLED`` for that of an installed ``module``, and "" if it is unreadable."""
-    if installed(module):
+    if is_installed_module(module):
         return INSTALLED
     try:
         return hashlib.sha256(read_file(file)).hexdigest()
@@ -177,88 +177,91 @@ def _digest(file: Path, module: str) -> str:
 
 def _spec_of(module: str) -> ModuleSpec | None:
     """Return what has been imported as ``module`` or, if nothing has, what would be."""
-    return _imported(module) or _findable(module, os.getcwd())
+    return _spec_if_imported(module) or _find_spec(module, os.getcwd())
 
 
-def _imported(module: str) -> ModuleSpec | None:
+def _spec_if_imported(module: str) -> ModuleSpec | None:
     return getattr(sys.modules.get(module), "__spec__", None)
 
 
-def _findable(module: str, *more: str) -> ModuleSpec | None:
-    """Return what importing ``module``, from ``sys.path`` or ``more`` folders, would run; nothing is run."""
-    spec, places = None, [*sys.path, *more]
+def _find_spec(module: str, *folders: str) -> ModuleSpec | None:
+    """Return what importing ``module``, from ``sys.path`` or ``folders``, would run; nothing is run."""
+    spec, places = None, [*sys.path, *folders]
     for part in module.split("."):
         spec = PathFinder.find_spec(part, places)
         places = list((spec and spec.submodule_search_locations) or ())
     return spec
 
 
-def installed(module: str) -> bool:
+def is_installed_module(module: str) -> bool:
     """Return whether importing ``module`` runs code of Python or of an installed package, also of an editable one."""
-    top, places = module.partition(".")[0], _places()
+    top, places = module.partition(".")[0], _installed_folders()
     hooks = [hook for hook in sys.meta_path if str(getattr(hook, "__module__", "")).startswith("__editable__")]
-    found = [PathFinder.find_spec(top, places), *(hook.find_spec(top, None) for hook in hooks)]
-    own = next(filter(None, found), None)
-    elsewhere = [path for path in ("", *sys.path) if os.path.realpath(path) not in places]
-    other = PathFinder.find_spec(top, elsewhere)  # which may come first
-    if own is None or other is None:
-        return own is not None
-    return own.loader is not None if other.loader is None else own.origin == other.origin
+    specs = [PathFinder.find_spec(top, places), *(hook.find_spec(top, None) for hook in hooks)]
+    first_spec = next(filter(None, specs), None)
+    other_paths = [path for path in ("", *sys.path) if os.path.realpath(path) not in places]
+    other_spec = PathFinder.find_spec(top, other_paths)  # which may come first
+    if first_spec is None or other_spec is None:
+        return first_spec is not None
+    return first_spec.loader is not None if other_spec.loader is None else first_spec.origin == other_spec.origin
 
 
 @functools.cache
-def _places() -> list[str]:
+def _installed_folders() -> list[str]:
     """Return the folders of Python's and installed modules, and those that installed ``.pth`` files name."""
-    own = sysconfig.get_paths()
-    named = [own[name] for name in ("stdlib", "purelib", "platlib")]
+    paths = sysconfig.get_paths()
+    named = [paths[name] for name in ("stdlib", "purelib", "platlib")]
     folders = [*named, *site.getsitepackages(), site.getusersitepackages(), str(Path(__file__).parents[2])]
     files = [file for folder in folders for file in Path(folder).glob("*.pth")]
     lines = [(file, line) for file in files for line in file.read_text(errors="replace").split("\n") if line.strip()]
-    more = [str(file.parent / line.strip()) for file, line in lines if not line.startswith(("#", "import"))]
-    return [os.path.realpath(folder) for folder in (*folders, *more)]
+    linked = [str(file.parent / line.strip()) for file, line in lines if not line.startswith(("#", "import"))]
+    return [os.path.realpath(folder) for folder in (*folders, *linked)]
 
 
 def importable(module: str) -> None:
     """Add the current folder, which a console script does not search, to ``sys.path`` for a module found nowhere else.
 
-    There may be other modules in that folder, which those that are imported would find.
+    That folder may hold other modules, which imported modules would find.
     """
-    if os.getcwd() not in sys.path and not installed(module) and _findable(module) is None:
+    if os.getcwd() not in sys.path and not is_installed_module(module) and _find_spec(module) is None:
         sys.path.append(os.getcwd())
 
 
 def findable(module: str) -> bool:
     """Return whether another process with the same ``sys.path`` can import ``module``; never so for ``__main__``."""
     importable(module)
-    place: Sequence[str] | None = None
+    search_path: Sequence[str] | None = None
     if parent := module.rpartition(".")[0]:
         if not findable(parent):
             return False
-        place = getattr(importlib.import_module(parent), "__path__", [])
-    return module != "__main__" and any(finder.find_spec(module, place) is not None for finder in sys.meta_path)
+        search_path = getattr(importlib.import_module(parent), "__path__", [])
+    return module != "__main__" and any(finder.find_spec(module, search_path) is not None for finder in sys.meta_path)
 
 
-def module_of(name: str, what: str, kind: type[ReverieError] = ConfigError) -> ModuleType:
-    """Import the module of ``module:Name``, also one in the current folder; else raise ``kind``, beginning ``what``."""
+def module_of(name: str, error_prefix: str, kind: type[ReverieError] = ConfigError) -> ModuleType:
+    """Import the module of ``module:Name``, also one in the current folder; else raise ``kind``.
+
+    Error messages begin with ``error_prefix``.
+    """
     module, _, path = name.partition(":")
     importable(module)
     if module.endswith(".py") or "/" in module or os.sep in module:  # importing one may even work, under an odd name
-        meant = f"{Path(module).stem}:{path or 'Class'}"
+        suggestion = f"{Path(module).stem}:{path or 'Class'}"
         raise kind(
-            f"{what}: '{module}' is the path of a file: expected the name of a module, as in '{meant}', in the "
-            "current folder or in one of PYTHONPATH."
+            f"{error_prefix}: '{module}' is the path of a file: expected the name of a module, as in '{suggestion}', "
+            "in the current folder or in one of PYTHONPATH."
         )
     if (typed := _typed.get()) is not None and module not in typed:
-        check_module(name, what)
+        check_module(name, error_prefix)
     try:
-        found = importlib.import_module(module)
+        imported_module = importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
         raise kind(
-            f"{what}: module '{module}' cannot be imported ({told(error)}). If it is not there: use the form "
+            f"{error_prefix}: module '{module}' cannot be imported ({told(error)}). If it is not there: use the form "
             "'module:Class', and install it, run in the folder of module.py or add that folder to PYTHONPATH."
         ) from error
     remember(module)  # the user has named it, or files that he trusts
-    return found
+    return imported_module
 
 
 def imported(name: str, *, what: str, base: type) -> Any:
@@ -269,19 +272,19 @@ def imported(name: str, *, what: str, base: type) -> Any:
     """
     home = module_of(name, what)
     module, _, path = name.partition(":")
-    found: Any = getattr(home, path, None)
-    if not ((isinstance(found, type) and issubclass(found, base)) or (base is object and callable(found))):
-        there = _subclasses(home, base)
-        near = did_you_mean(path, there)
-        others = f" It has: {', '.join(there)}." if there else ""
+    target: Any = getattr(home, path, None)
+    if not ((isinstance(target, type) and issubclass(target, base)) or (base is object and callable(target))):
+        candidates = _subclasses(home, base)
+        near = did_you_mean(path, candidates)
+        available = f" It has: {', '.join(candidates)}." if candidates else ""
         kind = "class or function" if base is object else f"subclass of {base.__name__}"
-        raise ConfigError(f"{what}: module '{module}' has no {kind} with that name.{near}{others}")
-    definer = str(getattr(found, "__module__", ""))
+        raise ConfigError(f"{what}: module '{module}' has no {kind} with that name.{near}{available}")
+    definer = str(getattr(target, "__module__", ""))
     if definer != module and (base is object or definer.partition(".")[0] != module.partition(".")[0]):
         raise ConfigError(
             f"{what}: '{path}' is defined in '{definer}', not in '{module}'. Name it as '{definer}:{path}'."
         )
-    return found
+    return target
 
 
 def _subclasses(module: ModuleType, base: type) -> list[str]:
@@ -295,10 +298,10 @@ def when_imported(module: str, call: Callable[[], None]) -> None:
     if module in sys.modules:
         call()
     else:
-        sys.meta_path.insert(0, _After(module, call))
+        sys.meta_path.insert(0, _OnImportFinder(module, call))
 
 
-class _After(importlib.abc.MetaPathFinder):
+class _OnImportFinder(importlib.abc.MetaPathFinder):
     """Finds nothing itself: it lets what the others find call a function after it has run."""
 
     def __init__(self, module: str, call: Callable[[], None]) -> None:
@@ -309,12 +312,12 @@ class _After(importlib.abc.MetaPathFinder):
             return None
         self._looking = True
         try:
-            found = importlib.util.find_spec(name)
+            spec = importlib.util.find_spec(name)
         finally:
             self._looking = False
-        if found is not None and found.loader is not None:
-            found.loader.exec_module = functools.partial(self._run, found.loader.exec_module)  # type: ignore[method-assign]
-        return found
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = functools.partial(self._run, spec.loader.exec_module)  # type: ignore[method-assign]
+        return spec
 
     def _run(self, run: Callable[[ModuleType], None], module: ModuleType) -> None:
         sys.meta_path.remove(self)

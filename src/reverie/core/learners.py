@@ -1,9 +1,9 @@
-"""What the learners of one run share: several ranks, each with its own rows, that take the same gradient step.
+"""Exchange between the learners of one run: ranks with separate rows that take the same gradient step.
 
-Every function here returns what it is given where one learner trains alone. ``scale/`` joins several.
+With a single learner, every function here returns its input. ``scale/`` joins several learners.
 
-A gradient step of N ranks with B/N rows each must be that of one with B rows: gradients are averaged, a mean over
-masked rows divides by the mean count (:func:`averaged`), a percentile takes all numbers (:func:`gathered`).
+A gradient step of N ranks with B/N rows each must equal the step of one rank with B rows: gradients are averaged, a
+mean over masked rows divides by the mean count (:func:`averaged`), a percentile takes all numbers (:func:`gathered`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _joined: list[Ranks] = []
 
 @contextmanager
 def joined(ranks: Ranks) -> Iterator[None]:
-    """Learn together with other ranks within."""
+    """Exchange with the other ``ranks`` within the context."""
     _joined.append(ranks)
     try:
         yield
@@ -44,7 +44,7 @@ def joined(ranks: Ranks) -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Learn alone within, as one rank that evaluates does."""
+    """Act as a single rank within the context, as a rank that evaluates does."""
     before, _joined[:] = _joined[:], []
     try:
         yield
@@ -82,10 +82,10 @@ def gathered(x: Tensor) -> Tensor:
     return _joined[-1].gather(x.detach()) if _joined else x.detach()[None]
 
 
-def together(x: Tensor) -> Tensor:
-    """Return the rows of all ranks, ``[N * B, ...]``, from the own ``[B, ...]``, which alone get a gradient.
+def all_gather_with_grad(x: Tensor) -> Tensor:
+    """Gather the rows ``[B, ...]`` of all N ranks into ``[N * B, ...]``. Only this rank's rows receive a gradient.
 
-    It is N times as large. So the mean over ranks of gradients of a loss of all rows is the gradient of that loss.
+    The gradient is N times as large: its mean over all ranks is the gradient of a loss over all rows.
     """
     if not _joined:
         return x
@@ -94,8 +94,8 @@ def together(x: Tensor) -> Tensor:
     return rows.flatten(0, 1)
 
 
-def at_least(x: Tensor, least: float) -> Tensor:
-    """Return max(x, least) where ``x`` ``[]`` is a mean over rows, and ``least`` bounds the mean of all ranks."""
+def at_least(x: Tensor, minimum: float) -> Tensor:
+    """Return max(x, minimum) where ``x`` ``[]`` is a mean over rows, and ``minimum`` bounds the mean of all ranks."""
     if not _joined:
-        return x.clamp(min=least)
-    return torch.where(averaged(x) > least, x, torch.full_like(x, least))
+        return x.clamp(min=minimum)
+    return torch.where(averaged(x) > minimum, x, torch.full_like(x, minimum))

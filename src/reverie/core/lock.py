@@ -17,16 +17,16 @@ from reverie.core.files import delete_staged, remedy, writing
 LOCK = ".lock"
 """Name of the lock file in a folder."""
 
-held: set[int] = set()
+open_lock_fds: set[int] = set()
 """File descriptors of the locks of this process."""
 
 
 def forget() -> None:
     """Close the parent's lock files in a forked process, which may outlive the parent."""
-    for descriptor in held:
+    for descriptor in open_lock_fds:
         with contextlib.suppress(OSError):
             os.close(descriptor)  # the lock itself stays the parent's
-    held.clear()
+    open_lock_fds.clear()
 
 
 os.register_at_fork(after_in_child=forget)
@@ -40,17 +40,17 @@ def file_lock(path: Path, guarded: Path, instead: str) -> Iterator[None]:
     """
     descriptor = None
     while descriptor is None:
-        descriptor = _locked(path, guarded, instead)
+        descriptor = _try_lock(path, guarded, instead)
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            path.unlink()  # while locked: a process that has opened this file notices in ``_locked``
+            path.unlink()  # while locked: a process that has opened this file notices in ``_try_lock``
         os.close(descriptor)
-        held.discard(descriptor)
+        open_lock_fds.discard(descriptor)
 
 
-def _locked(path: Path, guarded: Path, instead: str) -> int | None:
+def _try_lock(path: Path, guarded: Path, instead: str) -> int | None:
     """Open and lock the file; return its descriptor, or None if its last owner deleted it meanwhile."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -60,7 +60,7 @@ def _locked(path: Path, guarded: Path, instead: str) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        used = f"{guarded} is in use by {_owner(path)}"
+        used = f"{guarded} is in use by {_read_owner(path)}"
         raise RunError(f"{used}. Wait until it has finished, or choose {instead}.") from None
     except OSError:  # a file system without locks
         pass
@@ -74,14 +74,14 @@ def _locked(path: Path, guarded: Path, instead: str) -> int | None:
     with contextlib.suppress(OSError):  # a full disk: who holds the lock is only needed for messages
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
-    held.add(descriptor)
+    open_lock_fds.add(descriptor)
     return descriptor
 
 
-def _owner(path: Path) -> str:
+def _read_owner(path: Path) -> str:
     try:
-        said = json.loads(path.read_text())
-        return f"process {said['pid']} on host {said['host']}"
+        owner = json.loads(path.read_text())
+        return f"process {owner['pid']} on host {owner['host']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"
 

@@ -1,7 +1,7 @@
-"""The library's logger ``"reverie"``: what it tells its users while it works.
+"""The library's logger ``"reverie"``, which reports to users.
 
-What happens has level INFO and goes to standard output, trouble has level WARNING and goes to standard error. A program
-that logs itself takes both over with ``logger.handlers.clear()`` and ``logger.propagate = True``.
+Progress has level INFO and goes to standard output; problems have level WARNING and go to standard error. A program
+with its own logging takes over with ``logger.handlers.clear()`` and ``logger.propagate = True``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def survive_broken_pipe(stream: TextIO) -> Iterator[None]:
         os.close(nowhere)
 
 
-class Printed(logging.Handler):
+class PrintHandler(logging.Handler):
     """Prints the logger's records, each on a line."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -50,19 +50,19 @@ class Printed(logging.Handler):
 logger: logging.Logger = logging.getLogger("reverie")
 logger.setLevel(logging.INFO)
 logger.propagate = False
-PRINTED: Printed = Printed()
-logger.addHandler(PRINTED)
+PRINT_HANDLER: PrintHandler = PrintHandler()
+logger.addHandler(PRINT_HANDLER)
 
 
-def speak_as(who: str) -> None:
-    """From now on this process logs nothing but trouble, and names itself: of several, one tells the rest."""
+def speak_as(prefix: str) -> None:
+    """Log only warnings from now on, after ``prefix``. Use it in all learner processes but the first."""
     logger.setLevel(logging.WARNING)
-    PRINTED.setFormatter(logging.Formatter(f"{who}: %(message)s"))
+    PRINT_HANDLER.setFormatter(logging.Formatter(f"{prefix}: %(message)s"))
 
 
 @contextlib.contextmanager
 def silent(when: bool = True) -> Iterator[None]:
-    """Log nothing meanwhile, if ``when``."""
+    """Disable the logger inside the context if ``when`` is true."""
     logger.disabled = when
     try:
         yield

@@ -134,8 +134,8 @@ def peak_memory() -> int:
         import resource  # not on Windows
     except ImportError:
         return 0
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else 1024 * most
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def wait_for(device: torch.device) -> None:
@@ -149,8 +149,8 @@ def matrix_rates(device: torch.device) -> dict[str, float]:
     sizes = GPU_SIZES if device.type == "cuda" else CPU_SIZES
     rates: dict[str, float] = {}
     for dtype in _precisions(device):
-        found = [_rate(product, n, dtype, device) for n in sizes for product in _products(device)]
-        rates[str(dtype).removeprefix("torch.")] = max(found)
+        samples = [_measure_rate(product, n, dtype, device) for n in sizes for product in _products(device)]
+        rates[str(dtype).removeprefix("torch.")] = max(samples)
     return rates
 
 
@@ -171,7 +171,7 @@ def _products(device: torch.device) -> list[Product]:
     return [torch.mm, lambda x, y: operator(x, y, None, "none", [], "")]
 
 
-def _rate(product: Product, n: int, dtype: torch.dtype, device: torch.device) -> float:
+def _measure_rate(product: Product, n: int, dtype: torch.dtype, device: torch.device) -> float:
     x, y = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     seconds = []
     for _ in range(6):

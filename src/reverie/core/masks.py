@@ -18,11 +18,11 @@ EXCLUDE = f"To go without masks, set env.exclude = {MASK}."
 
 
 class MaskCodec:
-    """Converts what environments tell of legal actions to a mask ``[A]``.
+    """Converts an environment's legal actions to a mask ``[A]``.
 
-    Understood are, for each part of the action, one flag for each class: ``[n]`` for ``Discrete(n)``; for several
-    choices one array after the other, or a list of arrays. Parts of ``Dict`` and ``Tuple`` actions lie in such, too;
-    those that are absent or None are all legal. A single array of A flags is understood as well.
+    Each part of the action has a flag for each class: ``[n]`` for ``Discrete(n)``; for several choices one array after
+    the other, or a list of arrays. ``Dict`` and ``Tuple`` actions have a ``Dict`` or ``Tuple`` of parts; in a part that
+    is absent or None, all classes are legal. A single array of A flags is accepted, too.
     """
 
     def __init__(self, space: Space) -> None:
@@ -32,40 +32,40 @@ class MaskCodec:
         keys = {"/".join(map(str, path)) or "action": path for path, _ in leaves_of(space)}
         self._parts = [(key, keys[key], cuts[key]) for key, part in self.spec.parts.items() if part.classes]
 
-    def __call__(self, given: Any) -> np.ndarray:
+    def __call__(self, value: Any) -> np.ndarray:
         """Return the mask; DataError names the part that does not fit."""
         flat = np.ones(self.spec.width, bool)
-        if isinstance(given, np.ndarray) and given.shape == flat.shape and given.dtype != object:
-            flat &= _flags(given, "of the action")
+        if isinstance(value, np.ndarray) and value.shape == flat.shape and value.dtype != object:
+            flat &= _flags(value, "of the action")
         else:
             for key, path, cut in self._parts:
-                part = given
+                part = value
                 for name in path:
                     within = part is not None and (name in part if isinstance(part, Mapping) else True)
                     part = part[name] if within else None
                 if part is not None:
-                    flat[cut] = _fitting(part, cut, key)
+                    flat[cut] = _part_flags(part, cut, key)
         return flat
 
-    def batch(self, given: Iterable[Any]) -> np.ndarray:
+    def batch(self, masks: Iterable[Any]) -> np.ndarray:
         """Return the masks ``[N, A]`` of N observations."""
-        if isinstance(given, np.ndarray) and given.shape[1:] == (self.spec.width,) and given.dtype != object:
-            return _flags(given, "of the action")
-        return np.stack([self(row) for row in given])
+        if isinstance(masks, np.ndarray) and masks.shape[1:] == (self.spec.width,) and masks.dtype != object:
+            return _flags(masks, "of the action")
+        return np.stack([self(row) for row in masks])
 
 
-def _fitting(part: Any, cut: slice, key: str) -> np.ndarray:
+def _part_flags(part: Any, cut: slice, key: str) -> np.ndarray:
     pieces = part if isinstance(part, list | tuple) else [part]
-    found = np.concatenate([np.asarray(piece).reshape(-1) for piece in pieces])
-    if len(found) != cut.stop - cut.start:
-        wanted = cut.stop - cut.start
-        raise DataError(f"the {MASK} of action '{key}' has {len(found)} values: expected {wanted}, one for each class")
-    return _flags(found, f"of action '{key}'")
+    flags = np.concatenate([np.asarray(piece).reshape(-1) for piece in pieces])
+    if len(flags) != cut.stop - cut.start:
+        width = cut.stop - cut.start
+        raise DataError(f"the {MASK} of action '{key}' has {len(flags)} values: expected {width}, one for each class")
+    return _flags(flags, f"of action '{key}'")
 
 
-def _flags(values: np.ndarray, where: str) -> np.ndarray:
+def _flags(values: np.ndarray, owner: str) -> np.ndarray:
     if values.dtype.kind not in "biuf" or not ((values == 0) | (values == 1)).all():
-        raise DataError(f"the {MASK} {where} is {values}: expected 1 for legal actions and 0 for all others")
+        raise DataError(f"the {MASK} {owner} is {values}: expected 1 for legal actions and 0 for all others")
     return values.astype(bool)
 
 
@@ -91,7 +91,7 @@ def with_choice(mask: np.ndarray, spec: ActionSpec, last: np.ndarray | bool, fir
 
 
 def check_recorded(obs: ObsSpec, action: ActionSpec) -> None:
-    """Raise EnvError if recorded observations hold a mask that is not of these actions."""
+    """Raise EnvError if recorded observations have a mask of another size than the flat action."""
     if MASK in obs and obs[MASK].shape != (action.width,):
         raise EnvError(
             f"observation '{MASK}' has shape {obs[MASK].shape}: expected {(action.width,)}, a flag for each "

@@ -107,15 +107,15 @@ class Annealed(Protocol[S]):
     """Optional method of a ``Policy`` that follows a schedule in env steps, such as a decaying epsilon."""
 
     def after(self, state: S, env_steps: int) -> S:
-        """Return the initial ``state``, with its schedule moved on by ``env_steps``, summed over all environments."""
+        """Return the initial ``state`` with its schedule advanced by ``env_steps``, summed over all environments."""
 
 
 @runtime_checkable
 class Telling(Protocol):
-    """Optional method of a ``Policy`` that can tell what it chooses actions by."""
+    """Optional method of a ``Policy`` that can explain its actions."""
 
     def tell(self, step: Step, state: Any) -> Told:
-        """Return what it does so by in evaluations, given rows and the state before them."""
+        """Return the output that the policy uses in evaluations, given rows and the preceding state."""
 
 
 @runtime_checkable
@@ -164,7 +164,7 @@ class Algorithm(Protocol):
         """Return the whole state of the learner: weights, optimisers, targets, normalisers, counters."""
 
     def load_state_dict(self, state: State) -> None:
-        """Become what ``state_dict`` described."""
+        """Restore the state that ``state_dict`` returned."""
 
 
 class Source(Protocol):
@@ -200,13 +200,13 @@ class RowStorage(Protocol):
 
 
 class RowAnnotator(Protocol):
-    """Fills an extra column of rows that are held already, once the rows after them are known."""
+    """Fills an extra column of stored rows, once the following rows are known."""
 
-    def added(self, storage: RowStorage, step: Step) -> None:
-        """Do so after one row was added to each stream."""
+    def on_add(self, storage: RowStorage, step: Step) -> None:
+        """Fill the column after one row was added to each stream."""
 
-    def filled(self, storage: RowStorage) -> None:
-        """Do so for all rows, after many were added."""
+    def on_extend(self, storage: RowStorage) -> None:
+        """Fill the column of all rows, after many were added."""
 
 
 class RowSink(Protocol):
@@ -243,7 +243,7 @@ class Stateful(Protocol):
         """Return nested mappings of tensors and plain JSON values."""
 
     def load_state_dict(self, state: State) -> None:
-        """Become what ``state_dict`` described."""
+        """Restore the state that ``state_dict`` returned."""
 
 
 @runtime_checkable

@@ -52,13 +52,13 @@ def threads_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def left_as_found() -> Iterator[None]:
-    """Restore the states of the global generators when the context ends."""
+    """Save the states of the global random generators, and restore them on exit."""
     generators = RngState()
-    found = generators.state_dict()
+    saved_state = generators.state_dict()
     try:
         yield
     finally:
-        generators.load_state_dict(found)
+        generators.load_state_dict(saved_state)
 
 
 class RngState:

@@ -48,35 +48,35 @@ def broken_rules(rows: Rows, ended: bool = True) -> Iterator[tuple[str, np.ndarr
     yield "non-zero reward on an is_first row", first & (rows["reward"] != 0)
 
 
-def check_columns(part: Rows, needed: Iterable[str], where: str) -> None:
+def check_columns(part: Rows, needed: Iterable[str], prefix: str) -> None:
     """Raise DataError unless ``part`` has the columns ``needed``, of one length, flags and rewards of their kind."""
     for name in (*needed, "reward", *FLAGS):
         if name not in part:
-            raise DataError(f"{where}: there is no column '{name}', only {', '.join(map(str, part))}.")
+            raise DataError(f"{prefix}: there is no column '{name}', only {', '.join(map(str, part))}.")
     rows = len(part["is_first"])
     for name, values in part.items():
         if not values.ndim or len(values) != rows:
             raise DataError(
-                f"{where}: column '{name}' has shape {list(values.shape)}, but 'is_first' has {rows} rows: expected as "
-                "many in each column. An episode of n steps has n + 1 rows; the last has the final observation."
+                f"{prefix}: column '{name}' has shape {list(values.shape)}, but 'is_first' has {rows} rows: expected "
+                "as many in each column. An episode of n steps has n + 1 rows; the last has the final observation."
             )
         kinds = "b" if name in FLAGS else "biuf" if name == "reward" else ""
         if kinds and (values.ndim > 1 or values.dtype.kind not in kinds):
-            found, wanted = (
+            actual, expected = (
                 f"dtype {values.dtype} and shape {list(values.shape)}",
                 "bool" if kinds == "b" else "numbers",
             )
-            raise DataError(f"{where}: column '{name}' has {found}: expected {wanted} of shape [{rows}].")
+            raise DataError(f"{prefix}: column '{name}' has {actual}: expected {expected} of shape [{rows}].")
 
 
-def check_rows(parts: Iterable[Rows], needed: Iterable[str], where: str, *, flags: bool = True) -> Iterator[Rows]:
+def check_rows(parts: Iterable[Rows], needed: Iterable[str], source: str, *, flags: bool = True) -> Iterator[Rows]:
     """Yield ``parts``, consecutive rows of one stream, as they are, if they are right; else raise DataError.
 
-    ``needed`` are the columns of observations and actions, ``where`` is the dataset; ``flags``: check ``broken_rules``.
+    ``needed`` are the columns of observations and actions, ``source`` the dataset; ``flags``: check ``broken_rules``.
     """
     total, ended, names = 0, True, tuple(needed)
     for part in parts:
-        check_columns(part, names, f"{where}, part from row {total} on")
+        check_columns(part, names, f"{source}, part from row {total} on")
         if not len(part["is_first"]):
             continue
         for rule, wrong in broken_rules(part, ended) if flags else ():
@@ -111,11 +111,11 @@ def episode_rows(
     Raises:
         DataError: the lengths do not fit together, or there is no step.
     """
-    seen, done = _columns(obs, "obs"), _columns(action, "action")
+    obs_columns, action_columns = _columns(obs, "obs"), _columns(action, "action")
     reward = np.asarray(reward)
     steps = len(reward) if reward.ndim else 0
-    for name, values in {**seen, **done, "reward": reward}.items():
-        expected = steps + 1 if name in seen else steps
+    for name, values in {**obs_columns, **action_columns, "reward": reward}.items():
+        expected = steps + 1 if name in obs_columns else steps
         if not values.ndim or len(values) != expected or not steps:
             raise DataError(
                 f"{name} has shape {list(values.shape)} in an episode with rewards of shape "
@@ -124,8 +124,8 @@ def episode_rows(
             )
     flags = {name: np.zeros(steps + 1, bool) for name in FLAGS}
     flags["is_first"][0], flags["is_last"][-1], flags["is_terminal"][-1] = True, True, bool(terminal)
-    unused = {name: np.concatenate([values, np.zeros_like(values[:1])]) for name, values in done.items()}
-    return {**seen, **unused, "reward": np.concatenate([np.zeros(1, reward.dtype), reward]), **flags}
+    unused = {name: np.concatenate([values, np.zeros_like(values[:1])]) for name, values in action_columns.items()}
+    return {**obs_columns, **unused, "reward": np.concatenate([np.zeros(1, reward.dtype), reward]), **flags}
 
 
 def _columns(values: np.ndarray | Mapping[str, np.ndarray], root: str) -> Rows:
@@ -136,17 +136,17 @@ def _columns(values: np.ndarray | Mapping[str, np.ndarray], root: str) -> Rows:
 
 def episodes_of(parts: Iterable[Rows]) -> Iterator[Rows]:
     """Yield every episode, ``[n, ...]`` by column. Needs the memory of one part and one episode."""
-    held: list[Rows] = []
+    pending: list[Rows] = []
     for part in parts:
         first = part["is_first"]
         edges = [0, *np.flatnonzero(first[1:]) + 1, len(first)]
         for start, stop in itertools.pairwise(edges):
-            if held and first[start]:
-                yield joined(held)
-                held = []
-            held.append({name: values[start:stop] for name, values in part.items()})
-    if held:
-        yield joined(held)
+            if pending and first[start]:
+                yield joined(pending)
+                pending = []
+            pending.append({name: values[start:stop] for name, values in part.items()})
+    if pending:
+        yield joined(pending)
 
 
 def joined(pieces: list[Rows]) -> Rows:
@@ -158,13 +158,13 @@ def joined(pieces: list[Rows]) -> Rows:
 
 def packed(episodes: Iterable[Rows], size: int) -> Iterator[Rows]:
     """Yield whole episodes, as many together as have ``size`` bytes."""
-    held: list[Rows] = []
-    held_bytes = 0
+    pending: list[Rows] = []
+    pending_bytes = 0
     for rows in episodes:
-        held.append(rows)
-        held_bytes += sum(values.nbytes for values in rows.values())
-        if held_bytes >= size:
-            part, held, held_bytes = joined(held), [], 0
+        pending.append(rows)
+        pending_bytes += sum(values.nbytes for values in rows.values())
+        if pending_bytes >= size:
+            part, pending, pending_bytes = joined(pending), [], 0
             yield part
-    if held:
-        yield joined(held)
+    if pending:
+        yield joined(pending)

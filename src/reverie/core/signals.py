@@ -39,9 +39,9 @@ def is_interrupt(error: BaseException) -> bool:
 
 def end_with_parent() -> None:
     """In a child process ask the system to send SIGTERM when the parent ends for whatever reason. On Linux only."""
-    if (given := os.environ.pop(PARENT, None)) is None:  # not for the child's own children
+    if (parent_pid := os.environ.pop(PARENT, None)) is None:  # not for the child's own children
         return
-    CHILD.append(int(given))
+    CHILD.append(int(parent_pid))
     if sys.platform.startswith("linux"):
         set_signal = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
         with contextlib.suppress(OSError, AttributeError):

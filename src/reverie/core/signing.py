@@ -23,10 +23,10 @@ def signature(parts: Iterable[bytes]) -> str:
     return signed.hexdigest()
 
 
-def is_mine(parts: Iterable[bytes], given: str) -> bool:
-    """Return whether ``given`` is this user's signature of ``parts``."""
+def is_mine(parts: Iterable[bytes], claimed: str) -> bool:
+    """Return whether ``claimed`` is this user's signature of ``parts``."""
     expected = signature(parts)
-    return bool(expected) and hmac.compare_digest(expected, given)
+    return bool(expected) and hmac.compare_digest(expected, claimed)
 
 
 def _key() -> bytes | None:

@@ -22,10 +22,10 @@ EXTRAS = "extras/"
 """Prefix of the names of extra columns in stored rows, which the policy stores and updates overwrite."""
 
 VERSION = "version"
-"""Column of rows that actors have sent: the number of updates that the policy had had which chose the action."""
+"""Column of rows from actors: the number of updates of the policy that chose the action."""
 
 MASK = "action_mask"
-"""Key of the observation that tells which actions are legal, if the environment tells that."""
+"""Key of the observation with the mask of legal actions, if the environment has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,8 @@ class ObsPart:
     high: float = 255.0
     """Images: the value of white."""
     declared: str = field(default="", compare=False)
-    """Vectors: kind and finite bounds of the numbers in the environment, such as ``integers in 0..255``. Empty: not
-    known. Learners do not use them, but a policy that was trained on other ones sees what it never saw."""
+    """Vectors: kind and finite bounds of the numbers in the environment, such as ``integers in 0..255``. Empty:
+    unknown. Learners do not use them, but a policy fails on numbers whose bounds differ from those in training."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(ObsKind):
@@ -78,9 +78,9 @@ class ActionPart:
     classes: tuple[int, ...] = ()
     size: int = 0
     low: tuple[float, ...] = ()
-    """Continuous: what -1 stands for in the environment, of each number. Empty: not known, as in recorded data."""
+    """Continuous: the values in the environment that -1 stands for. Empty: unknown, as in recorded data."""
     high: tuple[float, ...] = ()
-    """Continuous: what 1 stands for."""
+    """Continuous: the values that 1 stands for."""
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -124,13 +124,13 @@ class ActionSpec:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A field of each row: of the environment, or an extra one, such as the latent state that the policy held there."""
+    """A field of each row: of the environment, or an extra one, such as the latent state of the policy."""
 
     shape: tuple[int, ...]
     dtype: str
     blank: float = 0.0
     """Extra columns: value of rows for which nothing was stored."""
-    kept: bool = True
+    in_checkpoints: bool = True
     """Whether checkpoints hold the column. If not, it is blank after resuming, or computed from the rows again."""
 
     @property
@@ -154,54 +154,54 @@ CLOSE = 1e-5
 def signature(obs: ObsSpec, action: ActionSpec) -> Signature:
     """Return the specs as plain values."""
     parts = {"observation": obs, "action": action.parts}
-    return {what: {key: _plain(part) for key, part in found.items()} for what, found in parts.items()}
+    return {name: {key: _part_to_dict(part) for key, part in spec.items()} for name, spec in parts.items()}
 
 
-def differences(one: Signature, two: Signature, where: tuple[str, str]) -> list[str]:
-    """Return how two signatures differ, one line for each part; ``where`` names both, such as "the data", "the agent".
+def differences(a: Signature, b: Signature, labels: tuple[str, str]) -> list[str]:
+    """Return how two signatures differ, one line for each part; ``labels`` names both, such as "the data", "the agent".
 
     Bounds of actions count where both are known.
     """
     out: list[str] = []
-    for what in ("observation", "action"):
-        first, second = one.get(what, {}), two[what]
+    for space_name in ("observation", "action"):
+        first, second = a.get(space_name, {}), b[space_name]
         for key in dict.fromkeys((*first, *second)):
-            name = f"{what} '{key}'"
+            name = f"{space_name} '{key}'"
             if key not in first or key not in second:
-                out.append(f"{name} ({_words((first | second)[key])}) is missing in {where[key in first]}")
+                out.append(f"{name} ({_format_part((first | second)[key])}) is missing in {labels[key in first]}")
             elif _differ(first[key], second[key]):
-                short = _words(second[key]).removeprefix(f"{first[key].get('kind')} ")
-                out.append(f"{name} is {_words(first[key])} in {where[0]}, but {short} in {where[1]}")
+                short = _format_part(second[key]).removeprefix(f"{first[key].get('kind')} ")
+                out.append(f"{name} is {_format_part(first[key])} in {labels[0]}, but {short} in {labels[1]}")
     return out
 
 
-def other_bounds(one: Signature, two: Signature, where: tuple[str, str]) -> list[str]:
+def other_bounds(a: Signature, b: Signature, labels: tuple[str, str]) -> list[str]:
     """Return one line, as :func:`differences` does, for each vector of which both declare bounds, and other ones."""
-    before, now = one.get("observation", {}), two["observation"]
-    both = {key: (before[key].get("declared"), now[key].get("declared")) for key in now if key in before}
+    a_parts, b_parts = a.get("observation", {}), b["observation"]
+    both = {key: (a_parts[key].get("declared"), b_parts[key].get("declared")) for key in b_parts if key in a_parts}
     return [
-        f"observation '{key}' has {was} in {where[0]}, but {new} in {where[1]}"
+        f"observation '{key}' has {was} in {labels[0]}, but {new} in {labels[1]}"
         for key, (was, new) in both.items()
         if was and new and was != new
     ]
 
 
-def _differ(one: Mapping[str, Any], two: Mapping[str, Any]) -> bool:
+def _differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Return whether two parts differ in a field that both have; bounds may be unknown."""
-    both = one.keys() & two.keys()
-    return any(one[name] != two[name] for name in both - BOUNDS - {"declared"}) or not all(
-        np.shape(one[name]) == np.shape(two[name]) and np.allclose(one[name], two[name], rtol=CLOSE, atol=0)
+    both = a.keys() & b.keys()
+    return any(a[name] != b[name] for name in both - BOUNDS - {"declared"}) or not all(
+        np.shape(a[name]) == np.shape(b[name]) and np.allclose(a[name], b[name], rtol=CLOSE, atol=0)
         for name in both & BOUNDS
     )
 
 
-def _plain(part: Any) -> dict[str, Any]:
+def _part_to_dict(part: Any) -> dict[str, Any]:
     values = dataclasses.asdict(part)
     unknown = [name for name in BOUNDS if values.get(name) == ()]
     return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if name not in unknown}
 
 
-def _words(part: Mapping[str, Any]) -> str:
+def _format_part(part: Mapping[str, Any]) -> str:
     """Describe a part: ``vector (5,)``, ``categorical of 2 classes``, ``image (64, 64, 3) uint8 in 0..255``."""
     words = [str(part.get("kind"))]
     if "shape" in part:
@@ -218,5 +218,5 @@ def _words(part: Mapping[str, Any]) -> str:
 
 def _numbers(values: Sequence[float]) -> str:
     """Return the numbers as ``(-1, -2)``, or as a single one if all are the same."""
-    each = [f"{value:g}" for value in values]
-    return each[0] if len(set(each)) == 1 else f"({', '.join(each)})"
+    texts = [f"{value:g}" for value in values]
+    return texts[0] if len(set(texts)) == 1 else f"({', '.join(texts)})"

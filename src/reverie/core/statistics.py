@@ -69,16 +69,16 @@ def iqm(scores: ArrayLike) -> np.ndarray:
     return np.asarray(ordered[..., cut : ordered.shape[-1] - cut].mean(-1))
 
 
-def probability_of_improvement(scores: ArrayLike, others: ArrayLike) -> np.ndarray:
-    """Return the probability that a run beats one of ``others`` ``[..., Q, M]`` on a random task; a tie counts half.
+def probability_of_improvement(scores: ArrayLike, opponents: ArrayLike) -> np.ndarray:
+    """Return the probability that a run beats one of ``opponents`` ``[..., Q, M]`` on a random task; a tie counts half.
 
     This is the mean over tasks of the Mann-Whitney U divided by the number of pairs (section 4.3).
     """
-    a, b = table(scores), table(others)
+    a, b = table(scores), table(opponents)
     if a.shape[-1] != b.shape[-1]:
         raise DataError(f"scores on {a.shape[-1]} and on {b.shape[-1]} tasks: expected the same tasks in both.")
-    left, right = a[..., :, None, :], b[..., None, :, :]  # [..., R, 1, M], [..., 1, Q, M]
-    return np.asarray(((left > right) + 0.5 * (left == right)).mean((-3, -2, -1)))
+    a_scores, b_scores = a[..., :, None, :], b[..., None, :, :]  # [..., R, 1, M], [..., 1, Q, M]
+    return np.asarray(((a_scores > b_scores) + 0.5 * (a_scores == b_scores)).mean((-3, -2, -1)))
 
 
 def interval(
@@ -103,19 +103,19 @@ def interval(
     generator = np.random.default_rng(seed)
     block = max(1, BLOCK // math.prod(t.size for t in tables))
     counts = [min(block, resamples - done) for done in range(0, resamples, block)]
-    values = [measure(*(_resampled(t, count, generator) for t in tables)) for count in counts]
+    values = [measure(*(_bootstrap(t, count, generator) for t in tables)) for count in counts]
     tail = 100 * (1 - confidence) / 2
     low, high = np.percentile(np.concatenate(values), [tail, 100 - tail], axis=0)
     return low, high
 
 
-def _resampled(scores: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
+def _bootstrap(scores: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
     """Return ``count`` tables ``[R, M]``; each column is drawn with replacement from that of ``scores`` ``[R, M]``."""
     picks = generator.integers(len(scores), size=(count, *scores.shape))
     return np.take_along_axis(scores[None], picks, axis=1)
 
 
-def estimate(measure: Measure, scores: ArrayLike, resamples: int = RESAMPLES) -> IntervalEstimate:
+def estimate_interval(measure: Measure, scores: ArrayLike, resamples: int = RESAMPLES) -> IntervalEstimate:
     """Return a measure of ``scores`` with its 95 % confidence interval."""
     low, high = interval(measure, scores, resamples=resamples)
     return IntervalEstimate(float(measure(scores)), float(low), float(high))
@@ -130,19 +130,19 @@ def running_mean(values: np.ndarray) -> np.ndarray:
     return np.concatenate([start, windows.mean(-1)])
 
 
-def binned(values: ArrayLike, bins: int) -> tuple[np.ndarray, np.ndarray]:
+def histogram(values: ArrayLike, bins: int) -> tuple[np.ndarray, np.ndarray]:
     """Return how many finite ``values`` are in each of k bins of equal width, ``[k]``, and the bins' edges ``[k + 1]``.
 
     k is ``bins``; 1 if the values are equal, or too close for edges between them in float64; 0 if there are none.
     """
-    found = np.asarray(values, np.float64)
-    found = found[np.isfinite(found)]
-    if not len(found):
+    finite = np.asarray(values, np.float64)
+    finite = finite[np.isfinite(finite)]
+    if not len(finite):
         return np.zeros(0, np.int64), np.zeros(1)
-    edges = np.linspace(found.min(), found.max(), bins + 1)
+    edges = np.linspace(finite.min(), finite.max(), bins + 1)
     if not (edges[1:] > edges[:-1]).all():
-        return np.array([len(found)]), edges[[0, -1]]
-    return np.histogram(found, edges)
+        return np.array([len(finite)]), edges[[0, -1]]
+    return np.histogram(finite, edges)
 
 
 def table(scores: ArrayLike) -> np.ndarray:

@@ -13,31 +13,31 @@ from reverie.core.errors import RunError
 T = TypeVar("T")
 
 
-def named(tree: Any, above: str = "") -> dict[str, Tensor]:
-    """Return the tensors in ``tree`` by their places, such as "obs.image"; other leaves are skipped."""
+def flatten_named(tree: Any, above: str = "") -> dict[str, Tensor]:
+    """Return the tensors in ``tree`` by their paths, such as "obs.image"; other leaves are skipped."""
     if isinstance(tree, Tensor):
         return {above: tree}
     branches = {f"{above}.{name}" if above else str(name): branch for name, branch in _branches(tree).items()}
-    return {place: leaf for name, branch in branches.items() for place, leaf in named(branch, name).items()}
+    return {path: leaf for name, branch in branches.items() for path, leaf in flatten_named(branch, name).items()}
 
 
 def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of named tensors."""
-    return {place: tuple(tensor.shape) for place, tensor in tensors.items()}
+    return {path: tuple(tensor.shape) for path, tensor in tensors.items()}
 
 
-def filled(template: T, tensors: Mapping[str, Tensor]) -> T:
-    """Return ``template`` with its tensors replaced by ``tensors``, by their places, on the same devices and dtypes."""
-    expected = named(template)
-    if (given := shapes_of(tensors)) != (shapes := shapes_of(expected)):
-        raise RunError(f"the tensors have shapes {given}: expected {shapes}.")
-    return cast(T, _filled(template, (tensors[place].to(old.device, old.dtype) for place, old in expected.items())))
+def unflatten_named(template: T, tensors: Mapping[str, Tensor]) -> T:
+    """Return ``template`` with its tensors replaced by ``tensors``, by their paths, on the same devices and dtypes."""
+    expected = flatten_named(template)
+    if (shapes := shapes_of(tensors)) != (expected_shapes := shapes_of(expected)):
+        raise RunError(f"the tensors have shapes {shapes}: expected {expected_shapes}.")
+    return cast(T, _unflatten(template, (tensors[path].to(old.device, old.dtype) for path, old in expected.items())))
 
 
-def _filled(template: Any, tensors: Iterator[Tensor]) -> Any:
+def _unflatten(template: Any, tensors: Iterator[Tensor]) -> Any:
     if isinstance(template, Tensor):
         return next(tensors)
-    branches = {name: _filled(branch, tensors) for name, branch in _branches(template).items()}
+    branches = {name: _unflatten(branch, tensors) for name, branch in _branches(template).items()}
     if isinstance(template, Mapping):
         return branches
     if dataclasses.is_dataclass(template) and not isinstance(template, type):

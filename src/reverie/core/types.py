@@ -73,15 +73,15 @@ class Step:
 class Values(NamedTuple):
     """The values of all classes of actions, of which the highest is chosen."""
 
-    each: Tensor  # [N, A]
+    values: Tensor  # [N, A]
     classes: tuple[int, ...]  # the number of classes of each choice
 
 
 class Told(NamedTuple):
-    """What a policy chooses the actions of N rows by."""
+    """The output of a policy for N rows, from which it takes their actions."""
 
     seen: Any
-    """What its networks read: observations ``[N, ...]`` by key, or a latent; of networks with memory, their answer."""
+    """Inputs of the networks: observations ``[N, ...]`` by key, or a latent; with memory, its output."""
     choice: Any
     """A distribution of actions with ``mode()`` and ``summary()``; the actions ``[N, A]`` of a deterministic policy; or
     :class:`Values`."""
@@ -102,7 +102,9 @@ class Batch:
     extras: dict[str, Tensor] = field(default_factory=dict)  # [B, T, ...], what the policy stored with the rows
 
     @classmethod
-    def of_columns(cls, columns: Mapping[str, Tensor], index: Tensor, extras: dict[str, Tensor] | None = None) -> Batch:
+    def from_columns(
+        cls, columns: Mapping[str, Tensor], index: Tensor, extras: dict[str, Tensor] | None = None
+    ) -> Batch:
         """Return the batch of columns ``[B, T, ...]`` by their names in storage but ``extras/...``; weights are 1."""
         return cls(
             obs={name.removeprefix("obs/"): x for name, x in columns.items() if name.startswith("obs/")},
@@ -131,15 +133,15 @@ class Batch:
             fits = fits and x.shape[:2] == size
         if not fits:
             every = [*((name, getattr(self, name)) for name in (*FLAGS, "reward", "action")), *self.obs.items()]
-            found = ", ".join(f"{name} {list(x.shape)} {x.dtype}" for name, x in every)
+            actual = ", ".join(f"{name} {list(x.shape)} {x.dtype}" for name, x in every)
             raise DataError(
-                f"the batch has {found}: expected flags [B, T] of torch.bool, reward [B, T], action [B, T, "
+                f"the batch has {actual}: expected flags [B, T] of torch.bool, reward [B, T], action [B, T, "
                 "A] and observations [B, T, ...]."
             )
         exact = window is not None and window.context > 0 and not window.rollout
         if window is not None and (size[1] != window.rows if exact else size[1] < min(2, window.length)):
-            wanted = f"Sample windows of learner.window.rows = {window.rows} rows."
-            raise DataError(f"the batch has shape {list(size)}, windows and their rows. {wanted}")
+            advice = f"Sample windows of learner.window.rows = {window.rows} rows."
+            raise DataError(f"the batch has shape {list(size)}, windows and their rows. {advice}")
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
         """Return a batch with ``fn`` applied to every tensor."""
@@ -151,9 +153,9 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """Return this batch on another device, or itself if it is there already. Does not wait for the copy."""
-        there, fixed = torch.device(device), (self.action, self.reward, self.weight, self.index)
+        target, fixed = torch.device(device), (self.action, self.reward, self.weight, self.index)
         flags = (self.is_first, self.is_last, self.is_terminal)
-        if all(x.device == there for x in (*fixed, *flags, *self.obs.values(), *self.extras.values())):
+        if all(x.device == target for x in (*fixed, *flags, *self.obs.values(), *self.extras.values())):
             return self
         return self.map(lambda x: x.to(device, non_blocking=True))
 
@@ -179,31 +181,31 @@ class Batch:
         DataError says if an episode ends within a slice. ``obs`` are TorchRL's keys of the observation; if empty, all
         floating-point keys that ``next`` has too.
         """
-        here = dict(data.items())
+        columns = dict(data.items())
         size = data.batch_size[0]
-        reward = here["next"]["reward"] if "next" in here else here["reward"]
-        weight = here.pop("priority_weight", torch.ones_like(reward))
-        index = torch.as_tensor(here.pop("index", torch.arange(size, device=data.device)))
+        reward = columns["next"]["reward"] if "next" in columns else columns["reward"]
+        weight = columns.pop("priority_weight", torch.ones_like(reward))
+        index = torch.as_tensor(columns.pop("index", torch.arange(size, device=data.device)))
         handles = {"weight": weight.reshape(size, -1)[:, 0], "index": index.reshape(size, -1)[:, 0]}
-        if "next" not in here:
-            extras = dict(here.pop("extras", {}).items())
-            return cls(obs=dict(here.pop("obs").items()), extras=extras, **here, **handles)
+        if "next" not in columns:
+            extras = dict(columns.pop("extras", {}).items())
+            return cls(obs=dict(columns.pop("obs").items()), extras=extras, **columns, **handles)
         return cls(**_rows_of_steps(data if len(data.batch_size) > 1 else data.unsqueeze(1), obs), **handles)
 
 
 def _rows_of_steps(data: Any, obs: Sequence[str]) -> dict[str, Any]:
     """Return the rows ``[B, T + 1]`` of TorchRL's steps ``[B, T]``."""
-    led = data["next"]
-    done, terminated, reward = (led[k].flatten(1) for k in ("done", "terminated", "reward"))  # [B, T]
+    successors = data["next"]
+    done, terminated, reward = (successors[k].flatten(1) for k in ("done", "terminated", "reward"))  # [B, T]
     if done[:, :-1].any():
         raise DataError("an episode ends inside a slice. Sample slices of a single trajectory each, or single steps.")
-    names = obs or [k for k, v in data.items() if k in led.keys() and k != "reward" and v.is_floating_point()]  # noqa: SIM118
+    names = obs or [k for k, v in data.items() if k in successors.keys() and k != "reward" and v.is_floating_point()]  # noqa: SIM118
     none = torch.zeros_like(done[:, :1])  # [B, 1]
     first = data.get("is_init", None)
     action = data["action"]  # [B, T, A]
     action = action if action.is_floating_point() else action.float()
     return {
-        "obs": {k: torch.cat([data[k], led[k][:, -1:]], 1) for k in names},
+        "obs": {k: torch.cat([data[k], successors[k][:, -1:]], 1) for k in names},
         "action": torch.cat([action, torch.zeros_like(action[:, :1])], 1),
         "reward": torch.cat([torch.zeros_like(reward[:, :1]), reward], 1),
         "is_first": torch.cat([torch.zeros_like(done) if first is None else first.flatten(1), none], 1),
@@ -240,7 +242,7 @@ class Window:
     carries: bool = False
     """Whether the learner carries its state from each batch to the next by itself, where windows go on, and resets it
     at each ``is_first``. Its windows cross episodes and have no context rows."""
-    gives_priorities: bool = True
+    has_priorities: bool = True
     """Whether updates return new priorities of their windows (``Update.priority``)."""
     rollout: int = 0
     """On-policy learners: the rows of each stream that are learned from together, and then dropped; a multiple of the
@@ -270,25 +272,25 @@ class Stats:
     """
 
     @classmethod
-    def names(cls, *, always: bool = False) -> dict[str, str]:
-        """Return the field of each name in the logs; with ``always``, only of those that every update has."""
+    def names(cls, *, required_only: bool = False) -> dict[str, str]:
+        """Return the field of each name in the logs; with ``required_only``, only of those that every update has."""
         needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
-        chosen = needed if always else [f.name for f in fields(cls)]
+        chosen = needed if required_only else [f.name for f in fields(cls)]
         return {name.replace("_", "/", 1): name for name in chosen}
 
     @classmethod
-    def of(cls, metrics: Mapping[str, Tensor]) -> Self:
+    def from_metrics(cls, metrics: Mapping[str, Tensor]) -> Self:
         """Return an update's ``metrics`` as this class; TypeError if they are not those of its fields."""
         names, mapped = cls.names(), cls._maps()
         maps = {name: field for name, field in names.items() if field in mapped}
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for key, value in metrics.items():
             inside = next((name for name in maps if key.startswith(f"{name}/")), None)
             if inside is not None:
-                found.setdefault(maps[inside], {})[key.removeprefix(f"{inside}/")] = value
+                values.setdefault(maps[inside], {})[key.removeprefix(f"{inside}/")] = value
             else:
-                found[names.get(key, key)] = value
-        return cls(**found)
+                values[names.get(key, key)] = value
+        return cls(**values)
 
     @classmethod
     def _maps(cls) -> set[str]:

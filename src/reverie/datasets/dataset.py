@@ -251,7 +251,7 @@ class Recorded:
         """Return rows ``[T, ...]`` of :meth:`parts` as a batch ``[1, T]`` on the CPU, with ``number`` as its index."""
         wanted = columns_of(self.obs_spec, self.action_spec, {})
         columns = {name: torch.from_numpy(rows[name].astype(column.dtype))[None] for name, column in wanted.items()}
-        return Batch.of_columns(columns, torch.tensor([number]))
+        return Batch.from_columns(columns, torch.tensor([number]))
 
     def close(self) -> None:
         """Close open files."""

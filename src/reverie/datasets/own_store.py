@@ -119,7 +119,7 @@ class StoreReader(Reader):
 
     def rows(self) -> int:
         flags = episodes(self.store, columns=("reward", "is_first", "is_last"))
-        return sum(len(episode) for episode in flags if not episode.unusable)
+        return sum(len(episode) for episode in flags if not episode.unusable_reason)
 
     def parts(self) -> Iterator[Rows]:
         """Yield rows as stored; as recorded if action bounds were only measured, as the user may know the true ones."""
@@ -132,11 +132,11 @@ class StoreReader(Reader):
             met[f"damaged and left out: {damage}"] += 1
 
         for episode in episodes(self.store, columns=list(self.columns), on_damage=damaged):
-            if episode.unusable:
-                met[episode.unusable] += 1
+            if episode.unusable_reason:
+                met[episode.unusable_reason] += 1
                 continue
             rows = dict(episode.rows)
-            if not episode.ended:
+            if not episode.has_last_row:
                 met[OPEN] += 1
                 rows["is_last"], rows["action"] = rows["is_last"].copy(), rows["action"].copy()
                 rows["is_last"][-1] = True
@@ -192,7 +192,7 @@ def is_store(path: Path) -> bool:
 
 def holds_store(folder: Path) -> bool:
     """Return True if ``folder`` itself is a store."""
-    return (folder / META).is_file() and segments.is_store((folder / META).read_bytes())
+    return (folder / META).is_file() and segments.is_store_root((folder / META).read_bytes())
 
 
 def part_of(declared: Mapping[str, Any], column: Any) -> ObsPart:

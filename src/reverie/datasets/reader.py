@@ -25,7 +25,7 @@ from gymnasium import spaces
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError, ReverieError, RowError, brief, repeated
+from reverie.core.errors import ConfigError, DataError, ReverieError, RowError, brief, with_count
 from reverie.core.rows import Rows
 from reverie.core.specs import ActionSpec, ObsSpec
 
@@ -188,7 +188,7 @@ class Reader(ABC):
         except RowError as error:
             if not whole:
                 raise DataError(f"{self.path}: {error} (row of the chosen episodes)") from None
-            raise DataError(f"{self.place_of(error.row, error.column)}: {error.what} {error.problem}") from None
+            raise DataError(f"{self.place_of(error.row, error.column)}: {error.subject} {error.problem}") from None
 
     def close(self) -> None:  # noqa: B027  # most readers hold no file open
         """Close all files. Nothing can be read after that."""
@@ -209,7 +209,7 @@ class Reader(ABC):
 
     def remarks(self) -> list[str]:
         """Return all notes as sentences."""
-        return [repeated(what, times) for what, times in self.notes.items()]
+        return [with_count(what, times) for what, times in self.notes.items()]
 
 
 def step_text(episode: int, row: int, column: str, origin: str) -> str:

@@ -185,7 +185,7 @@ def turns_of(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: fl
     window, ratio, now = learner.window, config.ratio(learner.window), time.perf_counter
     replay = config.replay.merge({"storage": "ram"}).build(
         obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=learner.extra_spec, num_envs=env.num_envs,
-        window=window, seed=0, most=(MAX_TURNS + window.rows) * env.num_envs,
+        window=window, seed=0, max_rows=(MAX_TURNS + window.rows) * env.num_envs,
     )  # fmt: skip
     collector = Collector(env, learner.policy, replay, seed=0, running_statistics=learner.running_statistics)
     if isinstance(replay, Rollout) and isinstance(learner, OnPolicy):

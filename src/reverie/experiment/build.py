@@ -39,7 +39,7 @@ from reverie.experiment.initial import load_initial
 from reverie.log.meter import Meter
 from reverie.log.video import shrink
 from reverie.objectives.returns import Later, returns_to_go
-from reverie.replay.config import check_capacity, check_memory, most_rows, replay_bytes
+from reverie.replay.config import check_capacity, check_memory, max_rows, replay_bytes
 from reverie.replay.dataset import Dataset, DatasetPart
 from reverie.replay.durable import DurableReplay
 from reverie.replay.replay import Replay
@@ -195,7 +195,7 @@ def held(replay: Replay, spec: ObsSpec) -> Batch:
     names = ["action", "reward", *FLAGS, *(f"obs/{key}" for key, part in spec.items() if part.kind == "vector")]
     rows = replay.storage.read(replay.oldest, replay.count, names, copy=False)
     columns = {name: torch.from_numpy(x) for name, x in rows.items()}
-    return Batch.of_columns(columns, torch.arange(replay.storage.streams))
+    return Batch.from_columns(columns, torch.arange(replay.storage.streams))
 
 
 def build(
@@ -314,7 +314,8 @@ def collecting(
     """Build what collects rows and keeps them. See :func:`build` for the arguments."""
     replay = config.replay.build(
         obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec, num_envs=config.env.num,
-        window=window, seed=seeds["replay"], most=most_rows(config.replay, config.steps, config.env.num), scratch=run,
+        window=window, seed=seeds["replay"], scratch=run,
+        max_rows=max_rows(config.replay, config.steps, config.env.num),
     )  # fmt: skip
     replay.annotator = algo.annotator
     check_memory(config.replay, replay, config.steps)

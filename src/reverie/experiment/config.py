@@ -27,7 +27,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
 from reverie.nn.rewards import ReturnStd
 from reverie.replay.config import ReplayConfig
-from reverie.replay.durable import place_of
+from reverie.replay.durable import absolute_store_path
 from reverie.replay.sources import Experience, Mixed, of_share
 from reverie.run.callback import parse_callback
 from reverie.run.evaluate import Score
@@ -278,7 +278,7 @@ class ExperimentConfig(Config):
         experience = self.experience or of_share(self.share)
         path = path_of([_absolute(path) for path in paths_in(self.data.path)])
         found = self.merge({"data.path": path, "heldout": self.heldout and _absolute(self.heldout)})
-        return found.merge({"replay.store": place_of(self.replay.store), "experience": experience})
+        return found.merge({"replay.store": absolute_store_path(self.replay.store), "experience": experience})
 
     def _check_on_policy(self) -> None:
         """Raise ConfigError if settings of replayed rows are given to an algorithm that replays none."""
@@ -411,7 +411,7 @@ def _absolute(path: str) -> str:
 
 def places(given: Any) -> list[str]:
     """Return the path or URL, or several of them, as absolute ones; [] for None."""
-    return [place_of(place) for place in ([given] if isinstance(given, str) else given or ())]
+    return [absolute_store_path(place) for place in ([given] if isinstance(given, str) else given or ())]
 
 
 def fitted(config: ExperimentConfig, said: Collection[str]) -> ExperimentConfig:

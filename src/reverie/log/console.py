@@ -1,4 +1,4 @@
-"""The console output of one run or of several: a live display on a terminal, a line now and then anywhere else."""
+"""The console output of one run or of several: a live display on a terminal, occasional lines anywhere else."""
 
 from __future__ import annotations
 
@@ -19,57 +19,57 @@ from rich.text import Text
 
 from reverie.core.files import LARGEST_LOG, open_file
 from reverie.core.logger import survive_broken_pipe, tell
-from reverie.log.metrics import Values, row_of, scalars
+from reverie.log.metrics import Values, parse_entry, scalars
 
 if TYPE_CHECKING:
     from reverie.core.clock import Clock
 
-HEADER_EVERY = 25
-LINE_EVERY, LANE_EVERY = 60.0, 30.0
+LINES_PER_HEADER = 25
+LINE_PERIOD, RUN_LINE_PERIOD = 60.0, 30.0
 """Seconds between two lines where the output is no terminal: of a run, evaluations apart; of each of several runs."""
 COLUMNS = 100
 """Width of the lines of a run."""
-RARE = {"iqm": "eval/score_iqm", "low95": "eval/score_iqm_low", "high95": "eval/score_iqm_high",
-        "estimated by FQE": "estimate/return"}  # fmt: skip
-"""Values that are shown once they are known: the interquartile mean of evaluations with its 95 % interval, and the
-estimate from recorded data, named so that nobody takes it for an evaluation."""
+OCCASIONAL_METRICS = {"iqm": "eval/score_iqm", "low95": "eval/score_iqm_low", "high95": "eval/score_iqm_high",
+                      "estimated by FQE": "estimate/return"}  # fmt: skip
+"""Metrics that are shown once they are known: the interquartile mean of evaluations with its 95 % interval, and the
+estimate from recorded data, labeled so that nobody takes it for an evaluation."""
 
 
-class Pace:
+class SpeedMeter:
     """Measures steps per second and the time left, over about the last minute of this process.
 
     The time before the first step is not counted, nor are the steps before the first update, which were faster.
     """
 
-    def __init__(self, clock: Clock | Lane, now: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._now = clock, now
-        self._marks: list[tuple[float, int]] = [(now(), clock.position)]
+    def __init__(self, clock: Clock | RunProgress, time_fn: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._time_fn = clock, time_fn
+        self._marks: list[tuple[float, int]] = [(time_fn(), clock.position)]
         self._phase = (False, clock.updates > 0)  # whether steps, and updates, were made
         self._rate = 0.0  # the last one known
 
     def rate(self) -> float:
         """Return steps per second."""
-        now, steps = self._now(), self._clock.position
+        seconds, steps = self._time_fn(), self._clock.position
         phase = (self._phase[0] or steps > self._marks[0][1], self._clock.updates > 0)
         if phase != self._phase:
-            self._phase, self._marks = phase, [(now, steps)]
+            self._phase, self._marks = phase, [(seconds, steps)]
             return self._rate
-        recent = [mark for mark in self._marks if now - mark[0] <= 60.0]
+        recent = [mark for mark in self._marks if seconds - mark[0] <= 60.0]
         since, before = (recent or self._marks[-1:])[0]  # without a terminal it is asked about once a minute
-        if now - self._marks[-1][0] >= 1.0:
-            self._marks = [*recent, (now, steps)]
-        if now > since and (steps > before or now - since > 60.0):
-            self._rate = (steps - before) / (now - since)
+        if seconds - self._marks[-1][0] >= 1.0:
+            self._marks = [*recent, (seconds, steps)]
+        if seconds > since and (steps > before or seconds - since > 60.0):
+            self._rate = (steps - before) / (seconds - since)
         return self._rate
 
-    def shown(self) -> str:
+    def rate_text(self) -> str:
         """Return the rate as text, ``-`` while it is unknown."""
-        return short(self.rate() or None)
+        return format_number(self.rate() or None)
 
-    def left(self) -> str:
+    def time_left_text(self) -> str:
         """Return the time left as ``h:mm:ss``, or ``-`` while it is unknown."""
         rate = self.rate()
-        return span((self._clock.length - self._clock.position) / rate) if rate > 0 else "-"
+        return format_duration((self._clock.length - self._clock.position) / rate) if rate > 0 else "-"
 
 
 # ---------------------------------------------------------------- one run
@@ -78,17 +78,17 @@ class Pace:
 class ConsoleSink:
     """Shows a run: on a terminal a panel, redrawn four times a second; else lines of at most 100 columns.
 
-    The panel has progress, rate, time left, scores and losses. There is a line of each evaluation, and else of one
-    entry a minute.
+    The panel has progress, rate, time left, scores and losses. Each evaluation gets a line; other entries get one line
+    a minute.
     """
 
     def __init__(
-        self, clock: Clock, title: str, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic
+        self, clock: Clock, title: str, stream: TextIO | None = None, time_fn: Callable[[], float] = time.monotonic
     ) -> None:
         """``stream``: default standard output."""
-        self._clock, self._title, self._now = clock, title, now
+        self._clock, self._title, self._time_fn = clock, title, time_fn
         self._stream = sys.stdout if stream is None else stream
-        self._pace = Pace(clock)
+        self._speed = SpeedMeter(clock)
         self._latest: dict[str, float] = {}
         self._columns: list[str] = []
         self._lines, self._last = 0, -math.inf
@@ -106,13 +106,13 @@ class ConsoleSink:
         if not (new := scalars(values)):
             return
         self._latest.update(new)
-        if any(name.startswith(("eval/", "estimate/")) for name in new) or self._now() - self._last >= LINE_EVERY:
+        if any(name.startswith(("eval/", "estimate/")) for name in new) or self._time_fn() - self._last >= LINE_PERIOD:
             self._print(step)
         else:
             self._unshown = step
 
     def close(self) -> None:
-        """Print the newest entry if it was not due; draw the panel a last time, and release the terminal."""
+        """Print the newest entry if it was not due; draw the panel once more, and release the terminal."""
         self._closed = True
         if self._unshown is not None:
             self._print(self._unshown)
@@ -121,18 +121,19 @@ class ConsoleSink:
                 self._live.stop()
 
     def _print(self, step: int) -> None:
-        self._last, self._unshown = self._now(), None
+        self._last, self._unshown = self._time_fn(), None
         if self._live is not None:  # a thread redraws it
             return
         clock, unit = self._clock, self._clock.unit
-        row = {"time": span(clock.seconds)} | ({"step": f"{step:,}"} if unit == "steps" else {})
-        row |= {"updates": f"{clock.updates:,}", f"{unit}/s": self._pace.shown(), "left": self._pace.left()}
-        row |= {"return": short(self._latest.get("episode/score")), "eval": self._score()}
-        row |= self._rare()
+        row = {"time": format_duration(clock.seconds)} | ({"step": f"{step:,}"} if unit == "steps" else {})
+        rate, time_left = self._speed.rate_text(), self._speed.time_left_text()
+        row |= {"updates": f"{clock.updates:,}", f"{unit}/s": rate, "left": time_left}
+        row |= {"return": format_number(self._latest.get("episode/score")), "eval": self._score()}
+        row |= self._occasional_metrics()
         for name, value in self._losses().items():
             if len(self._line(row, row)) + 1 + max(9, len(name)) <= COLUMNS:
                 row[name] = value
-        if list(row) != self._columns or self._lines % HEADER_EVERY == 0:
+        if list(row) != self._columns or self._lines % LINES_PER_HEADER == 0:
             self._columns = list(row)
             tell(self._line(row, row), self._stream)
         tell(self._line(row.values(), row), self._stream)
@@ -144,17 +145,19 @@ class ConsoleSink:
 
     def _score(self) -> str:
         """Return the score of the newest evaluation, with a mark if some of its episodes were cut off."""
-        return short(self._latest.get("eval/score")) + "*" * (self._latest.get("eval/cut_off", 0) > 0)
+        return format_number(self._latest.get("eval/score")) + "*" * (self._latest.get("eval/cut_off", 0) > 0)
 
-    def _rare(self) -> dict[str, str]:
-        """Return the cells of the values of :data:`RARE` that are known."""
-        return {name: short(self._latest[key]) for name, key in RARE.items() if key in self._latest}
+    def _occasional_metrics(self) -> dict[str, str]:
+        """Return the cells of the :data:`OCCASIONAL_METRICS` that are known."""
+        latest = self._latest
+        return {name: format_number(latest[key]) for name, key in OCCASIONAL_METRICS.items() if key in latest}
 
     def _losses(self) -> dict[str, str]:
         """Return the cells of losses by term, sorted; called ``<term> loss`` where ``train/<term>`` exists."""
         terms = sorted(name for name in self._latest if name.startswith("loss/"))
         names = {term: term.removeprefix("loss/").removeprefix("reconstruction/") for term in terms}
-        return {x + " loss" * (f"train/{x}" in self._latest): short(self._latest[term]) for term, x in names.items()}
+        latest = self._latest
+        return {x + " loss" * (f"train/{x}" in latest): format_number(latest[term]) for term, x in names.items()}
 
     def panel(self) -> Panel:
         """Return what a terminal shows now."""
@@ -168,8 +171,8 @@ class ConsoleSink:
             row.add_column(justify="right", no_wrap=True)
         bar = ProgressBar(total=max(1, length), completed=min(steps, length))
         if not self._closed:
-            count = f"{share(steps, length)}  {steps:,} / {length:,} {unit}"
-            row.add_row(bar, count, f"{self._pace.shown()} {unit}/s", f"{self._pace.left()} left")
+            count = f"{format_share(steps, length)}  {steps:,} / {length:,} {unit}"
+            row.add_row(bar, count, f"{self._speed.rate_text()} {unit}/s", f"{self._speed.time_left_text()} left")
         elif steps >= length:
             row.add_row(bar, f"{steps:,} {unit}", "", "done")
         else:  # a score, patience or a callback ended it, or a signal came
@@ -178,10 +181,10 @@ class ConsoleSink:
 
     def _tables(self) -> Columns:
         get = self._latest.get
-        run = {"return": short(get("episode/score")), "episode length": short(get("episode/length"))}
-        run |= {"evaluation": self._score(), **self._rare()}
+        run = {"return": format_number(get("episode/score")), "episode length": format_number(get("episode/length"))}
+        run |= {"evaluation": self._score(), **self._occasional_metrics()}
         run |= {"episodes": f"{get('counters/episodes', 0):,.0f}", "updates": f"{self._clock.updates:,}"}
-        run |= {"elapsed": span(self._clock.seconds)}
+        run |= {"elapsed": format_duration(self._clock.seconds)}
         return Columns([_table(run), _table(self._losses() or {"no loss yet": ""})], padding=(0, 6))
 
 
@@ -198,13 +201,13 @@ def _table(cells: dict[str, str]) -> Table:
 # ---------------------------------------------------------------- several runs
 
 
-LaneState = Literal["waiting", "running", "finished", "stopped", "failed"]
+RunState = Literal["waiting", "running", "finished", "stopped", "failed"]
 
-STYLES: dict[LaneState, str] = {"waiting": "dim", "running": "", "finished": "green", "stopped": "yellow",
+STYLES: dict[RunState, str] = {"waiting": "dim", "running": "", "finished": "green", "stopped": "yellow",
                                 "failed": "red"}  # fmt: skip
 
 
-class Tail:
+class JsonlTail:
     """Reads the lines that were appended to a ``metrics.jsonl`` since the last time."""
 
     def __init__(self, path: Path) -> None:
@@ -221,23 +224,23 @@ class Tail:
         with open_file(self.path, LARGEST_LOG) as file:
             file.seek(self.offset)
             content = file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        self.offset += len(whole)
-        return [row for line in whole.splitlines() if (row := row_of(line)) is not None]
+        complete = content[: content.rfind(b"\n") + 1]
+        self.offset += len(complete)
+        return [row for line in complete.splitlines() if (row := parse_entry(line)) is not None]
 
 
-class Lane:
+class RunProgress:
     """One of several runs: its name, its state, and the newest values of its metrics."""
 
     def __init__(self, name: str, metrics: Path, length: int, unit: str = "steps") -> None:
-        """``length`` is that of the run in steps; ``unit`` is their name in the display."""
+        """``length``: of the run, in steps. ``unit``: name of the steps in the display."""
         self.name: str = name
         self.length: int = length
         self.unit: str = unit
-        self.state: LaneState = "waiting"
+        self.state: RunState = "waiting"
         self.note: str = ""  # a few words on its state; empty if ``state`` says enough
-        self.tail: Tail = Tail(metrics)
-        self.pace: Pace | None = None
+        self.tail: JsonlTail = JsonlTail(metrics)
+        self.speed: SpeedMeter | None = None
         self.values: dict[str, float] = {}
         self.read()
 
@@ -255,72 +258,74 @@ class Lane:
         return int(self.values.get("counters/updates", 0))
 
     def begin(self) -> None:
-        """Note that the process was started: from its first entry on the pace is measured."""
+        """Note that the process was started: the speed is measured from its first entry on."""
         self.read()
-        self.state, self.note, self.pace = "running", "", None
+        self.state, self.note, self.speed = "running", "", None
 
     def read(self) -> None:
         """Read new entries."""
         rows = self.tail.read()
         for row in rows:
             self.values.update({name: value for name, value in row.items() if value is not None})
-        if rows and self.state == "running" and self.pace is None:
-            self.pace = Pace(self)
+        if rows and self.state == "running" and self.speed is None:
+            self.speed = SpeedMeter(self)
 
     def cells(self) -> dict[str, str]:
         """Return the cells of its line by name."""
-        shown = {"share": share(self.position, self.length), "steps": f"{self.position:,} / {self.length:,}"}
-        shown |= {"return": short(self.values.get("episode/score")), "eval": short(self.values.get("eval/score"))}
-        rate, left = (self.pace.shown(), self.pace.left()) if self.pace is not None else ("-", "-")
-        return shown | {"rate": rate, "left": left}
+        get = self.values.get
+        cells = {"share": format_share(self.position, self.length), "steps": f"{self.position:,} / {self.length:,}"}
+        cells |= {"return": format_number(get("episode/score")), "eval": format_number(get("eval/score"))}
+        speed = self.speed
+        rate, time_left = (speed.rate_text(), speed.time_left_text()) if speed is not None else ("-", "-")
+        return cells | {"rate": rate, "left": time_left}
 
 
-class Board:
-    """Shows several runs with a line for each: redrawn on a terminal, appended now and then anywhere else."""
+class RunsDisplay:
+    """Shows several runs with a line for each: redrawn on a terminal, appended occasionally anywhere else."""
 
     def __init__(
         self,
-        lanes: Sequence[Lane],
+        runs: Sequence[RunProgress],
         title: str,
         stream: TextIO | None = None,
-        now: Callable[[], float] = time.monotonic,
+        time_fn: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``lanes``: none shows nothing. ``stream``: default standard output; only a terminal shows the ``title``."""
-        self.lanes: Sequence[Lane] = lanes
+        """``runs``: none shows nothing. ``stream``: default standard output; only a terminal shows the ``title``."""
+        self.runs: Sequence[RunProgress] = runs
         self.title: str = title
-        self.now: Callable[[], float] = now
+        self.time_fn: Callable[[], float] = time_fn
         self.stream: TextIO = sys.stdout if stream is None else stream
-        self.since: float = now()
+        self.since: float = time_fn()
         self.last: float = self.since
         self.live: Live | None = None
-        if lanes and self.stream.isatty():
+        if runs and self.stream.isatty():
             self.live = Live(get_renderable=self.panel, console=Console(file=self.stream), refresh_per_second=2)
             self.live.start()
-        for lane in lanes:
-            if lane.state != "waiting":
-                self.changed(lane)
+        for run in runs:
+            if run.state != "waiting":
+                self.show_state(run)
 
     def update(self) -> None:
         """Read the metrics if it is time; called often."""
-        if self.now() - self.last >= (1.0 if self.live is not None else LANE_EVERY):
-            self.last = self.now()
-            for lane in (lane for lane in self.lanes if lane.state == "running"):
-                lane.read()
-                part, steps, score, evaluated, rate, left = lane.cells().values()
+        if self.time_fn() - self.last >= (1.0 if self.live is not None else RUN_LINE_PERIOD):
+            self.last = self.time_fn()
+            for run in (run for run in self.runs if run.state == "running"):
+                run.read()
+                part, steps, score, evaluated, rate, time_left = run.cells().values()
                 scores = f"return {score}  eval {evaluated}"
-                self._print(lane, f"{part:>4}  {steps} {lane.unit}  {scores}  {rate} {lane.unit}/s  {left} left")
+                self._print(run, f"{part:>4}  {steps} {run.unit}  {scores}  {rate} {run.unit}/s  {time_left} left")
 
-    def changed(self, lane: Lane) -> None:
-        """Show the new state of ``lane``."""
-        self._print(lane, lane.note or ("started" if lane.state == "running" else lane.state))
+    def show_state(self, run: RunProgress) -> None:
+        """Show the new state of ``run``."""
+        self._print(run, run.note or ("started" if run.state == "running" else run.state))
 
-    def _print(self, lane: Lane, text: str) -> None:
-        if self.lanes and self.live is None:  # a terminal is redrawn by a thread
-            width = max(len(lane.name) for lane in self.lanes)
-            tell(f"{span(self.now() - self.since)}  {lane.name:<{width}}  {text}", self.stream)
+    def _print(self, run: RunProgress, text: str) -> None:
+        if self.runs and self.live is None:  # a terminal is redrawn by a thread
+            width = max(len(run.name) for run in self.runs)
+            tell(f"{format_duration(self.time_fn() - self.since)}  {run.name:<{width}}  {text}", self.stream)
 
     def close(self) -> None:
-        """Draw a last time and release the terminal."""
+        """Draw once more and release the terminal."""
         if self.live is not None:
             self.live.stop()
 
@@ -329,33 +334,33 @@ class Board:
         grid = Table(box=None, expand=True, header_style="dim", padding=(0, 1))
         grid.add_column("", no_wrap=True)
         grid.add_column("", ratio=1, min_width=8)
-        unit = self.lanes[0].unit
+        unit = self.runs[0].unit
         for name in ("", unit, "return", "eval", f"{unit}/s", "left"):
             grid.add_column(name, justify="right", no_wrap=True)
-        for lane in self.lanes:
-            cells, running = lane.cells(), lane.state == "running"
-            bar = ProgressBar(total=max(1, lane.length), completed=min(lane.position, lane.length))
-            rest = [cells[name] if running or lane.position else "" for name in ("share", "steps", "return", "eval")]
-            ending = Text(cells["left"] if running else lane.state, style=STYLES[lane.state])
-            grid.add_row(lane.name, bar, *rest, cells["rate"] if running else "", ending)
+        for run in self.runs:
+            cells, running = run.cells(), run.state == "running"
+            bar = ProgressBar(total=max(1, run.length), completed=min(run.position, run.length))
+            rest = [cells[name] if running or run.position else "" for name in ("share", "steps", "return", "eval")]
+            ending = Text(cells["left"] if running else run.state, style=STYLES[run.state])
+            grid.add_row(run.name, bar, *rest, cells["rate"] if running else "", ending)
         return Panel(grid, title=Text(self.title), title_align="left")
 
 
 # ---------------------------------------------------------------- numbers as text
 
 
-def share(done: int, total: int) -> str:
+def format_share(done: int, total: int) -> str:
     """Return a part as percentage of ``total``."""
     return f"{min(1.0, done / max(1, total)):.0%}"
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return seconds as ``h:mm:ss``."""
-    whole = int(max(0.0, seconds))
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    total = int(max(0.0, seconds))
+    return f"{total // 3600}:{total // 60 % 60:02d}:{total % 60:02d}"
 
 
-def short(number: float | None) -> str:
+def format_number(number: float | None) -> str:
     """Return a number with about four digits, or ``-`` for None."""
     if number is None or math.isnan(number):
         return "-" if number is None else "nan"

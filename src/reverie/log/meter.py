@@ -32,10 +32,10 @@ class Meter:
         if not metrics:
             return
         names, values = tuple(metrics), list(metrics.values())
-        if all(readable(value) for value in values):
-            now = [value.item() if isinstance(value, Tensor) else value for value in values]
-            before = self._read.get(names) or [0.0] * len(names)
-            self._read[names] = [total + value for total, value in zip(before, now, strict=True)]
+        if all(is_readable_scalar(value) for value in values):
+            numbers = [value.item() if isinstance(value, Tensor) else value for value in values]
+            totals = self._read.get(names) or [0.0] * len(names)
+            self._read[names] = [total + value for total, value in zip(totals, numbers, strict=True)]
         elif names in self._sums:
             self._sums[names] += self._stack(values)
         else:
@@ -43,9 +43,9 @@ class Meter:
         self._counts[names] = self._counts.get(names, 0) + 1
 
     def flush(self) -> dict[str, float]:
-        """Return the mean of each name since the last flush, after one wait for the device; then start anew."""
+        """Return the mean of each name since the last flush, after one wait for the device; then reset all sums."""
         sums: dict[str, float] = {}
-        for names, values in (*self._read.items(), *self._waited_for()):
+        for names, values in (*self._read.items(), *self._read_sums()):
             for name, value in zip(names, values, strict=True):
                 sums[name] = sums.get(name, 0.0) + value
         counts: dict[str, int] = {}
@@ -58,15 +58,15 @@ class Meter:
 
     def state_dict(self) -> State:
         """Return the sums and counts since the last flush, after one wait for the device."""
-        sums = [(list(names), list(values)) for names, values in (*self._read.items(), *self._waited_for())]
+        sums = [(list(names), list(values)) for names, values in (*self._read.items(), *self._read_sums())]
         return {"sums": sums, "counts": [(list(names), count) for names, count in self._counts.items()]}
 
     def load_state_dict(self, state: State) -> None:
-        """Go on with saved sums; they are kept on the CPU."""
+        """Continue with saved sums; they are kept on the CPU."""
         self._read = {tuple(names): list(values) for names, values in state["sums"]}
         self._counts = {tuple(names): int(count) for names, count in state["counts"]}
 
-    def _waited_for(self) -> list[tuple[tuple[str, ...], list[float]]]:
+    def _read_sums(self) -> list[tuple[tuple[str, ...], list[float]]]:
         """Return the sums that are on a device, in one transfer."""
         if not self._sums:
             return []
@@ -86,6 +86,6 @@ class Meter:
         return torch.stack([scalar.to(device, torch.float32, non_blocking=True) for scalar in scalars])
 
 
-def readable(value: Tensor | float) -> bool:
+def is_readable_scalar(value: Tensor | float) -> bool:
     """Return whether ``value`` is a scalar that can be read without waiting for a device."""
     return not isinstance(value, Tensor) or (value.ndim == 0 and value.is_cpu)

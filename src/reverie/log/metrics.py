@@ -1,4 +1,4 @@
-"""Measurements of a run as JSON lines, ``metrics.jsonl``: written, read, and set aside where they are made again."""
+"""Measurements of a run as JSON lines, ``metrics.jsonl``: written, read, moved away if a resumed run repeats them."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def scalars(values: Values) -> dict[str, float]:
 class JsonlSink:
     """Appends one JSON object per entry, ``{"step": ..., "<name>": ...}``, and writes each line at once.
 
-    Numbers that are not finite become ``null``. An incomplete line of an earlier process is cut off. What a full disk
-    does not take stays in memory, and the next write begins with it.
+    Numbers that are not finite become ``null``. An incomplete line of an earlier process is cut off. Lines that a full
+    disk rejects stay in memory, and the next write begins with them.
     """
 
-    def __init__(self, path: Path, since: int | None = None, again: Values | None = None) -> None:
-        """``since``: the step at which the run is resumed; for it and ``again`` see :func:`set_aside`."""
+    def __init__(self, path: Path, since: int | None = None, repeated_values: Values | None = None) -> None:
+        """``since``: the step at which the run is resumed. For ``repeated_values`` see :func:`move_future_lines`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut_unfinished_line(path)
         if since is not None:
-            set_aside(path, since, again)
-        self._file = path.open("ab", buffering=0)  # Python's own buffer drops what is beyond 8 KB
+            move_future_lines(path, since, repeated_values)
+        self._file = path.open("ab", buffering=0)  # Python's buffer drops bytes beyond 8 KB
         self._unwritten = bytearray()  # lines; the first may lack its beginning, which is in the file already
 
     def write(self, values: Values, step: int) -> None:
@@ -50,7 +50,7 @@ class JsonlSink:
         self._write_out()
 
     def close(self) -> None:
-        """Close the file, after another attempt to write what is left."""
+        """Close the file, after another attempt to write the remaining lines."""
         with self._file:
             self._write_out()
 
@@ -68,18 +68,18 @@ def read_metrics(path: Path, names: Collection[str] | None = None) -> list[dict[
     rows: list[dict[str, Any]] = []
     if not path.exists():
         return rows
-    wanted = None if names is None else {"step", *names}
+    columns = None if names is None else {"step", *names}
     for line in _lines(path):
-        if (row := row_of(line)) is None:
+        if (row := parse_entry(line)) is None:
             continue
         while rows and rows[-1]["step"] > row["step"]:
             rows.pop()
-        kept = row if wanted is None else row.keys() & wanted
-        rows.append({sys.intern(name): math.nan if row[name] is None else row[name] for name in kept})
+        keys = row if columns is None else row.keys() & columns
+        rows.append({sys.intern(name): math.nan if row[name] is None else row[name] for name in keys})
     return rows
 
 
-def row_of(line: bytes) -> dict[str, Any] | None:
+def parse_entry(line: bytes) -> dict[str, Any] | None:
     """Return the entry in a line; None if it is damaged."""
     try:
         row = json.loads(line)
@@ -88,41 +88,42 @@ def row_of(line: bytes) -> dict[str, Any] | None:
     return row if isinstance(row, dict) and isinstance(row.get("step"), int | float) else None
 
 
-def series_of(rows: Sequence[Mapping[str, Any]], name: str) -> Series:
+def metric_series(rows: Sequence[Mapping[str, Any]], name: str) -> Series:
     """Return the steps and values of the metric ``name``, where it is finite."""
     points = [(row["step"], row[name]) for row in rows if math.isfinite(row.get(name, math.nan))]
     steps, values = np.array(points, float).reshape(-1, 2).T
     return steps, values
 
 
-def evaluations_in(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the rows of evaluations during training, and those of evaluations at the end of training."""
+def split_evaluations(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Return the rows of evaluations during training, and the rows of evaluations at the end of training."""
     scored = [row for row in rows if math.isfinite(row.get("eval/score", math.nan))]
     return [row for row in scored if not row.get(FINAL)], [row for row in scored if row.get(FINAL)]
 
 
-def set_aside(path: Path, since: int, again: Values | None = None) -> None:
-    """Move the lines of steps after ``since``, and those of ``since`` with the values ``again``, to another file.
+def move_future_lines(path: Path, since: int, repeated_values: Values | None = None) -> None:
+    """Move the lines of steps after ``since``, and lines of ``since`` with the ``repeated_values``, to another file.
 
     It is ``metrics-aside.jsonl``. A crash may leave lines in both files, but never in none.
     """
     if not path.exists():
         return
-    moved = [line for line in _lines(path) if _is_made_again(line, since, again)]
+    moved = [line for line in _lines(path) if _is_made_again(line, since, repeated_values)]
     if not moved:
         return
     with path.with_name(f"{path.stem}-aside{path.suffix}").open("ab") as aside:
         aside.writelines(moved)
         aside.flush()
         os.fsync(aside.fileno())
-    write_atomic(path, (line for line in _lines(path) if not _is_made_again(line, since, again)))
+    write_atomic(path, (line for line in _lines(path) if not _is_made_again(line, since, repeated_values)))
 
 
-def _is_made_again(line: bytes, since: int, again: Values | None) -> bool:
-    """Return whether ``line`` is of a step after ``since``, or of that step itself and holds the values ``again``."""
-    if (row := row_of(line)) is None:
+def _is_made_again(line: bytes, since: int, repeated_values: Values | None) -> bool:
+    """Return whether ``line`` is of a step after ``since``, or of that step with the ``repeated_values``."""
+    if (row := parse_entry(line)) is None:
         return False
-    return bool(row["step"] > since or (row["step"] == since and again is not None and again.items() <= row.items()))
+    repeated = row["step"] == since and repeated_values is not None and repeated_values.items() <= row.items()
+    return bool(row["step"] > since or repeated)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -135,7 +136,7 @@ def _cut_unfinished_line(path: Path) -> None:
         return
     check_size(path, LARGEST_LOG)
     with path.open("rb+") as file:
-        whole = sum(len(line) for line in file if line.endswith(b"\n"))
-        if whole < file.seek(0, os.SEEK_END):
-            file.truncate(whole)
+        complete_bytes = sum(len(line) for line in file if line.endswith(b"\n"))
+        if complete_bytes < file.seek(0, os.SEEK_END):
+            file.truncate(complete_bytes)
             os.fsync(file.fileno())

@@ -16,36 +16,36 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 
 from reverie.core.errors import plural
 from reverie.core.files import write_atomic
-from reverie.core.statistics import Interval, binned, running_mean
-from reverie.log.metrics import FINAL, evaluations_in, read_metrics, series_of
+from reverie.core.statistics import Interval, histogram, running_mean
+from reverie.log.metrics import FINAL, metric_series, read_metrics, split_evaluations
 
 if TYPE_CHECKING:
-    from reverie.log.aggregate import Aggregate, Contender
+    from reverie.log.aggregate import Aggregate, ComparedSetting
 
 
 BLUE, ORANGE, GREY, GREEN, DARK = "#3b6fb6", "#d9772b", "#8a8f98", "#2ea043", "#3d434b"
-SCORES = ("episode/score", "eval/score", "eval/score_iqm", "eval/score_iqm_low", "eval/score_iqm_high", FINAL)
+SCORE_METRICS = ("episode/score", "eval/score", "eval/score_iqm", "eval/score_iqm_low", "eval/score_iqm_high", FINAL)
 """Metrics that a learning curve shows."""
 MAX_TRACES = MAX_DIMENSIONS = 12
 """Most numbers of a dream, and dimensions of an action, that are shown."""
-RETURNS = {"evaluation": "mean return of an evaluation", "training": "return of training episodes, running mean"}
+RETURN_LABELS = {"evaluation": "mean return of an evaluation", "training": "return of training episodes, running mean"}
 """Axis labels for the scores of several seeds."""
 
 
-def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env steps") -> Path | None:
+def plot_learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env steps") -> Path | None:
     """Draw the scores in ``metrics.jsonl`` over steps of ``unit``; return ``png``, or None if there is no score yet.
 
-    Evaluations are drawn as interquartile means with 95 % intervals; one at the end has a mark of its own.
+    Evaluations are drawn as interquartile means with 95 % intervals; the final evaluation has a separate mark.
     """
-    rows = read_metrics(metrics, SCORES)
-    train, (on_the_way, final) = series_of(rows, "episode/score"), map(_interval, evaluations_in(rows))
+    rows = read_metrics(metrics, SCORE_METRICS)
+    train, (on_the_way, final) = metric_series(rows, "episode/score"), map(_interval, split_evaluations(rows))
     if not any(len(series[0]) for series in (train, on_the_way, final)):
         return None
-    figure, axes = curve_of(unit, "return of an episode")
+    figure, axes = new_curve_figure(unit, "return of an episode")
     if len(train[0]):
         axes.plot(*train, color=BLUE, alpha=0.3, linewidth=1)
         smooth = running_mean(train[1])
-        axes.plot(train[0], smooth, alone(train), color=BLUE, linewidth=2, label="training episodes, running mean")
+        axes.plot(train[0], smooth, line_style(train), color=BLUE, linewidth=2, label="training episodes, running mean")
     if len(on_the_way[0]):
         label = "evaluation, interquartile mean"
         axes.plot(*on_the_way[:2], "o-", color=ORANGE, linewidth=1.5, markersize=5, label=label)
@@ -56,18 +56,18 @@ def learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env s
     return save_figure(figure, png)
 
 
-def seeds_curve(png: Path, found: Aggregate, title: str = "") -> Path | None:
+def plot_seeds_curve(png: Path, aggregate: Aggregate, title: str = "") -> Path | None:
     """Draw the curves of several seeds, and their interquartile mean with its 95 % interval; None without any score."""
-    curve, middle, final = found.curve, found.curve.interval(), found.final()
+    curve, middle, final = aggregate.curve, aggregate.curve.interval(), aggregate.final()
     if not len(middle[0]) and not len(final[0]):
         return None
-    figure, axes = curve_of(found.unit, RETURNS[curve.what])
-    colour = ORANGE if curve.what == "evaluation" else BLUE
-    for number, series in enumerate(curve.measured):
-        label = f"each of {plural(len(curve.measured), 'seed')}" if not number and len(series[0]) else None
-        axes.plot(*series, alone(series), color=GREY, alpha=0.55, linewidth=0.9, label=label)
+    figure, axes = new_curve_figure(aggregate.unit, RETURN_LABELS[curve.source])
+    colour = ORANGE if curve.source == "evaluation" else BLUE
+    for number, series in enumerate(curve.points):
+        label = f"each of {plural(len(curve.points), 'seed')}" if not number and len(series[0]) else None
+        axes.plot(*series, line_style(series), color=GREY, alpha=0.55, linewidth=0.9, label=label)
     if len(middle[0]):
-        axes.plot(*middle[:2], alone(middle), color=colour, linewidth=2.2, label="interquartile mean of the seeds")
+        axes.plot(*middle[:2], line_style(middle), color=colour, linewidth=2.2, label="interquartile mean of the seeds")
         _band(axes, middle, label="its 95 % interval", color=colour)
     if len(final[0]):
         _finals(axes, final)
@@ -75,19 +75,19 @@ def seeds_curve(png: Path, found: Aggregate, title: str = "") -> Path | None:
     return save_figure(figure, png)
 
 
-def compared_curves(png: Path, contenders: Sequence[Contender]) -> Path | None:
+def plot_comparison(png: Path, settings: Sequence[ComparedSetting]) -> Path | None:
     """Draw the interquartile means of several settings with intervals, a panel per environment; None without any."""
-    drawn = [one for one in contenders if len(one.curve[0])]
+    drawn = [setting for setting in settings if len(setting.curve[0])]
     if not drawn:
         return None
-    groups = dict.fromkeys(one.measured for one in drawn)
-    figure, grid = panels(len(groups), 1, (7.5, 4.5))
+    groups = dict.fromkeys(setting.comparison_key for setting in drawn)
+    figure, grid = new_panels(len(groups), 1, (7.5, 4.5))
     for axes, env in zip(grid, groups, strict=True):
-        styled(axes, "steps", "return, interquartile mean of the seeds")
-        for number, one in enumerate(one for one in drawn if one.measured == env):
+        style_axes(axes, "steps", "return, interquartile mean of the seeds")
+        for number, setting in enumerate(s for s in drawn if s.comparison_key == env):
             colour = f"C{number % 10}"
-            axes.plot(*one.curve[:2], alone(one.curve), color=colour, linewidth=2, label=one.name)
-            _band(axes, one.curve, label="_", color=colour)
+            axes.plot(*setting.curve[:2], line_style(setting.curve), color=colour, linewidth=2, label=setting.name)
+            _band(axes, setting.curve, label="_", color=colour)
         _finish(axes, env)
     return save_figure(figure, png)
 
@@ -95,16 +95,16 @@ def compared_curves(png: Path, contenders: Sequence[Contender]) -> Path | None:
 Trials = Sequence[tuple[float, Mapping[str, Any]]]
 
 
-def tuned_figure(png: Path, logs: Mapping[str, bool], finished: Trials, pruned: Trials, title: str = "") -> Path | None:
+def plot_trials(png: Path, logs: Mapping[str, bool], finished: Trials, pruned: Trials, title: str = "") -> Path | None:
     """Draw the scores of the trials of a search over each setting, one panel per setting; None if there is no score.
 
     ``logs``: the settings, and whether their axis is logarithmic. A trial is ``(score, settings)``.
     """
     if not finished:
         return None
-    figure, grid = panels(len(logs), min(3, len(logs)), (4.2, 3.4), title=title)
+    figure, grid = new_panels(len(logs), min(3, len(logs)), (4.2, 3.4), title=title)
     for axes, (name, log) in zip(grid, logs.items(), strict=True):
-        styled(axes, name, "score")
+        style_axes(axes, name, "score")
         words = not all(isinstance(settings[name], int | float) for _, settings in finished)
         for trials, colour, mark, label in ((pruned, GREY, "x", "pruned"), (finished, ORANGE, "o", "finished")):
             values = [str(settings[name]) if words else settings[name] for _, settings in trials]
@@ -118,18 +118,18 @@ def tuned_figure(png: Path, logs: Mapping[str, bool], finished: Trials, pruned: 
     return save_figure(figure, png)
 
 
-def curve_of(unit: str, ylabel: str) -> tuple[Figure, Axes]:
+def new_curve_figure(unit: str, ylabel: str) -> tuple[Figure, Axes]:
     """Return a figure for learning curves."""
-    figure, (axes,) = panels(1, 1, (7.5, 4.5))
-    return figure, styled(axes, unit, ylabel)
+    figure, (axes,) = new_panels(1, 1, (7.5, 4.5))
+    return figure, style_axes(axes, unit, ylabel)
 
 
-def panels(
-    count: int, columns: int, size: tuple[float, float], more: tuple[float, float] = (0, 0), title: str = ""
+def new_panels(
+    count: int, columns: int, size: tuple[float, float], margin: tuple[float, float] = (0, 0), title: str = ""
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure with ``count`` panels of ``size``, in inches, and room for ``more`` around them."""
     lines = -(-count // columns)
-    figure = Figure(figsize=(size[0] * columns + more[0], size[1] * lines + more[1]), layout="constrained")
+    figure = Figure(figsize=(size[0] * columns + margin[0], size[1] * lines + margin[1]), layout="constrained")
     grid = list(figure.subplots(lines, columns, squeeze=False).flat)
     for axes in grid[count:]:
         axes.set_visible(False)
@@ -138,12 +138,12 @@ def panels(
     return figure, grid[:count]
 
 
-def alone(series: Sequence[np.ndarray]) -> str:
+def line_style(series: Sequence[np.ndarray]) -> str:
     """Return the format of a series: a line, or a dot if it is a single point, which a line would not show."""
     return "o" if len(series[0]) == 1 else "-"
 
 
-def dream_traces(
+def plot_dream_traces(
     png: Path, truth: np.ndarray, prediction: np.ndarray, context: int, names: Sequence[str],
     title: str = "", trained_horizon: int | None = None,
 ) -> Path:  # fmt: skip
@@ -151,11 +151,11 @@ def dream_traces(
 
     The ``context`` rows that the model observed are shaded. The end of ``trained_horizon`` is marked.
     """
-    shown, steps = min(truth.shape[1], MAX_TRACES), np.arange(truth.shape[0])
-    columns = 1 if shown == 1 else 2 if shown <= 8 else 3
-    figure, grid = panels(shown, columns, (5.2, 1.9), (0.3, 1.1), title)
+    num_traces, steps = min(truth.shape[1], MAX_TRACES), np.arange(truth.shape[0])
+    columns = 1 if num_traces == 1 else 2 if num_traces <= 8 else 3
+    figure, grid = new_panels(num_traces, columns, (5.2, 1.9), (0.3, 1.1), title)
     for i, axes in enumerate(grid):
-        styled(axes, "step" if i >= shown - columns else "", "")
+        style_axes(axes, "step" if i >= num_traces - columns else "", "")
         axes.axvspan(-0.5, context - 0.5, color=GREEN, alpha=0.12, linewidth=0, label="observed")
         axes.plot(steps, truth[:, i], color=GREY, linewidth=2.5, label="truth")
         axes.plot(steps, prediction[:, i], color=ORANGE, linewidth=1.5, label="prediction")
@@ -163,19 +163,19 @@ def dream_traces(
         axes.set_title(names[i], loc="left", fontsize=10, parse_math=False)
         axes.set_xlim(-0.5, len(steps) - 0.5)
         _widen(axes)
-        axes.tick_params(labelbottom=i >= shown - columns)
+        axes.tick_params(labelbottom=i >= num_traces - columns)
     return _with_legend(figure, grid[0], 2 if columns == 1 else 4, png)
 
 
-def dream_errors(
+def plot_dream_errors(
     png: Path, errors: Mapping[str, np.ndarray], baseline: Mapping[str, np.ndarray], title: str,
     units: Mapping[str, str], trained_horizon: int | None = None,
 ) -> Path:  # fmt: skip
     """Draw the error of each prediction over imagined steps ``[H]``, and of a baseline that repeats the last row."""
     columns = min(2, len(errors))
-    figure, grid = panels(len(errors), columns, (5.2, 2.4), (0.3, 1.1), title)
+    figure, grid = new_panels(len(errors), columns, (5.2, 2.4), (0.3, 1.1), title)
     for i, (axes, (name, error)) in enumerate(zip(grid, errors.items(), strict=True)):
-        styled(axes, "steps imagined" if i >= len(errors) - columns else "", "")
+        style_axes(axes, "steps imagined" if i >= len(errors) - columns else "", "")
         axes.set_ylabel(textwrap.fill(units[name], 24), fontsize=8)
         steps = np.arange(1, len(error) + 1)
         axes.plot(steps, error, color=ORANGE, linewidth=2, label="dream")
@@ -212,11 +212,11 @@ def _finish(axes: Axes, title: str) -> None:
 def _band(axes: Axes, series: Interval, *, label: str, color: str = ORANGE) -> None:
     """Shade the interval where it is known; a single point gets an error bar instead."""
     steps, middle, low, high = series
-    known = np.isfinite(low) & np.isfinite(high)
-    if len(steps) == 1 and known.all():
+    is_finite = np.isfinite(low) & np.isfinite(high)
+    if len(steps) == 1 and is_finite.all():
         axes.errorbar(steps, middle, yerr=np.abs(np.stack([low, high]) - middle), color=color, capsize=4, label=label)
-    elif known.any():
-        axes.fill_between(steps, low, high, where=known, color=color, alpha=0.2, linewidth=0, label=label)
+    elif is_finite.any():
+        axes.fill_between(steps, low, high, where=is_finite, color=color, alpha=0.2, linewidth=0, label=label)
 
 
 def _finals(axes: Axes, final: Interval) -> None:
@@ -250,7 +250,7 @@ def _interval(scored: Sequence[Mapping[str, float]]) -> Interval:
     return steps, middle, low, high
 
 
-def styled(axes: Axes, xlabel: str, ylabel: str) -> Axes:
+def style_axes(axes: Axes, xlabel: str, ylabel: str) -> Axes:
     """Give ``axes`` a light grid, no frame on the top and the right, and labels; return them."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, linewidth=0.6)
@@ -267,7 +267,7 @@ def save_figure(figure: Figure, png: Path) -> Path:
     return png
 
 
-def dataset_plot(
+def plot_dataset(
     png: Path, scores: Sequence[float], lengths: Sequence[int], actions: Mapping[str, np.ndarray],
     ranges: Mapping[str, tuple[float, float]], title: str,
 ) -> Path:  # fmt: skip
@@ -277,9 +277,9 @@ def dataset_plot(
     """
     figure = Figure(figsize=(9.0, 3.2 + 2.2 * len(actions)), layout="constrained")
     grid = figure.add_gridspec(1 + len(actions), 2)
-    for place, values, name, color in ((0, scores, "return", BLUE), (1, lengths, "steps", GREY)):
-        axes = styled(figure.add_subplot(grid[0, place]), f"{name} of an episode", "episodes")
-        counts, edges = binned(values, min(40, max(5, len(values) // 5)))
+    for column, values, name, color in ((0, scores, "return", BLUE), (1, lengths, "steps", GREY)):
+        axes = style_axes(figure.add_subplot(grid[0, column]), f"{name} of an episode", "episodes")
+        counts, edges = histogram(values, min(40, max(5, len(values) // 5)))
         if len(counts) == 1:  # one bar, wide enough to be seen
             half = max(1.0, abs(edges[0]))
             axes.bar(edges[0], counts[0], width=half / 10, color=color)
@@ -296,7 +296,7 @@ def dataset_plot(
 def _use(axes: Axes, name: str, counts: np.ndarray, bounds: tuple[float, float] | None) -> None:
     """Draw bars for an action with one dimension, otherwise a heat map with a row for each dimension."""
     if len(counts) == 1:
-        styled(axes, name, "times taken")
+        style_axes(axes, name, "times taken")
         parts = counts.shape[1]
         if bounds is None:
             axes.bar(np.arange(parts), counts[0], color=ORANGE)

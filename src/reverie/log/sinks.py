@@ -1,4 +1,4 @@
-"""Destinations of a run's measurements: JSON lines, TensorBoard, video files, trackers, the console, the user's own."""
+"""Destinations of a run's measurements: JSON lines, TensorBoard, video files, trackers, the console, user sinks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reverie.core.files import write_json, writing
 from reverie.core.logger import logger
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found
-from reverie.log.artifacts import Export, known_ids
+from reverie.log.artifacts import Export, tracker_ids
 from reverie.log.console import ConsoleSink
 from reverie.log.metrics import JsonlSink, Values
 from reverie.log.trackers import MlflowSink, WandbSink
@@ -74,42 +74,43 @@ class VideoSink:
         self._folder, self._keep = folder, keep
 
     def write(self, values: Values, step: int) -> None:
-        """Write the videos among ``values`` and delete those of each name that were written longest ago."""
+        """Write the videos among ``values`` and delete the oldest videos of each name."""
         for name, value in values.items():
             if isinstance(value, np.ndarray) and is_video(value):
                 path = write_video(video_path(self._folder, name, step), value, FPS)
                 stem = path.stem.rpartition("-")[0]
-                others = [old for old in self._folder.glob(f"{stem}-{'[0-9]' * 12}.mp4") if old != path]
-                others.sort(key=lambda old: (old.stat().st_mtime_ns, old))
-                for old in others[: max(0, len(others) + 1 - self._keep)]:
+                older = [old for old in self._folder.glob(f"{stem}-{'[0-9]' * 12}.mp4") if old != path]
+                older.sort(key=lambda old: (old.stat().st_mtime_ns, old))
+                for old in older[: max(0, len(older) + 1 - self._keep)]:
                     old.unlink()
 
     def close(self) -> None:
         """Do nothing: no file is held open."""
 
 
-class Guarded:
+class ErrorTolerantSink:
     """A sink whose errors do not end the run: they are reported once each time that writing begins to fail.
 
-    What a user's sink draws from random generators or changes in its values is seen by nobody else.
+    A user's sink gets copies of the values, and its random draws do not affect the run.
     """
 
-    def __init__(self, sink: Sink, what: str = "", errors: type[Exception] = OSError) -> None:
-        """``what``: the sink in messages, if not its class. ``errors``: those that do not end the run."""
+    def __init__(self, sink: Sink, label: str = "", errors: type[Exception] = OSError) -> None:
+        """``label``: name in messages (default: its class). ``errors``: exceptions that do not end the run."""
         self.sink: Sink = sink
         self.errors: type[Exception] = errors
         self.failed: bool = False
-        self.name: str = what or f"the sink {type(sink).__name__}"
+        self.name: str = label or f"the sink {type(sink).__name__}"
 
     def write(self, values: Values, step: int) -> None:
         """Pass a copy of the values on."""
-        own = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+        copied = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
         try:
             with left_as_found() if self.errors is Exception else contextlib.nullcontext():
-                self.sink.write(own, step)
+                self.sink.write(copied, step)
         except self.errors as error:
             if not self.failed:
-                logger.warning(f"{self.name} cannot write: {_placed(error)}. The run continues; later entries go to it")
+                text = _format_error(error)
+                logger.warning(f"{self.name} cannot write: {text}. The run continues; later entries go to it")
             self.failed = True
         else:
             self.failed = False
@@ -120,15 +121,15 @@ class Guarded:
             with left_as_found():
                 self.sink.close()
         except self.errors as error:
-            logger.warning(f"closing {self.name} failed: {_placed(error)}")
+            logger.warning(f"closing {self.name} failed: {_format_error(error)}")
 
 
-def _placed(error: Exception) -> str:
-    """Return the message of an error; of one in a user's sink with its type and the line in the sink's own file."""
+def _format_error(error: Exception) -> str:
+    """Return the message of an error; for an error in a user's sink also its type, and the line in the sink's file."""
     if isinstance(error, OSError):
         return str(error)
-    own = next(frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__)
-    return f"{type(error).__name__}: {error} ({own.filename}:{own.lineno} in {own.name})"
+    frame = next(f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__)
+    return f"{type(error).__name__}: {error} ({frame.filename}:{frame.lineno} in {frame.name})"
 
 
 TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
@@ -137,7 +138,7 @@ TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """The logs of a run: files in its folder ``path``, its name at trackers, and what its ``settings`` switch on."""
+    """The logs of a run: files in its folder ``path``, its name at trackers, and the sinks that ``settings`` enable."""
 
     path: Path
     title: str
@@ -146,61 +147,61 @@ class Outputs:
     """All settings of the run as plain values."""
     export: Export
     """Copies a checkpoint, for the trackers."""
-    own: Sequence[Sink] = field(default=())
+    user_sinks: Sequence[Sink] = field(default=())
     """Sinks of the user."""
     note: str = ""
-    """What the learning curve says of training returns."""
+    """Note on training returns in the title of the learning curve."""
 
     @contextlib.contextmanager
-    def open(self, clock: Clock, again: Values | None = None) -> Iterator[list[Sink]]:
-        """Open all sinks, those of the user last. On exit all are closed, and the learning curve is drawn.
+    def open(self, clock: Clock, repeated_values: Values | None = None) -> Iterator[list[Sink]]:
+        """Open all sinks, the user's sinks last. On exit all are closed, and the learning curve is drawn.
 
-        ``again``: values that mark logged entries of the present step which will be made again.
+        ``repeated_values``: values that mark logged entries of the current step which will be written again.
         """
         with contextlib.ExitStack() as stack:
             sinks: list[Sink] = []
-            for sink in self._each(clock, again):
+            for sink in self._iter_sinks(clock, repeated_values):
                 stack.callback(sink.close)
                 sinks.append(sink)
-            for own in self.own:
-                sinks.append(Guarded(own, errors=Exception))
+            for user_sink in self.user_sinks:
+                sinks.append(ErrorTolerantSink(user_sink, errors=Exception))
                 stack.callback(sinks[-1].close)
             stack.callback(self.draw_curve, clock.unit)  # before the trackers close, which get it
             yield sinks
 
-    def _each(self, clock: Clock, again: Values | None) -> Iterator[Sink]:
+    def _iter_sinks(self, clock: Clock, repeated_values: Values | None) -> Iterator[Sink]:
         """Yield the sinks of reverie one by one: files first, since the trackers may upload them."""
         path, board = self.path, self.path / "tensorboard"
         with writing(path):
-            lines = JsonlSink(path / "metrics.jsonl", since=clock.position, again=again)
-            yield Guarded(lines, f"{path / 'metrics.jsonl'} (its entries wait in memory)")
-            yield Guarded(VideoSink(path / "videos"), "the video")
+            lines = JsonlSink(path / "metrics.jsonl", since=clock.position, repeated_values=repeated_values)
+            yield ErrorTolerantSink(lines, f"{path / 'metrics.jsonl'} (its entries wait in memory)")
+            yield ErrorTolerantSink(VideoSink(path / "videos"), "the video")
             if self.settings["tensorboard"]:
                 since = clock.position + 1 if board.is_dir() else None  # a run may also start over
-                yield Guarded(TensorBoardSink(board, purge_step=since), "TensorBoard")
+                yield ErrorTolerantSink(TensorBoardSink(board, purge_step=since), "TensorBoard")
             yield from self._trackers()
         if self.settings["console"]:
             yield ConsoleSink(clock, self.title)
 
     def _trackers(self) -> Iterator[Sink]:
         """Yield the trackers that are switched on. Their ids of the run are stored, so that they continue it."""
-        known = known_ids(self.path)
-        run = replace(self, settings=json.loads(json.dumps(dict(self.settings))))  # lists in place of tuples
+        ids = tracker_ids(self.path)
+        run = replace(self, settings=json.loads(json.dumps(dict(self.settings))))  # lists instead of tuples
         for name in (name for name in TRACKERS if self.settings[name]):
             kind = WandbSink if name == "wandb" else MlflowSink
-            sink = kind(run, known.get(name))
-            if known.get(name) != sink.ident:
-                known[name] = sink.ident
-                write_json(self.path / "tracked.json", known)
-            logger.info(f"{TRACKERS[name]}: {sink.where}")
-            yield Guarded(sink, TRACKERS[name], Exception)
+            sink = kind(run, ids.get(name))
+            if ids.get(name) != sink.ident:
+                ids[name] = sink.ident
+                write_json(self.path / "tracked.json", ids)
+            logger.info(f"{TRACKERS[name]}: {sink.location}")
+            yield ErrorTolerantSink(sink, TRACKERS[name], Exception)
 
     def draw_curve(self, unit: str) -> None:
-        """Draw the learning curve of the run. A disk that fails is reported."""
-        from reverie.log.plot import learning_curve  # matplotlib: a fifth of all imports, not needed to start
+        """Draw the learning curve of the run. A disk error is only reported."""
+        from reverie.log.plot import plot_learning_curve  # matplotlib: a fifth of all imports, not needed to start
 
         try:
-            learning_curve(self.path / "metrics.jsonl", self.path / "curve.png", f"{self.title}{self.note}",
+            plot_learning_curve(self.path / "metrics.jsonl", self.path / "curve.png", f"{self.title}{self.note}",
                            "env steps" if unit == "steps" else unit)  # fmt: skip
         except OSError as error:
             logger.warning(f"cannot write: {error}")

@@ -18,7 +18,7 @@ import numpy as np
 
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
-from reverie.log.artifacts import Uploads, missing
+from reverie.log.artifacts import Uploads, missing_package_error
 from reverie.log.metrics import Values, scalars
 from reverie.log.video import is_video, video_path
 
@@ -30,17 +30,17 @@ PROJECT = "reverie"
 
 
 def check_installed(names: Mapping[str, bool]) -> None:
-    """Raise ConfigError if a tracker's package is not installed; ``names`` maps packages to whether they are wanted."""
-    for name, wanted in names.items():
-        if wanted and importlib.util.find_spec(name) is None:
-            raise missing(name, f"{name} = True")
+    """Raise ConfigError if an enabled package is missing; ``names`` maps packages to whether they are enabled."""
+    for name, is_enabled in names.items():
+        if is_enabled and importlib.util.find_spec(name) is None:
+            raise missing_package_error(name, f"{name} = True")
 
 
-def experiment_of(client: Any) -> str:
-    """Return the id of MLflow's experiment, which is created if it is not there."""
+def mlflow_experiment_id(client: Any) -> str:
+    """Return the id of MLflow's experiment, which is created if it does not exist."""
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-    found = client.get_experiment_by_name(name)
-    return str(found.experiment_id if found else client.create_experiment(name))
+    experiment = client.get_experiment_by_name(name)
+    return str(experiment.experiment_id if experiment else client.create_experiment(name))
 
 
 class WandbSink:
@@ -73,7 +73,7 @@ class WandbSink:
         self._run.define_metric("*", step_metric="env_step")
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """Return the URL of the run, or how to send it later if offline, or that nothing is sent."""
         if self._run.offline:
             return f"offline; to upload the run, use wandb sync {Path(self._run.dir).parent}"
@@ -88,7 +88,7 @@ class WandbSink:
             self._run.log({"env_step": step, **row})
 
     def close(self) -> None:
-        """Add the run's files as an artifact, and finish; what is unsent is sent, or stays on disk."""
+        """Add the run's files as an artifact, and finish; unsent entries are sent, or stay on disk."""
         try:
             if self._run_at.settings["upload"] != "metrics":
                 self._log_files()
@@ -99,27 +99,27 @@ class WandbSink:
         """Log the newest checkpoint and the best as the artifact ``run-<id>``, whose folder is a run folder."""
         artifact = self._wandb.Artifact(f"run-{self.ident}", type="run")
 
-        def put(file: Path, folder: str) -> None:
+        def upload_file(file: Path, folder: str) -> None:
             artifact.add_file(str(file), name=f"{folder}/{file.name}".lstrip("/"))
 
         run = self._run_at
-        Uploads(run.path, run.settings["upload"], run.export, put, lambda folder: None).sync(end=True)
+        Uploads(run.path, run.settings["upload"], run.export, upload_file, lambda folder: None).sync(end=True)
         self._run.log_artifact(artifact)
 
 
 class MlflowSink:
     """Logs to MLflow, to the server or database of MLFLOW_TRACKING_URI.
 
-    A thread sends the entries. What could not be sent is sent with the next entry; what MLflow refuses because of what
-    it contains is dropped, and reported.
+    A thread sends the entries. An entry that could not be sent is sent with the next entry. An entry that MLflow
+    refuses because of its content is dropped and reported.
 
     Raises:
         RunError: MLflow cannot be reached there, or does not accept the run.
     """
 
-    BATCH = 1000
+    MAX_BATCH = 1000
     """Most metrics per request, which is MLflow's limit."""
-    PATIENCE, FILES_PATIENCE = 20.0, 600.0
+    TIMEOUT_SECONDS, FILES_TIMEOUT_SECONDS = 20.0, 600.0
     """Seconds that the end of a run waits for unsent entries, and for files."""
 
     def __init__(self, run: Outputs, ident: str | None) -> None:
@@ -130,15 +130,15 @@ class MlflowSink:
         self._mlflow: Any = mlflow
         self.ident: str = ident or ""
         self._pending: list[Any] = []
-        self._films: list[Path] = []
+        self._pending_videos: list[Path] = []
         self._last: Exception | None = None
         self._refused, self._reason = 0, ""
         self._sending = False  # a file
-        self._files = Uploads(run.path, run.settings["upload"], run.export, self._put, self._drop)
+        self._files = Uploads(run.path, run.settings["upload"], run.export, self._upload_file, self._delete_folder)
         try:
             self._client: Any = mlflow.MlflowClient()
             self._begin(run)
-        except Exception as error:  # of many kinds: its own, those of its store and of the network
+        except Exception as error:  # of many kinds: MLflow's, its store's and the network's
             raise RunError(
                 f"MLflow at {mlflow.get_tracking_uri()}: {error} Set MLFLOW_TRACKING_URI to a server that is running, "
                 "or to a database such as sqlite:///mlflow.db (pip install 'reverie-rl[mlflow]')."
@@ -148,27 +148,29 @@ class MlflowSink:
         self._thread.start()
 
     def _begin(self, run: Outputs) -> None:
-        """Go on with the run ``ident``, or create one and log the settings."""
+        """Resume the run ``ident``, or create one and log the settings."""
         if self.ident:
             self._client.update_run(self.ident, status="RUNNING")
             listed = self._client.list_artifacts(self.ident, "checkpoints")
-            self._files.there = {name for file in listed if (name := Path(file.path).name) != "best"}
+            self._files.uploaded = {name for file in listed if (name := Path(file.path).name) != "best"}
             return
         tags = {"mlflow.note.content": run.title}
-        self.ident = self._client.create_run(experiment_of(self._client), run_name=str(run.path), tags=tags).info.run_id
-        params = [self._mlflow.entities.Param(accepted(key), value[:500]) for key, value in _flat(run.settings)]
+        experiment = mlflow_experiment_id(self._client)
+        self.ident = self._client.create_run(experiment, run_name=str(run.path), tags=tags).info.run_id
+        params = [self._mlflow.entities.Param(to_mlflow_name(key), value[:500]) for key, value in _flat(run.settings)]
         for at in range(0, len(params), 100):  # MLflow's limit per request
             self._log(params=params[at : at + 100])
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """Return the tracking URI and the id of the run."""
         return f"{self._mlflow.get_tracking_uri()}, run {self.ident}"
 
     def write(self, values: Values, step: int) -> None:
         """Hand over scalars that are finite, and videos."""
-        now = int(time.time() * 1000)
-        row = [self._mlflow.entities.Metric(accepted(name), x, now, step) for name, x in _finite(values).items()]
+        timestamp = int(time.time() * 1000)
+        metric, scalars = self._mlflow.entities.Metric, _finite(values)
+        row = [metric(to_mlflow_name(name), x, timestamp, step) for name, x in scalars.items()]
         self._handed.put((row, [path for _, path in _videos(self._path, values, step)]))
 
     def _send_all(self) -> None:
@@ -182,34 +184,34 @@ class MlflowSink:
 
     def _send(self, row: list[Any], videos: list[Path]) -> None:
         self._pending += row
-        self._films += videos
+        self._pending_videos += videos
         try:
             while self._pending:
-                self._log(metrics=self._pending[: self.BATCH])
-                del self._pending[: self.BATCH]
-            while self._films:
-                if self._films[0].exists():  # older ones may be deleted meanwhile
-                    self._client.log_artifact(self.ident, str(self._films[0]), "videos")
-                del self._films[0]
+                self._log(metrics=self._pending[: self.MAX_BATCH])
+                del self._pending[: self.MAX_BATCH]
+            while self._pending_videos:
+                if self._pending_videos[0].exists():  # older ones may be deleted meanwhile
+                    self._client.log_artifact(self.ident, str(self._pending_videos[0]), "videos")
+                del self._pending_videos[0]
             self._files.sync()
             self._last = None
         except Exception as error:  # a server that is down does not end the run
             self._last = error
 
-    def _put(self, file: Path, folder: str) -> None:
+    def _upload_file(self, file: Path, folder: str) -> None:
         self._sending = True
         self._client.log_artifact(self.ident, str(file), folder or None)
         self._sending = False
 
-    def _drop(self, folder: str) -> None:
-        """Delete a folder of artifacts. MLflow's own client cannot; the repository behind it can, in most places."""
+    def _delete_folder(self, folder: str) -> None:
+        """Delete a folder of artifacts. MLflow's client cannot; the repository behind it usually can."""
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
-        place: Any = get_artifact_repository(self._client.get_run(self.ident).info.artifact_uri)
-        place.delete_artifacts(folder)
+        repository: Any = get_artifact_repository(self._client.get_run(self.ident).info.artifact_uri)
+        repository.delete_artifacts(folder)
 
     def _log(self, **batch: list[Any]) -> None:
-        """Send one batch; one that MLflow refuses (HTTP status 400) would be refused again, so it counts as done."""
+        """Send one batch. A batch that MLflow refuses (HTTP status 400) would be refused again: it counts as done."""
         try:
             self._client.log_batch(self.ident, **batch)
         except self._mlflow.exceptions.MlflowException as error:
@@ -218,27 +220,27 @@ class MlflowSink:
             self._refused, self._reason = self._refused + sum(map(len, batch.values())), str(error)
 
     def close(self) -> None:
-        """Send what is left and end the run, within limits of time; the thread goes on until this process ends."""
+        """Send remaining entries and end the run, within a time limit; the thread continues until this process ends."""
         self._handed.put(([], []))
         self._handed.put(None)
-        self._thread.join(self.PATIENCE)
+        self._thread.join(self.TIMEOUT_SECONDS)
         if self._thread.is_alive() and self._sending and not self._last:
             logger.info("MLflow: waiting until the last files of the run are sent")
-            self._thread.join(self.FILES_PATIENCE)
-        why = self._last or "no response"
-        if self._pending or self._films:
-            left = f"{len(self._pending)} values and {len(self._films)} videos"
-            logger.warning(f"MLflow: {left} were not sent ({why}); metrics.jsonl and videos/ contain them")
+            self._thread.join(self.FILES_TIMEOUT_SECONDS)
+        reason = self._last or "no response"
+        if self._pending or self._pending_videos:
+            unsent = f"{len(self._pending)} values and {len(self._pending_videos)} videos"
+            logger.warning(f"MLflow: {unsent} were not sent ({reason}); metrics.jsonl and videos/ contain them")
         elif self._thread.is_alive() or self._last:
-            logger.warning(f"MLflow: not all files were sent, or the run could not be marked as finished ({why})")
+            logger.warning(f"MLflow: not all files were sent, or the run could not be marked as finished ({reason})")
         if self._refused:
             logger.warning(
                 f"MLflow refused {self._refused} values: {self._reason}; metrics.jsonl and config.yaml have them"
             )
 
 
-def accepted(name: str) -> str:
-    """Return the name of a metric or a setting in the letters that MLflow accepts; others become ``_``."""
+def to_mlflow_name(name: str) -> str:
+    """Return the name of a metric or a setting with only the letters that MLflow accepts; others become ``_``."""
     return re.sub(r"[^\w\-.: /]", "_", name)
 
 

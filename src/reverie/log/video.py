@@ -1,4 +1,4 @@
-"""Videos: image observations with any number of channels as RGB, labelled, and written as mp4."""
+"""Videos: image observations with any number of channels as RGB, labeled, and written as mp4."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ from PIL import Image, ImageDraw, ImageFont
 
 from reverie.core.files import file_stem
 
-OBSERVED = (46, 160, 67)
-IMAGINED = (218, 54, 51)
-INK = (225, 228, 232)
-PAPER = (22, 24, 28)
+OBSERVED_COLOR = (46, 160, 67)
+IMAGINED_COLOR = (218, 54, 51)
+TEXT_COLOR = (225, 228, 232)
+BACKGROUND_COLOR = (22, 24, 28)
 CAPTION, FONT = 22, 14
 """Height of a caption and size of its letters, in pixels."""
-SHORTEST = 3
+MIN_SECONDS = 3
 """Seconds that a video should last."""
 
 
 def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
     """Write ``frames`` ``[T, H, W, C]`` uint8, of any size and channel count, as H.264 mp4; return ``path``.
 
-    Small images are enlarged and odd sides padded, as 4:2:0 colour needs even ones. What would be over in less than
-    ``SHORTEST`` seconds is shown slower, but not below two frames per second. The file appears once it is complete.
+    Small images are enlarged and odd sides padded, as 4:2:0 colour needs even sides. A video shorter than
+    ``MIN_SECONDS`` is slowed down, but not below two frames per second. The file appears once it is complete.
     """
     peak, (height, width) = int(frames.max()), pad_even(upscale(frames[:1])).shape[1:3]
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
-        shown = (pad_even(upscale(to_rgb(frame, peak)))[0] for frame in frames[:, None])  # one at a time
-        encode(shown, (width, height), staged, min(fps, max(2, len(frames) // SHORTEST)))
+        pictures = (pad_even(upscale(to_rgb(frame, peak)))[0] for frame in frames[:, None])  # one at a time
+        encode_mp4(pictures, (width, height), staged, min(fps, max(2, len(frames) // MIN_SECONDS)))
         os.replace(staged, path)
     finally:
         staged.unlink(missing_ok=True)
     return path
 
 
-def encode(frames: Iterable[np.ndarray], size: tuple[int, int], path: Path, fps: int) -> None:
+def encode_mp4(frames: Iterable[np.ndarray], size: tuple[int, int], path: Path, fps: int) -> None:
     """Write ``frames`` ``[H, W, 3]`` uint8, whose ``size`` (W, H) is even, as H.264 mp4."""
-    given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "{}x{}".format(*size), "-r", str(fps), "-i", "-"]
-    wanted = ["-vcodec", "libx264", "-pix_fmt", "yuv420p", "-crf", "10", str(path)]
-    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error", "-xerror", *given, *wanted]
-    with subprocess.Popen(  # a group of its own: Ctrl-C is for us
+    inputs = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", "{}x{}".format(*size), "-r", str(fps), "-i", "-"]
+    outputs = ["-vcodec", "libx264", "-pix_fmt", "yuv420p", "-crf", "10", str(path)]
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error", "-xerror", *inputs, *outputs]
+    with subprocess.Popen(  # in a separate process group: Ctrl-C is for this process
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0
     ) as ffmpeg:
         assert ffmpeg.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended early, and said why
             for frame in frames:
                 ffmpeg.stdin.write(np.ascontiguousarray(frame).data)
-        _, said = ffmpeg.communicate()
+        _, stderr = ffmpeg.communicate()
     if ffmpeg.returncode:
-        first = re.sub(r"^\[.*?\] ", "", said.decode(errors="replace").strip().partition("\n")[0])
+        first = re.sub(r"^\[.*?\] ", "", stderr.decode(errors="replace").strip().partition("\n")[0])
         raise OSError(errno.EIO, f"ffmpeg: {first or f'exit code {ffmpeg.returncode}'}")
 
 
@@ -120,21 +120,21 @@ def border(frames: np.ndarray, colours: Sequence[tuple[int, int, int]], width: i
 
 def tile(videos: np.ndarray, gap: int = 4) -> np.ndarray:
     """Put ``[B, T, H, W, 3]`` side by side: return ``[T, H, B * (W + gap) - gap, 3]``."""
-    spaced = np.pad(videos, ((0, 0), (0, 0), (0, 0), (0, gap), (0, 0)), constant_values=PAPER[0])
+    spaced = np.pad(videos, ((0, 0), (0, 0), (0, 0), (0, gap), (0, 0)), constant_values=BACKGROUND_COLOR[0])
     rows = spaced.transpose(1, 2, 0, 3, 4)  # [T, H, B, W + gap, 3]
     return rows.reshape(*rows.shape[:2], -1, 3)[:, :, :-gap]
 
 
 def caption(text: str, width: int) -> np.ndarray:
     """Return an image ``[CAPTION, width, 3]`` uint8 with ``text`` on it."""
-    picture = Image.new("RGB", (width, CAPTION), PAPER)
+    picture = Image.new("RGB", (width, CAPTION), BACKGROUND_COLOR)
     font = ImageFont.load_default(FONT)
-    ImageDraw.Draw(picture).text((6, CAPTION // 2), text, fill=INK, font=font, anchor="lm")
+    ImageDraw.Draw(picture).text((6, CAPTION // 2), text, fill=TEXT_COLOR, font=font, anchor="lm")
     return np.asarray(picture)
 
 
-def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, beside: bool = False) -> np.ndarray:
-    """Return truth, dream and difference of B sequences, one above the other or ``beside``, ``[T, H', W', 3]`` uint8.
+def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, side_by_side: bool = False) -> np.ndarray:
+    """Return truth, dream and difference of B sequences, stacked or ``side_by_side``, ``[T, H', W', 3]`` uint8.
 
     ``truth``: uint8 ``[B, T, H, W, C]``; ``prediction``: the same in the same units, uint8 or float. The ``context``
     rows that the model observed have a green border, imagined rows a red one.
@@ -143,19 +143,19 @@ def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, besi
     side = max(96, min(256, 768 // truth.shape[0]))
     real, dreamt = (upscale(to_rgb(x, peak), side) for x in (truth, prediction))
     off = (dreamt.astype(np.int16) - real.astype(np.int16)) // 2 + 128
-    colours = [OBSERVED if t < context else IMAGINED for t in range(steps)]
-    said = [f"sees frame {t + 1}" if t < context else f"imagines step {t + 1 - context}" for t in range(steps)]
-    shown = (
+    colours = [OBSERVED_COLOR if t < context else IMAGINED_COLOR for t in range(steps)]
+    captions = [f"sees frame {t + 1}" if t < context else f"imagines step {t + 1 - context}" for t in range(steps)]
+    videos = (
         (["truth"] * steps, real),
-        ([f"dream: {words}" for words in said], dreamt),
+        ([f"dream: {words}" for words in captions], dreamt),
         (["difference (grey: none)"] * steps, off.astype(np.uint8)),
     )
     parts: list[np.ndarray] = []
-    for titles, video in shown:
-        row = tile(np.stack([border(one, colours) for one in video]))
+    for titles, video in videos:
+        row = tile(np.stack([border(v, colours) for v in video]))
         strips = {title: caption(title, row.shape[2]) for title in titles}
         parts.append(np.concatenate([np.stack([strips[title] for title in titles]), row], axis=1))
-    return tile(np.stack(parts)) if beside else np.concatenate(parts, axis=1)
+    return tile(np.stack(parts)) if side_by_side else np.concatenate(parts, axis=1)
 
 
 def is_video(value: object) -> bool:

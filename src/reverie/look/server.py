@@ -33,29 +33,29 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.core.errors import DataError, ReverieError, RunError, brief
-from reverie.log.metrics import FINAL, read_metrics, series_of
-from reverie.look.export import exported, plain
+from reverie.log.metrics import FINAL, metric_series, read_metrics
+from reverie.look.export import export_episode, to_json_value
 from reverie.look.session import Session
-from reverie.look.source import Recording
+from reverie.look.source import RecordedEnv
 from reverie.run.checkpoint import Checkpoints, number_of
 from reverie.run.folder import RunFolder, read_saved
 
-AGENTS, LARGEST, DRAWN, STRIP = 4, 2**16, 24, 6
+MAX_AGENTS, MAX_REQUEST_BYTES, MAX_PICTURES, STRIP = 4, 2**16, 24, 6
 """Agents kept in memory; bytes of a request; pictures that an answer brings unasked, and of a future."""
-HERE = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
-"""Names of this machine: another one may be a foreign page's that leads here."""
-DEPTH, POINTS, LIVE = 3, 400, 90
+LOOPBACK_HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
+"""Host names of this machine: another name may be a foreign page's that resolves to this machine."""
+DEPTH, MAX_POINTS, LIVE_SECONDS = 3, 400, 90
 """How deep runs are looked for; most points of a curve; seconds after which a silent run counts as ended."""
-SHORT = ("episode/score", "eval/score", "estimate/return")
+TABLE_METRICS = ("episode/score", "eval/score", "estimate/return")
 """Metrics of the table of runs."""
-POLICY = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self' ws://{}; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 
-class Guard:
-    """Lets in who has the token, from a page of this server, under a name of this machine."""
+class TokenGuard:
+    """Accepts only requests that carry the token, come from a page of this server, and address a loopback host name."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self.app: ASGIApp = app
@@ -66,11 +66,11 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
-        given = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        host, origin = given.get(b"host", ""), given.get(b"origin")
+        request_headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        host, origin = request_headers.get(b"host", ""), request_headers.get(b"origin")
         named = secrets.compare_digest(f"{scope['path']}/".split("/")[1].encode(), self.token.encode())
-        own = origin == f"http://{host}" or (origin is None and scope["type"] == "http")
-        if not (named and own and HERE.fullmatch(host)):
+        is_same_origin = origin == f"http://{host}" or (origin is None and scope["type"] == "http")
+        if not (named and is_same_origin and LOOPBACK_HOSTS.fullmatch(host)):
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
             else:
@@ -87,40 +87,40 @@ class Guard:
 
 
 def headers(host: str) -> list[tuple[bytes, bytes]]:
-    """Return what every answer says to browsers: load nothing from elsewhere, tell nobody, keep nothing."""
-    said = {
-        "content-security-policy": POLICY.format(host),
+    """Return the security headers of every answer: load nothing from other hosts, send no referrer, store nothing."""
+    values = {
+        "content-security-policy": CONTENT_SECURITY_POLICY.format(host),
         "x-content-type-options": "nosniff",
         "referrer-policy": "no-referrer",
         "cross-origin-opener-policy": "same-origin",
         "cross-origin-resource-policy": "same-origin",
         "cache-control": "no-store",
     }
-    return [(name.encode(), value.encode()) for name, value in said.items()]
+    return [(name.encode(), value.encode()) for name, value in values.items()]
 
 
 # ---------------------------------------------------------------- runs
 
 
-def runs_in(folder: Path) -> dict[str, Path]:
+def find_runs(folder: Path) -> dict[str, Path]:
     """Return the runs in ``folder`` by their paths below it, "." for the folder itself; RunError if there are none."""
     if RunFolder(folder).config.is_file():
         return {".": folder}
-    found: dict[str, Path] = {}
+    runs: dict[str, Path] = {}
     for depth in range(1, DEPTH + 1):
         for config in sorted(folder.glob("*/" * depth + "config.yaml")):
-            found[config.parent.relative_to(folder).as_posix()] = config.parent
-    if not found:
-        read_saved(folder)  # says what is wrong with a single run
+            runs[config.parent.relative_to(folder).as_posix()] = config.parent
+    if not runs:
+        read_saved(folder)  # raises the error of a single broken run
         raise RunError(f"there is no run in {folder}.")
-    return found
+    return runs
 
 
 def curve(rows: list[dict[str, Any]], name: str) -> list[list[float]]:
     """Return the steps and values of a metric while training, averaged to at most ``POINTS`` points."""
-    steps, values = series_of([row for row in rows if not row.get(FINAL)], name)
-    if len(steps) > POINTS:
-        parts = np.array_split(np.arange(len(steps)), POINTS)
+    steps, values = metric_series([row for row in rows if not row.get(FINAL)], name)
+    if len(steps) > MAX_POINTS:
+        parts = np.array_split(np.arange(len(steps)), MAX_POINTS)
         steps, values = (np.array([x[part].mean() for part in parts]) for x in (steps, values))
     return [steps.astype(int).tolist(), values.tolist()]
 
@@ -128,35 +128,35 @@ def curve(rows: list[dict[str, Any]], name: str) -> list[list[float]]:
 def curves(run: Path, names: tuple[str, ...] | None = None) -> dict[str, list[list[float]]]:
     """Return the curves (:func:`curve`) of all metrics of a run, or of some, by name."""
     rows = read_metrics(RunFolder(run).metrics, names and (*names, FINAL))
-    known = {name for row in rows for name in row} - {"step", FINAL}
-    return {name: found for name in sorted(known) if len((found := curve(rows, name))[0])}
+    metrics = {name for row in rows for name in row} - {"step", FINAL}
+    return {name: points for name in sorted(metrics) if len((points := curve(rows, name))[0])}
 
 
 def is_live(run: Path) -> bool:
-    """Return whether something was measured a moment ago."""
+    """Return whether the run has logged something in the last ``LIVE_SECONDS``."""
     metrics = RunFolder(run).metrics
-    return metrics.is_file() and time.time() - metrics.stat().st_mtime < LIVE
+    return metrics.is_file() and time.time() - metrics.stat().st_mtime < LIVE_SECONDS
 
 
-def state(run: Path) -> dict[str, Any]:
+def run_state(run: Path) -> dict[str, Any]:
     """Return the checkpoints and curves of a run; RunError if it is gone."""
     read_saved(run)
     checkpoints = Checkpoints(RunFolder(run).checkpoints)
     best = checkpoints.best()
     listed = [{"name": path.name, "step": number_of(path)} for path in checkpoints.all()]
-    found = {"checkpoints": listed, "best": best.name if best else None, "live": is_live(run)}
-    return found | {"curves": curves(run)}
+    state = {"checkpoints": listed, "best": best.name if best else None, "live": is_live(run)}
+    return state | {"curves": curves(run)}
 
 
-def table(runs: dict[str, Path]) -> list[dict[str, Any]]:
-    """Return a line for each run, for a table of runs; of broken ones, what is wrong."""
+def runs_table(runs: dict[str, Path]) -> list[dict[str, Any]]:
+    """Return a line for each run, for a table of runs; for broken runs the error."""
     lines: list[dict[str, Any]] = []
     for name, path in runs.items():
         line: dict[str, Any] = {"name": name}
         try:
             saved = read_saved(path)
             line |= {"algorithm": saved.algorithm, "env": saved.env, "seed": saved.experiment.get("seed")}
-            line |= {"curves": curves(path, SHORT), "live": is_live(path)}
+            line |= {"curves": curves(path, TABLE_METRICS), "live": is_live(path)}
             line["changed"] = max(
                 (int(p.stat().st_mtime) for p in (path, RunFolder(path).metrics) if p.exists()), default=0
             )
@@ -171,55 +171,55 @@ def table(runs: dict[str, Path]) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- sessions
 
 
-class Looker:
-    """What all pages share: the runs, the agents in memory, and one thread that computes for all of them."""
+class Viewer:
+    """Shared by all pages: the runs, the agents in memory, and one thread that computes for all pages."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any] | None = None, data: str | None = None) -> None:
-        """``options`` of :func:`reverie.load`. ``data``: what recorded episodes are read from; None: from the run."""
+        """``options`` of :func:`reverie.load`. ``data``: source of recorded episodes; None: the run."""
         self.folder: Path = folder
         self.options: dict[str, Any] = dict(options or {})
         self.data: str | None = data
-        self.runs: dict[str, Path] = runs_in(folder)
+        self.runs: dict[str, Path] = find_runs(folder)
         self.single: bool = list(self.runs) == ["."]
         self.worker: ThreadPoolExecutor = ThreadPoolExecutor(1, "look")
-        self._loaded = functools.lru_cache(AGENTS)(
+        self._loaded = functools.lru_cache(MAX_AGENTS)(
             lambda run, checkpoint: load(run, **{**self.options, "checkpoint": checkpoint})
         )
 
     def path(self, name: str) -> Path:
-        """Return the folder of a run by the name that the table shows; no other folder can be reached."""
+        """Return the folder of a run by its name in the table; no other folder is accessible."""
         if name not in self.runs:
-            self.runs |= runs_in(self.folder)  # one that has begun since
+            self.runs |= find_runs(self.folder)  # one that has begun since
         if name not in self.runs:
             raise RunError(f"there is no run {brief(name)} in {self.folder}.")
         return self.runs[name]
 
     def agent(self, name: str, checkpoint: str | None) -> Agent:
-        """Return the agent of a run at a checkpoint of its own, or at the newest one."""
+        """Return the agent of a run at one of its checkpoints; None: the newest one."""
         path = self.path(name)
         checkpoints = Checkpoints(RunFolder(path).checkpoints)
         if checkpoint is None and self.single:
             checkpoint = self.options.get("checkpoint")
-        elif checkpoint is not None and checkpoint not in [one.name for one in checkpoints.all()]:
+        elif checkpoint is not None and checkpoint not in [entry.name for entry in checkpoints.all()]:
             raise RunError(f"there is no checkpoint {brief(checkpoint)} in this run (any more).")
         return self._loaded(path, checkpoints.select(checkpoint))
 
 
 Pictures = list[tuple[Any, bytes]]
-"""PNG, and its place before the page: numbers that depend on the request."""
+"""Address and PNG of each picture; the numbers of the address depend on the request."""
 Answer = tuple[dict[str, Any], Pictures]
 
 
 class Page:
     """One open page: its session, and the answers to its requests."""
 
-    def __init__(self, looker: Looker) -> None:
-        self.looker = looker
+    def __init__(self, viewer: Viewer) -> None:
+        self.viewer = viewer
         self.name = "."
         self.session: Session | None = None
 
     def answer(self, text: str) -> bytes:
-        """Return the answer to a request; whatever is wrong with it, or goes wrong, is said in the answer."""
+        """Handle a request. Errors are returned in the answer."""
         head: dict[str, Any] = {}
         try:
             request = json.loads(text)
@@ -230,7 +230,7 @@ class Page:
         except Exception as error:  # an environment's or a model's: the page says it and lives
             traceback.print_exc(file=sys.stderr)
             done, pictures = {"error": f"{type(error).__name__}: {error}"}, []
-        return packed(head | done, pictures)
+        return pack_answer(head | done, pictures)
 
     def open(self) -> Session:
         """Return the session; DataError before one has begun."""
@@ -238,19 +238,23 @@ class Page:
             raise DataError("nothing is open: choose a run.")
         return self.session
 
-    def changed(self, first: int) -> Answer:
-        """Return the rows from ``first`` on and the one before, which has another action; few rows with pictures."""
+    def rows_since(self, first: int) -> Answer:
+        """Return the rows from ``first`` on and the previous row, whose action may differ; few rows with pictures."""
         session = self.open()
-        told = {"first": first, "rows": session.rows(max(0, first - 1)), "context": session.line.context}
-        told |= {"edits": len(session.line.edits), "held": len(session.line.held), "seed": session.seed}
-        few = range(first, min(len(session), first + DRAWN)) if len(session) - first <= DRAWN else range(0)
-        return told, self.drawn(few)
+        head = {"first": first, "rows": session.rows(max(0, first - 1)), "context": session.timeline.context}
+        head |= {
+            "edits": len(session.timeline.edits),
+            "held": len(session.timeline.pinned_classes),
+            "seed": session.seed,
+        }
+        changed = range(first, len(session))
+        return head, self.row_pictures(changed if len(changed) <= MAX_PICTURES else [])
 
-    def drawn(self, rows: Any) -> Pictures:
-        """Return the pictures of rows, with their places: the row, and 0 for what happened or 1 for the dream."""
+    def row_pictures(self, rows: Any) -> Pictures:
+        """Return the pictures of rows; an address is the row, and 0 for the real row or 1 for the dream."""
         session = self.open()
-        found = [(number, session.picture(number)) for number in rows]
-        return [([number, side], png) for number, both in found for side, png in enumerate(both) if png is not None]
+        pictures = [(number, session.picture(number)) for number in rows]
+        return [([number, side], png) for number, both in pictures for side, png in enumerate(both) if png is not None]
 
     def close(self) -> None:
         """End the session."""
@@ -259,40 +263,40 @@ class Page:
         self.session = None
 
 
-def packed(head: dict[str, Any], pictures: Pictures) -> bytes:
-    """Return an answer: see the top of this file."""
-    head["pictures"] = [[*place, len(png)] for place, png in pictures]
-    said = json.dumps(plain(head), separators=(",", ":")).encode()
-    return b"".join([struct.pack("<I", len(said)), said, *(png for _, png in pictures)])
+def pack_answer(head: dict[str, Any], pictures: Pictures) -> bytes:
+    """Pack an answer as described at the top of this file."""
+    head["pictures"] = [[*address, len(png)] for address, png in pictures]
+    text = json.dumps(to_json_value(head), separators=(",", ":")).encode()
+    return b"".join([struct.pack("<I", len(text)), text, *(png for _, png in pictures)])
 
 
 # ---------------------------------------------------------------- requests
 
 
 def hello(page: Page) -> Answer:
-    """Say what there is: a single run, or a table of several."""
-    looker = page.looker
-    looker.runs |= runs_in(looker.folder)
-    said: dict[str, Any] = {"single": looker.single, "folder": looker.folder.name, "data": looker.data is not None}
-    return said | ({} if looker.single else {"runs": table(looker.runs)}), []
+    """Return the single run, or a table of several runs."""
+    viewer = page.viewer
+    viewer.runs |= find_runs(viewer.folder)
+    head: dict[str, Any] = {"single": viewer.single, "folder": viewer.folder.name, "data": viewer.data is not None}
+    return head | ({} if viewer.single else {"runs": runs_table(viewer.runs)}), []
 
 
 def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None) -> Answer:
-    """Open a run and begin an episode; ``episode``: the number of a recorded one in place of playing."""
-    agent = page.looker.agent(run, checkpoint)
-    if episode is None and page.looker.data is not None:
+    """Open a run and begin an episode; ``episode``: number of a recorded episode to show instead."""
+    agent = page.viewer.agent(run, checkpoint)
+    if episode is None and page.viewer.data is not None:
         episode = 0
-    recorded = None if episode is None else Recording(agent, page.looker.data, episode)
+    recorded = None if episode is None else RecordedEnv(agent, page.viewer.data, episode)
     session = Session(agent, source=recorded)
     page.close()
     page.session, page.name = session, run
-    return about(page)
+    return describe(page)
 
 
-def about(page: Page) -> Answer:
-    """Say all of the session, as after another agent has come."""
-    told, pictures = page.changed(0)
-    return {"about": page.open().about(), "name": page.looker.path(page.name).name} | told, pictures
+def describe(page: Page) -> Answer:
+    """Return everything about the session, as after a change of the agent."""
+    head, pictures = page.rows_since(0)
+    return {"about": page.open().info(), "name": page.viewer.path(page.name).name} | head, pictures
 
 
 def mode(page: Page, mode: Any) -> Answer:
@@ -302,72 +306,76 @@ def mode(page: Page, mode: Any) -> Answer:
 
 
 def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Answer:
-    """Imagine futures; their pictures have the number of the future, and of its row."""
+    """Imagine futures; the address of a picture is the number of the future, and of its row."""
     session = page.open()
     futures = session.branch(at, by, steps)
-    shown = np.unique(np.linspace(0, len(futures[0].rows) - 1, STRIP).astype(int)).tolist()
-    pictures = [([number, t], session.drawn(one.rows[t])) for number, one in enumerate(futures) for t in shown]
-    told = [
-        {
-            "return": one.total,
-            "rewards": [row.said["reward"] for row in one.rows],
-            "conts": [row.said["cont"] for row in one.rows],
-            "action": one.actions[0],
-            "actions": [action[0].argmax() for action in one.actions],
-        }
-        for one in futures
+    strip = np.unique(np.linspace(0, len(futures[0].rows) - 1, STRIP).astype(int)).tolist()
+    pictures = [
+        ([number, t], session.dream_picture(future.rows[t])) for number, future in enumerate(futures) for t in strip
     ]
-    return {"futures": told, "at": at, "shown": shown}, [(place, png) for place, png in pictures if png is not None]
+    entries = [
+        {
+            "return": future.predicted_return,
+            "rewards": [row.predictions["reward"] for row in future.rows],
+            "conts": [row.predictions["cont"] for row in future.rows],
+            "action": future.actions[0],
+            "actions": [action[0].argmax() for action in future.actions],
+        }
+        for future in futures
+    ]
+    head = {"futures": entries, "at": at, "shown": strip}
+    return head, [(address, png) for address, png in pictures if png is not None]
 
 
-def use(page: Page, checkpoint: Any) -> Answer:
+def switch_checkpoint(page: Page, checkpoint: Any) -> Answer:
     """Let another checkpoint's agent dream the same episode."""
-    page.open().use(page.looker.agent(page.name, checkpoint))
-    return about(page)
+    page.open().switch_agent(page.viewer.agent(page.name, checkpoint))
+    return describe(page)
 
 
-def judge(page: Page, checkpoint: Any) -> Answer:
-    """Say how wrong another checkpoint's dream of this episode would be."""
-    return {"errors": page.open().judged(page.looker.agent(page.name, checkpoint))}, []
+def compare_checkpoint(page: Page, checkpoint: Any) -> Answer:
+    """Return the errors of another checkpoint's dream of this episode."""
+    return {"errors": page.open().evaluate_agent(page.viewer.agent(page.name, checkpoint))}, []
 
 
-def export(page: Page, kind: Any) -> Answer:
+def export_file(page: Page, kind: Any) -> Answer:
     """Send the episode and its dream as a file."""
-    name, content = exported(page.open(), kind, page.looker.path(page.name).name)
+    name, content = export_episode(page.open(), kind, page.viewer.path(page.name).name)
     return {"file": name}, [([0, 0], content)]
 
 
 COMMANDS: dict[str, Callable[..., Answer]] = {
-    **{command.__name__: command for command in (hello, begin, mode, branch, use, judge, export)},
-    "run": lambda page: (state(page.looker.path(page.name)), []),
-    "pictures": lambda page, rows: ({}, page.drawn([row for row in rows if 0 <= row < len(page.open())])),
-    "start": lambda page, seed=None: page.changed(page.open().start(seed)),
-    "step": lambda page, at=None, action=None: page.changed(page.open().step(at, action)),
-    "dream": lambda page, at, steps=15, action=None: page.changed(page.open().dream(at, steps, action)),
-    "see": lambda page, rows: page.changed(page.open().see(rows)),
-    "pick": lambda page, number: page.changed(page.open().pick(number)),
-    "edit": lambda page, at, latent, value, keep=False: page.changed(page.open().edit(at, latent, value, keep)),
-    "undo": lambda page: page.changed(page.open().undo()),
+    **{command.__name__: command for command in (hello, begin, mode, branch)},
+    **{command.__name__: command for command in (switch_checkpoint, compare_checkpoint, export_file)},
+    "run": lambda page: (run_state(page.viewer.path(page.name)), []),
+    "pictures": lambda page, rows: ({}, page.row_pictures([row for row in rows if 0 <= row < len(page.open())])),
+    "start": lambda page, seed=None: page.rows_since(page.open().start(seed)),
+    "step": lambda page, at=None, action=None: page.rows_since(page.open().step(at, action)),
+    "dream": lambda page, at, steps=15, action=None: page.rows_since(page.open().dream(at, steps, action)),
+    "see": lambda page, rows: page.rows_since(page.open().set_context(rows)),
+    "pick": lambda page, number: page.rows_since(page.open().pick(number)),
+    "edit": lambda page, at, latent, value, pin=False: page.rows_since(page.open().edit(at, latent, value, pin)),
+    "undo": lambda page: page.rows_since(page.open().undo()),
     "latent": lambda page, at: (page.open().latent(at), []),
 }
 """The requests by name."""
 
 
-async def talk(looker: Looker, socket: WebSocket) -> None:
+async def serve_page(viewer: Viewer, socket: WebSocket) -> None:
     """Answer the requests of a page until it is closed."""
     await socket.accept()
-    page, loop = Page(looker), asyncio.get_running_loop()
+    page, loop = Page(viewer), asyncio.get_running_loop()
     try:
         with contextlib.suppress(WebSocketDisconnect):
             while True:
                 text = await socket.receive_text()
-                await socket.send_bytes(await loop.run_in_executor(looker.worker, page.answer, text))
+                await socket.send_bytes(await loop.run_in_executor(viewer.worker, page.answer, text))
     finally:
-        await loop.run_in_executor(looker.worker, page.close)
+        await loop.run_in_executor(viewer.worker, page.close)
 
 
-def app(looker: Looker, token: str) -> Starlette:
+def app(viewer: Viewer, token: str) -> Starlette:
     """Return the web application."""
     pages = Mount("/", StaticFiles(directory=Path(__file__).with_name("static"), html=True))
-    inside = [WebSocketRoute("/ws", functools.partial(talk, looker)), pages]
-    return Starlette(routes=[Mount(f"/{token}", routes=inside)], middleware=[Middleware(Guard, token=token)])
+    inside = [WebSocketRoute("/ws", functools.partial(serve_page, viewer)), pages]
+    return Starlette(routes=[Mount(f"/{token}", routes=inside)], middleware=[Middleware(TokenGuard, token=token)])

@@ -1,4 +1,4 @@
-"""An episode that is being played, and the dream beside it. Knows nothing of browsers."""
+"""A running episode and its dream, side by side. Independent of the browser."""
 
 from __future__ import annotations
 
@@ -21,59 +21,59 @@ from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.protocols import Env, Policy
 from reverie.core.randomness import RngState, derived_seeds, left_as_found, seed_everything
 from reverie.core.types import Step
-from reverie.look.source import Pictures, Recording, action_names, live
-from reverie.look.values import values_of
+from reverie.look.source import PictureRenderer, RecordedEnv, action_names, make_live_env
+from reverie.look.values import model_free_values
 from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent
 from reverie.run.collect import executed
 
 CONTEXT = 5
-"""Rows that the model sees at first, before it dreams."""
-FUTURES, LONGEST = 8, 1000
-"""Futures of a branch, and most steps that are imagined at once."""
-SHOWN = 64
+"""Initial number of rows that the model observes before it dreams."""
+NUM_BRANCHES, MAX_STEPS = 8, 1000
+"""Number of futures that a branch imagines, and maximum number of steps imagined at once."""
+MAX_SHOWN_NUMBERS = 64
 """Vectors with more numbers than this are not shown number by number."""
 
 
 @dataclass
-class Happened:
+class RealRow:
     """A row of the episode."""
 
     step: Step  # [1, ...]
-    state: Any  # the policy's after the row
-    proposed: Tensor  # [1, A], the policy's action
+    state: Any  # of the policy, after the row
+    policy_action: Tensor  # [1, A]
     picture: bytes | None
-    facts: dict[str, Any]  # what the page is told
-    seen: Said | None  # what the networks say of the state after the row
+    values: dict[str, Any]  # shown on the page
+    predictions: Said | None  # of the networks, from the state after the row
 
 
 @dataclass
-class Dreamt:
+class DreamRow:
     """A row of the dream."""
 
     latent: Latent  # [1, ...]
-    how: str  # "seen": the model knows the row; "imagined"; "edited"
-    said: Said  # [...] each
+    origin: str  # "seen" (the model observes the row), "imagined" or "edited"
+    predictions: Said  # [...] each
     picture: bytes | None = None
 
 
 @dataclass(frozen=True)
-class Future:
+class Branch:
     """A future that a branch imagines."""
 
-    rows: list[Dreamt]
+    rows: list[DreamRow]
     actions: list[Tensor]  # [1, A], each before its row
-    total: float
+    predicted_return: float
     """Predicted return: see ``Mind.predicted_return``."""
 
 
-Edit = tuple[int, Dreamt, int, dict[int, int]]
-"""What an edit replaced: the number of a row, the row; ``context`` and ``held`` of the line."""
+Edit = tuple[int, DreamRow, int, dict[int, int]]
+"""State before an edit: the row's number, the row, ``context`` and ``pinned_classes`` of the timeline."""
 
 
 @dataclass
-class Luck:
-    """A stream of random numbers that nothing else disturbs."""
+class RandomStream:
+    """An isolated stream of random numbers."""
 
     seed: int
     state: Any = None
@@ -91,41 +91,41 @@ class Luck:
 
 
 @dataclass
-class Line:
-    """The rows and actions of an episode. The dream may be longer than what happened, or shorter by no row."""
+class Timeline:
+    """The rows and actions of an episode. The dream has at least as many rows as the real episode."""
 
-    real: list[Happened] = field(default_factory=list)
-    dream: list[Dreamt] = field(default_factory=list)
-    actions: list[Tensor] = field(default_factory=list)  # [1, A] each, of what happened and of the dream alike
+    real: list[RealRow] = field(default_factory=list)
+    dream: list[DreamRow] = field(default_factory=list)
+    actions: list[Tensor] = field(default_factory=list)  # [1, A] each, shared by the real episode and the dream
     context: int = CONTEXT
-    held: dict[int, int] = field(default_factory=dict)
+    pinned_classes: dict[int, int] = field(default_factory=dict)
     edits: list[Edit] = field(default_factory=list)
 
 
 class Session:
-    """An episode with an agent: what happens, and what its world model dreams under the same actions.
+    """An episode with an agent: the real rows, and the rows that its world model dreams under the same actions.
 
     Methods that change rows return the number of the first row that they changed.
     """
 
-    def __init__(self, agent: Agent, *, seed: int | None = None, source: Recording | None = None) -> None:
+    def __init__(self, agent: Agent, *, seed: int | None = None, source: RecordedEnv | None = None) -> None:
         """Begin an episode. EnvError if the environment cannot be made.
 
-        ``seed`` None: the first one of the run's final evaluation. ``source`` None: the agent's environment.
+        ``seed`` None: the first seed of the run's final evaluation. ``source`` None: the agent's environment.
         """
-        self.source: Env | Recording = live(agent) if source is None else source
+        self.source: Env | RecordedEnv = make_live_env(agent) if source is None else source
         self.mode = "mode"
-        own = None if isinstance(self.source, Recording) else self.source.time_limit
-        self.limit: int = max(agent.episode_limit, own or 0)
+        own_limit = None if isinstance(self.source, RecordedEnv) else self.source.time_limit
+        self.limit: int = max(agent.episode_limit, own_limit or 0)
         """Steps after which the episode is cut off."""
-        self._learn_to_know(agent)
-        self.pictures: Pictures = Pictures(agent, None if self.mind is None else self.mind.keys)
+        self._set_agent(agent)
+        self.pictures: PictureRenderer = PictureRenderer(agent, None if self.inspector is None else self.inspector.keys)
         self.seed: int = derived_seeds(agent.config.seed)["test"] if seed is None else seed
         self.start(self.seed)
 
-    def _learn_to_know(self, agent: Agent) -> None:
+    def _set_agent(self, agent: Agent) -> None:
         self.agent: Agent = agent
-        self.mind: Mind | None = Mind(agent) if getattr(agent.algo, "world", None) is not None else None
+        self.inspector: Mind | None = Mind(agent) if getattr(agent.algo, "world", None) is not None else None
         self.policy: Policy[Any] = agent.algo.policy
 
     def close(self) -> None:
@@ -133,122 +133,124 @@ class Session:
         self.source.close()
         self.pictures.close()
 
-    # ------------------------------------------------------------------ what happens
+    # ------------------------------------------------------------------ the real episode
 
     def start(self, seed: int | None = None) -> int:
         """Begin another episode; ``seed`` None: with the next seed."""
         self.seed = self.seed + 1 if seed is None else seed
-        self.luck: Luck = Luck(self.seed)
-        self.dreaming: Luck = Luck(self.seed)
-        self.line: Line = Line()
-        self.futures: list[Future] = list[Future]()
+        self.real_stream: RandomStream = RandomStream(self.seed)
+        self.dream_stream: RandomStream = RandomStream(self.seed)
+        self.timeline: Timeline = Timeline()
+        self.branches: list[Branch] = list[Branch]()
         self.branched: int = 0
-        with self.luck():
-            self._happen(self.source.reset(self.seed))
+        with self.real_stream():
+            self._add_real_row(self.source.reset(self.seed))
         self._moved = False
         return 0
 
     def step(self, at: int | None = None, action: Sequence[float] | None = None) -> int:
-        """Let the environment take a step from row ``at``; None: from the newest one. Later rows are forgotten.
+        """Step the environment from row ``at`` (None: the newest row). Later rows are dropped.
 
-        ``action`` ``[A]``: None takes what the dream did there, or what the policy proposes; a recording takes its own.
+        ``action`` ``[A]``: None takes the action of the dream at this row, or else of the policy; a recorded episode
+        always takes the recorded action.
         """
-        line = self.line
+        line = self.timeline
         at = len(line.real) - 1 if at is None else self._row(at, line.real)
-        if line.real[at].facts["last"]:
-            raise DataError("the episode is over at this row: start another one, or go on dreaming.")
-        recorded = self.source.batch.action[:, at] if isinstance(self.source, Recording) else None
-        follows = line.actions[at] if at < len(line.actions) else line.real[at].proposed
+        if line.real[at].values["last"]:
+            raise DataError("the episode is over at this row: start another one, or continue the dream.")
+        recorded = self.source.batch.action[:, at] if isinstance(self.source, RecordedEnv) else None
+        follows = line.actions[at] if at < len(line.actions) else line.real[at].policy_action
         chosen = follows if recorded is None else recorded
         if action is not None:
-            chosen = self._flat(action)
+            chosen = self._flatten_action(action)
         if recorded is not None and not torch.equal(chosen, recorded):
-            raise DataError("the recording has another action here: only the dream can take yours (go on dreaming).")
+            raise DataError(
+                "the actions of a recorded episode cannot be changed. Continue the dream to apply your own action."
+            )
         self._forget_real(at)
         if at < len(line.actions) and not torch.equal(line.actions[at], chosen):
             del line.actions[at:], line.dream[at + 1 :]
-        with self.luck():
+        with self.real_stream():
             self._catch_up(at)
             step = self.source.step(executed(chosen, line.real[at].step))
             line.actions[at:] = [chosen, *line.actions[at + 1 :]]
-            self._happen(step)
+            self._add_real_row(step)
         return at + 1
 
-    def _happen(self, step: Step) -> None:
-        """Add a row; the policy acts on it, and the model sees or imagines it."""
-        line, real = self.line, self.line.real
-        if not isinstance(self.source, Recording) and len(real) >= self.limit and not step.is_last[0]:
+    def _add_real_row(self, step: Step) -> None:
+        """Add a row; the policy acts on it, and the model observes or imagines it."""
+        line, real = self.timeline, self.timeline.real
+        if not isinstance(self.source, RecordedEnv) and len(real) >= self.limit and not step.is_last[0]:
             step = self.source.truncate(step, [0])
-        taken = line.actions[len(real) - 1] if real else None
-        state = self.agent.initial_state(1) if taken is None else self.policy.override(real[-1].state, taken)
-        real.append(self._met(step, state, self.pictures.real(self.source, step.obs)))
-        if self.mind is not None and len(line.dream) < len(real):
+        action = line.actions[len(real) - 1] if real else None
+        state = self.agent.initial_state(1) if action is None else self.policy.override(real[-1].state, action)
+        real.append(self._process_row(step, state, self.pictures.real(self.source, step.obs)))
+        if self.inspector is not None and len(line.dream) < len(real):
             self._extend()
 
-    def _met(self, step: Step, state: Any, picture: bytes | None) -> Happened:
-        """Let the agent meet a row: it acts, values and is surprised."""
+    def _process_row(self, step: Step, state: Any, picture: bytes | None) -> RealRow:
+        """Return a row with the agent's action, its values and the divergence of its world model."""
         proposed, after = self.policy.act(step, state, mode_of(self.mode))
         facts: dict[str, Any] = {"reward": float(step.reward[0]), "last": bool(step.is_last[0])}
         facts["terminal"] = bool(step.is_terminal[0])
-        facts["numbers"] = {
-            key: step.obs[key][0].flatten().tolist() for key in self._numbers() if step.obs[key][0].numel() <= SHOWN
-        }
-        seen = None
-        if self.mind is not None:
-            seen = self._single(self.mind.say([after.latent]))[0]
-            facts |= {"value": float(seen[f"{INSIDE}value"]), "policy": seen["policy"].tolist()}
-            facts |= self.mind.divergence(step, after)
+        vectors = {key: step.obs[key][0].flatten() for key in self._vector_keys()}
+        facts["numbers"] = {key: x.tolist() for key, x in vectors.items() if len(x) <= MAX_SHOWN_NUMBERS}
+        predictions = None
+        if self.inspector is not None:
+            predictions = self._split_rows(self.inspector.say([after.latent]))[0]
+            facts |= {"value": float(predictions[f"{INSIDE}value"]), "policy": predictions["policy"].tolist()}
+            facts |= self.inspector.divergence(step, after)
         else:
-            facts |= values_of(self.agent, step, state, after, proposed)
-        return Happened(step, after, executed(proposed, step), picture, facts, seen)
+            facts |= model_free_values(self.agent, step, state, after, proposed)
+        return RealRow(step, after, executed(proposed, step), picture, facts, predictions)
 
     def _catch_up(self, at: int) -> None:
-        """Bring the environment to row ``at``: after the past was changed, by the same seed and actions."""
+        """Replay the same seed and actions up to row ``at``, if the environment is at another row."""
         if not self._moved:
             return
         step = self.source.reset(self.seed)
         for number in range(at):
-            step = self.source.step(executed(self.line.actions[number], step))
-        if not all(torch.equal(value, step.obs[key]) for key, value in self.line.real[at].step.obs.items()):
+            step = self.source.step(executed(self.timeline.actions[number], step))
+        if not all(torch.equal(value, step.obs[key]) for key, value in self.timeline.real[at].step.obs.items()):
             raise EnvError(
-                "the environment does not come to this row again: the same seed and actions lead elsewhere. "
-                "Go on dreaming from here, or start another episode."
+                "the environment is not deterministic: replaying the seed and the actions does not reproduce this row. "
+                "Continue the dream from here, or start another episode."
             )
         self._moved = False
 
     def _forget_real(self, at: int) -> None:
-        self._moved |= len(self.line.real) > at + 1
-        del self.line.real[at + 1 :]
+        self._moved |= len(self.timeline.real) > at + 1
+        del self.timeline.real[at + 1 :]
 
     def _forget(self, at: int) -> None:
-        """Forget all after row ``at``."""
+        """Drop all rows after row ``at``."""
         self._forget_real(at)
-        del self.line.dream[at + 1 :], self.line.actions[at:]
+        del self.timeline.dream[at + 1 :], self.timeline.actions[at:]
 
     # ------------------------------------------------------------------ the dream
 
     def dream(self, at: int, steps: int = 15, action: Sequence[float] | None = None) -> int:
-        """Go on dreaming from row ``at``; later rows, real ones too, are forgotten.
+        """Continue the dream from row ``at``; later rows are dropped, real rows too.
 
         ``action`` ``[A]`` of the first step; None: the policy acts in the dream.
         """
-        at, steps = self._row(at, self.line.dream), self._count(steps, 1, LONGEST)
-        first = [] if action is None else [self._flat(action)]
+        at, steps = self._row(at, self.timeline.dream), self._check_number(steps, 1, MAX_STEPS)
+        first = [] if action is None else [self._flatten_action(action)]
         self._forget(at)
-        self.line.actions += first
+        self.timeline.actions += first
         self._imagine(steps)
         return at + 1
 
-    def see(self, rows: int) -> int:
-        """Let the model see the first ``rows`` rows, and dream the others anew; edits are undone."""
-        self._mind()
-        line, line.context = self.line, self._count(rows, 1, len(self))
-        line.edits, line.held = [], {}
+    def set_context(self, rows: int) -> int:
+        """Let the model observe the first ``rows`` rows, and dream the other rows again; edits are undone."""
+        self._require_inspector()
+        line, line.context = self.timeline, self._check_number(rows, 1, len(self))
+        line.edits, line.pinned_classes = [], {}
         return self._dream_again(0)
 
     def _dream_again(self, first: int) -> int:
-        """Dream rows from ``first`` on anew, under the same actions."""
-        line, length = self.line, len(self.line.dream)
+        """Dream rows from ``first`` on again, under the same actions."""
+        line, length = self.timeline, len(self.timeline.dream)
         del line.dream[first:]
         while len(line.dream) < min(length, line.context, len(line.real)):
             self._extend()
@@ -257,70 +259,75 @@ class Session:
         return first
 
     def _extend(self) -> None:
-        """Add a row to the dream: as the model sees it, or imagined under the action that was taken."""
-        line, row = self.line, len(self.line.dream)
+        """Add a row to the dream: observed by the model, or imagined under the chosen action."""
+        line, row = self.timeline, len(self.timeline.dream)
         if row < line.context and row < len(line.real) and not line.edits:
-            known = line.real[row]
-            line.dream.append(Dreamt(known.state.latent, "seen", known.seen or {}))
+            real_row = line.real[row]
+            line.dream.append(DreamRow(real_row.state.latent, "seen", real_row.predictions or {}))
             return
         self._imagine(1)
 
     def _imagine(self, steps: int) -> None:
-        """Add imagined rows under the actions that were taken; after these the policy acts."""
-        line, mind, at, mode = self.line, self._mind(), len(self.line.dream) - 1, mode_of(self.mode)
-        taken = line.actions[at:]
+        """Add imagined rows under the chosen actions; after these the policy acts."""
+        line, inspector, mode = self.timeline, self._require_inspector(), mode_of(self.mode)
+        at = len(line.dream) - 1
+        fixed = line.actions[at:]
 
         def choose(number: int, latent: Latent) -> Tensor:
-            return taken[number].to(latent.deter.device) if number < len(taken) else mind.act(latent, mode)
+            return fixed[number].to(latent.deter.device) if number < len(fixed) else inspector.act(latent, mode)
 
-        with self.dreaming():
-            latents, actions = mind.imagine(line.dream[at].latent, steps, choose, line.held)
-            line.actions += [action.cpu() for action in actions[len(taken) :]]
-            line.dream += self._dreamt(latents)
+        with self.dream_stream():
+            latents, actions = inspector.imagine(line.dream[at].latent, steps, choose, line.pinned_classes)
+            line.actions += [action.cpu() for action in actions[len(fixed) :]]
+            line.dream += self._dream_rows(latents)
 
-    def _dreamt(self, latents: list[Latent]) -> list[Dreamt]:
-        said = self._single(self._mind().say(latents))
-        return [Dreamt(latent, "imagined", one) for latent, one in zip(latents, said, strict=True)]
+    def _dream_rows(self, latents: list[Latent]) -> list[DreamRow]:
+        rows = self._split_rows(self._require_inspector().say(latents))
+        return [DreamRow(latent, "imagined", predictions) for latent, predictions in zip(latents, rows, strict=True)]
 
     # ------------------------------------------------------------------ branches
 
-    def branch(self, at: int, by: str = "sample", steps: int = 15) -> list[Future]:
-        """Imagine futures from row ``at``: ``FUTURES`` samples, or ("action") one for each first action.
+    def branch(self, at: int, by: str = "sample", steps: int = 15) -> list[Branch]:
+        """Imagine futures from row ``at``: ``NUM_BRANCHES`` samples, or ("action") one for each first action.
 
         Other actions are drawn from the policy. Nothing changes until :meth:`pick`.
         """
-        mind, line = self._mind(), self.line
-        at, steps = self._row(at, line.dream), self._count(steps, 1, 200)
+        inspector, line = self._require_inspector(), self.timeline
+        at, steps = self._row(at, line.dream), self._check_number(steps, 1, 200)
         firsts = self._first_actions() if by == "action" else None
-        count = FUTURES if firsts is None else len(firsts)
+        count = NUM_BRANCHES if firsts is None else len(firsts)
         start = line.dream[at].latent.map(lambda x: x.expand(count, *x.shape[1:]))
 
         def choose(number: int, latent: Latent) -> Tensor:
-            return firsts.to(latent.deter.device) if firsts is not None and not number else mind.act(latent, "explore")
+            return (
+                firsts.to(latent.deter.device)
+                if firsts is not None and not number
+                else inspector.act(latent, "explore")
+            )
 
-        with self.dreaming():
-            latents, actions = mind.imagine(start, steps, choose, line.held)
-            said = mind.say(latents)
-        totals = mind.predicted_return(said)
+        with self.dream_stream():
+            latents, actions = inspector.imagine(start, steps, choose, line.pinned_classes)
+            predictions = inspector.say(latents)
+        totals = inspector.predicted_return(predictions)
         self.branched = at
-        self.futures = [
-            Future(
-                [Dreamt(x.map(lambda v, i=i: v[i : i + 1]), "imagined", {k: v[i, t] for k, v in said.items()})  # type: ignore[misc]
+        self.branches = [
+            Branch(
+                [DreamRow(x.map(lambda v, i=i: v[i : i + 1]), "imagined", {k: v[i, t] for k, v in predictions.items()})  # type: ignore[misc]
                  for t, x in enumerate(latents)],
                 [action[i : i + 1].cpu() for action in actions],
                 float(totals[i]),
             )
             for i in range(count)
         ]  # fmt: skip
-        return self.futures
+        return self.branches
 
     def pick(self, number: int) -> int:
-        """Go on with a future of the last branch."""
-        at, chosen = self.branched, self.futures[self._count(number, 0, len(self.futures) - 1)]
-        self._row(at, self.line.dream)
+        """Continue with a future of the last branch."""
+        at, chosen = self.branched, self.branches[self._check_number(number, 0, len(self.branches) - 1)]
+        self._row(at, self.timeline.dream)
         self._forget(at)
-        self.line.actions += chosen.actions
-        self.line.dream += chosen.rows
+        self.timeline.actions += chosen.actions
+        self.timeline.dream += chosen.rows
         return at + 1
 
     def _first_actions(self) -> Tensor:
@@ -328,121 +335,123 @@ class Session:
         choices = self.agent.action_spec.choices()
         if len(choices) != 1 or choices[0][1].stop - choices[0][1].start != self.agent.action_spec.width:
             raise ConfigError("one future per action: this needs a single discrete action. Branch by samples instead.")
-        return torch.eye(self.agent.action_spec.width)[: 4 * FUTURES]
+        return torch.eye(self.agent.action_spec.width)[: 4 * NUM_BRANCHES]
 
     # ------------------------------------------------------------------ edits
 
-    def edit(self, at: int, latent: int, value: float, keep: bool = False) -> int:
-        """Set a latent of row ``at`` to a class or a number, ``keep``: for good; the rows after it are dreamed anew."""
-        self._mind()
-        line = self.line
+    def edit(self, at: int, latent: int, value: float, pin: bool = False) -> int:
+        """Set a latent of row ``at`` to a class or a number and dream later rows again. ``pin``: in later rows, too."""
+        self._require_inspector()
+        line = self.timeline
         at = self._row(at, line.dream)
         old = line.dream[at]
         latents, classes = old.latent.stoch.shape[1:]
-        latent = self._count(latent, 0, latents - 1)
-        value = self._count(value, 0, classes - 1) if classes > 1 else float(value)
-        line.edits.append((at, old, line.context, dict(line.held)))
+        latent = self._check_number(latent, 0, latents - 1)
+        value = self._check_number(value, 0, classes - 1) if classes > 1 else float(value)
+        line.edits.append((at, old, line.context, dict(line.pinned_classes)))
         stoch = old.latent.stoch.clone()
         if classes > 1:
             stoch = with_classes(stoch, {latent: value})
-            line.held |= {latent: int(value)} if keep else {}
+            line.pinned_classes |= {latent: int(value)} if pin else {}
         else:
             stoch[:, latent] = value
-        line.dream[at] = replace(self._dreamt([old.latent._replace(stoch=stoch)])[0], how="edited")
+        line.dream[at] = replace(self._dream_rows([old.latent._replace(stoch=stoch)])[0], origin="edited")
         line.context = min(line.context, at + 1)
         self._dream_again(at + 1)
         return at
 
     def undo(self) -> int:
         """Undo the last edit."""
-        at, row, context, held = self.line.edits.pop()
-        self.line.context, self.line.held = context, held
-        self.line.dream[at] = row
+        at, row, context, pinned_classes = self.timeline.edits.pop()
+        self.timeline.context, self.timeline.pinned_classes = context, pinned_classes
+        self.timeline.dream[at] = row
         self._dream_again(at + 1)
         return at
 
     def latent(self, at: int) -> dict[str, Any]:
-        """Return the state of row ``at``: the classes of z and what the prior gives them, or its numbers; probes."""
-        mind = self._mind()
-        latent = self.line.dream[at := self._row(at, self.line.dream)].latent
+        """Return the state of row ``at``: the classes of z and their prior probabilities, or its numbers; probes."""
+        inspector = self._require_inspector()
+        latent = self.timeline.dream[at := self._row(at, self.timeline.dream)].latent
         with torch.no_grad():
-            named = mind.world.rssm.named(mind.world.rssm.prior(latent.deter))
-        found: dict[str, Any] = {"at": at, "held": {str(k): v for k, v in self.line.held.items()}}
-        found["edits"] = [row for row, *_ in self.line.edits]
+            named = inspector.world.rssm.named(inspector.world.rssm.prior(latent.deter))
+        state: dict[str, Any] = {"at": at, "held": {str(k): v for k, v in self.timeline.pinned_classes.items()}}
+        state["edits"] = [row for row, *_ in self.timeline.edits]
         if "logits" in named:
-            found |= {"classes": latent.stoch[0].argmax(-1).tolist(), "prior": array(named["logits"][0].exp())}
+            state |= {"classes": latent.stoch[0].argmax(-1).tolist(), "prior": array(named["logits"][0].exp())}
         else:
-            found |= {"values": array(latent.stoch[0, :, 0])}
-            found |= {name: array(values[0]) for name, values in named.items()}
-        return found | {"probes": self._probed(at)}
+            state |= {"values": array(latent.stoch[0, :, 0])}
+            state |= {name: array(values[0]) for name, values in named.items()}
+        return state | {"probes": self._probe_predictions(at)}
 
-    def _probed(self, at: int) -> dict[str, dict[str, Any]]:
-        """Return what probes read from row ``at`` by key, and the ``truth`` if it happened.
+    def _probe_predictions(self, at: int) -> dict[str, dict[str, Any]]:
+        """Return the probes' predictions from row ``at`` by key, and the ``truth`` of a real row.
 
-        ``read`` is numbers, or of classes the likeliest; then ``chance`` is its probability.
+        ``read``: the predicted numbers, or the likeliest class, whose probability is ``chance``.
         """
-        probe, row, happened = getattr(self.agent.algo, "probe", None), self.line.dream[at], dict[str, np.ndarray]()
+        probe, row = getattr(self.agent.algo, "probe", None), self.timeline.dream[at]
+        truth: dict[str, np.ndarray] = {}
         if not isinstance(probe, Probe):
             return {}
-        if at < len(self.line.real):
-            happened = {key: values[0].numpy() for key, values in self.line.real[at].step.obs.items()}
+        if at < len(self.timeline.real):
+            truth = {key: values[0].numpy() for key, values in self.timeline.real[at].step.obs.items()}
         needed = {key for parts in probe.given.values() for key in parts}
-        given = {key: x for key, x in (seen_in(row.said, self._numbers()) | happened).items() if key in needed}
-        found: dict[str, dict[str, Any]] = {key: {} for key in probe.parts}
+        obs = seen_in(row.predictions, self._vector_keys()) | truth
+        inputs = {key: x for key, x in obs.items() if key in needed}
+        probes: dict[str, dict[str, Any]] = {key: {} for key in probe.parts}
         state = ModelState(array(row.latent.deter), array(row.latent.stoch))
-        for key, (values, *_) in self.agent.probe(state, given).items():
-            found[key]["read"] = values
+        for key, (values, *_) in self.agent.probe(state, inputs).items():
+            probes[key]["read"] = values
             if (part := probe.parts[key]).kind == "categorical":
                 likely = {"read": values.argmax(-1), "chance": values.max(-1)}
-                found[key] = {name: x.reshape(part.shape) for name, x in likely.items()}
-            found[key] |= {"truth": happened[key]} if key in happened else {}
-        return found
+                probes[key] = {name: x.reshape(part.shape) for name, x in likely.items()}
+            probes[key] |= {"truth": truth[key]} if key in truth else {}
+        return probes
 
     # ------------------------------------------------------------------ other models
 
-    def use(self, agent: Agent) -> int:
-        """Let an agent of another checkpoint live through the same episode, and dream it."""
-        self._live_again(agent, len(self.line.real))
-        self.futures = []
+    def switch_agent(self, agent: Agent) -> int:
+        """Let the agent of another checkpoint observe the same episode, and dream it."""
+        self._replay_rows(agent, len(self.timeline.real))
+        self.branches = []
         return 0
 
-    def judged(self, agent: Agent) -> dict[str, float]:
-        """Return the mean errors by name that another checkpoint's dream of this episode would have."""
-        twin, line = copy.copy(self), self.line
-        twin.line = replace(line, real=[*line.real], dream=line.dream[: len(line.real)])
-        twin._live_again(agent, line.context)
+    def evaluate_agent(self, agent: Agent) -> dict[str, float]:
+        """Return the mean errors, by name, of another checkpoint's dream of this episode."""
+        twin, line = copy.copy(self), self.timeline
+        twin.timeline = replace(line, real=[*line.real], dream=line.dream[: len(line.real)])
+        twin._replay_rows(agent, line.context)
         errors = [row["error"] for row in twin.rows(line.context)]
         return {name: float(np.mean([row[name] for row in errors])) for name in errors[0]} if errors else {}
 
-    def _live_again(self, agent: Agent, rows: int) -> None:
-        """Let another agent meet the first ``rows`` rows, and dream the episode anew; edits are undone."""
-        line, luck, self.dreaming = self.line, Luck(self.seed), Luck(self.seed)
-        self._learn_to_know(agent)
-        line.edits, line.held = [], {}
-        with luck():
+    def _replay_rows(self, agent: Agent, rows: int) -> None:
+        """Let another agent observe the first ``rows`` rows, and dream the episode again; edits are undone."""
+        line, stream, self.dream_stream = self.timeline, RandomStream(self.seed), RandomStream(self.seed)
+        self._set_agent(agent)
+        line.edits, line.pinned_classes = [], {}
+        with stream():
             state = agent.initial_state(1)
-            for number, one in enumerate(line.real[:rows]):
-                line.real[number] = self._met(one.step, state, one.picture)
+            for number, row in enumerate(line.real[:rows]):
+                line.real[number] = self._process_row(row.step, state, row.picture)
                 if number < len(line.actions):
                     state = self.policy.override(line.real[number].state, line.actions[number])
-        if self.mind is not None:
+        if self.inspector is not None:
             self._dream_again(0)
 
-    # ------------------------------------------------------------------ what the page is told
+    # ------------------------------------------------------------------ data of the page
 
     @functools.cached_property
     def action_names(self) -> list[str]:
         """The names of discrete actions, if the environment has them."""
         return action_names(self.agent)
 
-    def about(self) -> dict[str, Any]:
-        """Return what does not change from row to row."""
+    def info(self) -> dict[str, Any]:
+        """Return the facts that are the same for all rows."""
         agent, spec = self.agent, self.agent.action_spec
         numbers = [(key, part) for key, part in sorted(spec.parts.items()) if part.kind == "continuous"]
-        found: dict[str, Any] = {"algorithm": agent.config.algo.algorithm, "checkpoint": agent.checkpoint.name}
-        recorded = self.source if isinstance(self.source, Recording) else None
-        found |= {"step": agent.step, "env": recorded.name if recorded else agent.config.env.id, "seed": self.seed}
-        found |= {
+        info: dict[str, Any] = {"algorithm": agent.config.algo.algorithm, "checkpoint": agent.checkpoint.name}
+        recorded = self.source if isinstance(self.source, RecordedEnv) else None
+        info |= {"step": agent.step, "env": recorded.name if recorded else agent.config.env.id, "seed": self.seed}
+        info |= {
             "choices": [{"name": key, "start": cut.start, "stop": cut.stop} for key, cut in spec.choices()],
             "continuous": [{"name": k, "low": x.low, "high": x.high, "size": x.size} for k, x in numbers],
             "width": spec.width,
@@ -450,92 +459,93 @@ class Session:
             "names": [] if recorded else self.action_names,
             "recorded": recorded is not None,
             "units": {dreamt_name(key): unit_of(dreamt_name(key), part) for key, part in agent.obs_spec.items()},
-            "dreams": self.mind is not None,
+            "dreams": self.inspector is not None,
             "horizon": getattr(agent.config.algo, "horizon", None),
         }
-        if self.mind is not None:
-            latents, classes = self.mind.world.rssm.initial(1, torch.float32).stoch.shape[1:]
-            found |= {"latents": latents if self.mind.draws else 0, "classes": classes}
-        return found
+        if self.inspector is not None:
+            latents, classes = self.inspector.world.rssm.initial(1, torch.float32).stoch.shape[1:]
+            info |= {"latents": latents if self.inspector.draws else 0, "classes": classes}
+        return info
 
     def __len__(self) -> int:
-        return max(len(self.line.real), len(self.line.dream))
+        return max(len(self.timeline.real), len(self.timeline.dream))
 
     def rows(self, first: int = 0) -> list[dict[str, Any]]:
-        """Return what is told of each row from ``first`` on, in plain values and arrays."""
-        return [self._told(number) for number in range(first, len(self))]
+        """Return each row from ``first`` on as a dict of plain values and arrays."""
+        return [self._row_to_dict(number) for number in range(first, len(self))]
 
-    def _told(self, number: int) -> dict[str, Any]:
-        line = self.line
+    def _row_to_dict(self, number: int) -> dict[str, Any]:
+        line = self.timeline
         real = line.real[number] if number < len(line.real) else None
         dreamt = line.dream[number] if number < len(line.dream) else None
         return {
             "t": number,
-            "real": None if real is None else real.facts,
+            "real": None if real is None else real.values,
             "action": line.actions[number] if number < len(line.actions) else None,
-            "dream": None if dreamt is None else self._facts(dreamt),
-            "error": None if real is None or dreamt is None else self._errors(real, dreamt.said),
+            "dream": None if dreamt is None else self._dream_values(dreamt),
+            "error": None if real is None or dreamt is None else self._errors(real, dreamt.predictions),
         }
 
-    def _facts(self, row: Dreamt) -> dict[str, Any]:
-        said = row.said
-        numbers = seen_in(said, self._numbers())
+    def _dream_values(self, row: DreamRow) -> dict[str, Any]:
+        predictions = row.predictions
+        numbers, names = seen_in(predictions, self._vector_keys()), ("reward", "cont", "prior_entropy", "policy")
         return {
-            "how": row.how,
-            "value": said[f"{INSIDE}value"],
-            "numbers": {key: values.flatten() for key, values in numbers.items() if values.size <= SHOWN},
-            **{name: said[name] for name in ("reward", "cont", "prior_entropy", "policy") if name in said},
+            "how": row.origin,
+            "value": predictions[f"{INSIDE}value"],
+            "numbers": {key: values.flatten() for key, values in numbers.items() if values.size <= MAX_SHOWN_NUMBERS},
+            **{name: predictions[name] for name in names if name in predictions},
         }
 
-    def _errors(self, real: Happened, said: Said) -> dict[str, float]:
-        """Return the error of each observation in its own units (``dreaming.unit_of``), and of reward and cont."""
-        found: dict[str, float] = {}
+    def _errors(self, real: RealRow, predictions: Said) -> dict[str, float]:
+        """Return the error of each observation in its units (``dreaming.unit_of``), and of reward and cont."""
+        errors: dict[str, float] = {}
         for key, part in self.agent.obs_spec.items():
-            if (name := dreamt_name(key)) in said and part.kind != "mask":
+            if (name := dreamt_name(key)) in predictions and part.kind != "mask":
                 truth = real.step.obs[key].numpy()[None]  # [1, 1, ...]
                 exact = one_hot(truth, part) if part.kind == "categorical" else truth
-                found[name] = float(error_of(said[name].reshape(1, 1, -1), exact.reshape(1, 1, -1), part)[0])
-        found["reward"] = abs(float(said["reward"]) - real.facts["reward"])
-        return found | {"cont": abs(float(said["cont"]) - (1.0 - real.facts["terminal"]))}
+                errors[name] = float(error_of(predictions[name].reshape(1, 1, -1), exact.reshape(1, 1, -1), part)[0])
+        errors["reward"] = abs(float(predictions["reward"]) - real.values["reward"])
+        return errors | {"cont": abs(float(predictions["cont"]) - (1.0 - real.values["terminal"]))}
 
     def picture(self, number: int) -> tuple[bytes | None, bytes | None]:
-        """Return the pictures of a row as PNG: of what happened, and of the dream."""
-        line = self.line
+        """Return the pictures of a row as PNG: of the real row, and of the dream."""
+        line = self.timeline
         real = line.real[number].picture if number < len(line.real) else None
-        return real, self.drawn(line.dream[number]) if number < len(line.dream) else None
+        return real, self.dream_picture(line.dream[number]) if number < len(line.dream) else None
 
-    def drawn(self, row: Dreamt) -> bytes | None:
-        """Return the picture of a dreamt row, drawn when it is first asked for."""
+    def dream_picture(self, row: DreamRow) -> bytes | None:
+        """Return the picture of a row of the dream, drawn when it is first requested."""
         if row.picture is None:
-            row.picture = self.pictures.dream(row.said)
+            row.picture = self.pictures.dream(row.predictions)
         return row.picture
 
     # ------------------------------------------------------------------ checks
 
-    def _mind(self) -> Mind:
-        assert self.mind is not None, "the agent has no world model"
-        return self.mind
+    def _require_inspector(self) -> Mind:
+        assert self.inspector is not None, "the agent has no world model"
+        return self.inspector
 
     def _row(self, number: Any, rows: Sequence[Any]) -> int:
-        return self._count(number, 0, len(rows) - 1)
+        return self._check_number(number, 0, len(rows) - 1)
 
     @staticmethod
-    def _count(number: Any, least: int, most: int) -> int:
-        if type(number) is not int or not least <= number <= most:
-            raise DataError(f"{brief(number)}: expected a whole number from {least} to {most}.")
+    def _check_number(number: Any, minimum: int, maximum: int) -> int:
+        if type(number) is not int or not minimum <= number <= maximum:
+            raise DataError(f"{brief(number)}: expected a whole number from {minimum} to {maximum}.")
         return number
 
-    def _flat(self, action: Sequence[float]) -> Tensor:
-        """Return an action of the page ``[A]`` as rows hold it, ``[1, A]``: one class of each choice, or in [-1, 1]."""
+    def _flatten_action(self, action: Sequence[float]) -> Tensor:
+        """Return an action of the page ``[A]`` as in rows, ``[1, A]``: one-hot choices, or numbers in [-1, 1]."""
         flat = torch.tensor(action, dtype=torch.float32)[None].clamp(-1, 1)
         for _, cut in self.agent.action_spec.choices():
             best = flat[:, cut].argmax(-1)
             flat[:, cut] = torch.nn.functional.one_hot(best, cut.stop - cut.start).float()
         return flat
 
-    def _numbers(self) -> list[str]:
+    def _vector_keys(self) -> list[str]:
         return [key for key, part in self.agent.obs_spec.items() if part.kind == "vector"]
 
-    def _single(self, said: Said) -> list[Said]:
-        """Split what is said of the rows of one episode ``[1, T, ...]`` into rows."""
-        return [{name: values[0, t] for name, values in said.items()} for t in range(len(said["reward"][0]))]
+    def _split_rows(self, predictions: Said) -> list[Said]:
+        """Split the predictions ``[1, T, ...]`` of one episode into rows."""
+        length = len(predictions["reward"][0])
+        return [{name: values[0, t] for name, values in predictions.items()} for t in range(length)]

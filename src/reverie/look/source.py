@@ -26,8 +26,8 @@ SIDE = 256
 """Longer side of the pictures that an environment draws, at most."""
 
 
-def live(agent: Agent) -> Env:
-    """Make the agent's environment, with rewards as the agent sees them."""
+def make_live_env(agent: Agent) -> Env:
+    """Make the agent's environment, with rewards as in training."""
     config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
     return make_eval_env(config, agent.factory, render=True, as_trained=True)
 
@@ -41,15 +41,15 @@ def action_names(agent: Agent) -> list[str]:
     try:
         if callable(named := getattr(env, "get_action_meanings", None)):
             return [str(name).lower() for name in named()]
-        return [one.name for one in getattr(env, "actions", ())]
+        return [action.name for action in getattr(env, "actions", ())]
     except (AttributeError, TypeError):  # it means something else by these names
         return []
     finally:
         close_quietly(env)
 
 
-class Recording:
-    """A recorded episode in place of an environment: its actions are what they were."""
+class RecordedEnv:
+    """A recorded episode instead of an environment: its actions cannot be changed."""
 
     def __init__(self, agent: Agent, data: DatasetConfig | str | None, number: int) -> None:
         """``data``, ``number`` and errors: see ``Agent.episode``."""
@@ -70,56 +70,56 @@ class Recording:
         return Step(obs={k: v[:, self._at] for k, v in batch.obs.items()}, reward=batch.reward[:, self._at], **flags)
 
     def render(self) -> None:
-        """Nothing is drawn but what was recorded."""
+        """Return nothing: only the recorded images are shown."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing to close."""
 
 
-class Pictures:
-    """Draws observations: as the environment does, if it can; else the first image among them; else not at all."""
+class PictureRenderer:
+    """Draws observations: by the environment's painter, or else the first image among them, or else not at all."""
 
     def __init__(self, agent: Agent, dreamt: Collection[str] | None) -> None:
-        """``dreamt``: the observations that dreams have. None: there are none, and the environment's pictures do."""
+        """``dreamt``: the observations in dreams. None: there are no dreams, and the environment renders."""
         self.agent: Agent = agent
-        self.dreamt: Collection[str] | None = dreamt
+        self.dreamt_keys: Collection[str] | None = dreamt
         self._closing = contextlib.ExitStack()
         self._paint = None if dreamt is None else self._closing.enter_context(painting(agent, dreamt))
         self._image = next((key for key, part in agent.obs_spec.items() if part.kind == "image"), None)
 
-    def real(self, env: Env | Recording, obs: Obs) -> bytes | None:
+    def real(self, env: Env | RecordedEnv, obs: Obs) -> bytes | None:
         """Return a picture of the current row ``[1, ...]``; None if there is no way to draw it."""
-        seen = {key: value.numpy()[None] for key, value in obs.items()}
-        if self.dreamt is not None and (shown := self._drawn(seen)) is not None:
-            return shown
+        row = {key: value.numpy()[None] for key, value in obs.items()}
+        if self.dreamt_keys is not None and (picture := self._draw(row)) is not None:
+            return picture
         frame = env.render()
-        return self._drawn(seen) if frame is None else png(shrink(frame, SIDE))
+        return self._draw(row) if frame is None else encode_png(shrink(frame, SIDE))
 
-    def dream(self, said: Mapping[str, np.ndarray]) -> bytes | None:
-        """Return a picture of what the networks say, ``[...]`` each by the names of a dream."""
-        return self._drawn({key: x[None, None] for key, x in seen_in(said, self.agent.obs_spec).items()})
+    def dream(self, predictions: Mapping[str, np.ndarray]) -> bytes | None:
+        """Return a picture of the networks' predictions ``[...]``, by the names of a dream."""
+        return self._draw({key: x[None, None] for key, x in seen_in(predictions, self.agent.obs_spec).items()})
 
-    def _drawn(self, obs: Mapping[str, np.ndarray]) -> bytes | None:
+    def _draw(self, obs: Mapping[str, np.ndarray]) -> bytes | None:
         spec, stacked = self.agent.obs_spec, self.agent.config.env.frame_stack
         if self._paint is not None:
-            return png(self._paint(dict(obs))[0, 0])
+            return encode_png(self._paint(dict(obs))[0, 0])
         if self._image is None or self._image not in obs:
             return None
         picture = newest(light(obs[self._image][0, 0], spec[self._image]), stacked)
-        return png(to_rgb(picture, 255))
+        return encode_png(to_rgb(picture, 255))
 
     def close(self) -> None:
         """Close the environment that draws."""
         self._closing.close()
 
 
-def png(picture: np.ndarray) -> bytes:
-    """Return ``[H, W, 3]`` uint8 as PNG, compressed little: it only goes to a browser on the same machine."""
+def encode_png(picture: np.ndarray) -> bytes:
+    """Return ``[H, W, 3]`` uint8 as PNG with little compression: the browser runs on the same machine."""
     file = io.BytesIO()
     Image.fromarray(picture).save(file, "PNG", compress_level=1)
     return file.getvalue()
 
 
-def pixels(picture: bytes) -> np.ndarray:
+def decode_png(picture: bytes) -> np.ndarray:
     """Return ``[H, W, 3]`` uint8 of a PNG."""
     return np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"))

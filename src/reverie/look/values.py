@@ -1,4 +1,4 @@
-"""What a model-free agent thinks of the row that it has just seen: its values."""
+"""The values of a model-free agent for the current row."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from reverie.nn.preprocess import PreprocessedPolicy
 
 
 @torch.no_grad()
-def values_of(agent: Agent, step: Step, before: Any, after: Any, action: Tensor) -> dict[str, Any]:
-    """Return ``q`` of all actions if they are discrete, ``value`` of ``action`` ``[1, A]`` else; and ``policy``.
+def model_free_values(agent: Agent, step: Step, before: Any, after: Any, action: Tensor) -> dict[str, Any]:
+    """Return ``q`` of all actions if they are discrete, otherwise ``value`` of ``action`` ``[1, A]``; and ``policy``.
 
-    Of several critics the lowest counts. On-policy agents value the state. ``before`` and ``after``: the policy's state
-    before the row ``step`` and after it. Agents without a critic have none of these.
+    With several critics, the lowest value counts. On-policy agents value the state. ``before`` and ``after``: the
+    policy's state before and after the row ``step``. Without a critic there are no values.
     """
     objective: Any = getattr(agent.algo, "objective", None)
     if not isinstance(agent.algo, ModelFree) or objective is None:
@@ -35,20 +35,20 @@ def values_of(agent: Agent, step: Step, before: Any, after: Any, action: Tensor)
     if isinstance(objective, OnPolicyObjective):
         network: nn.Module = objective.network
         rows = {key: value.unsqueeze(1) for key, value in obs.items()}  # [1, 1, ...]
-        said = network(rows, first.unsqueeze(1), getattr(after, "before", None))  # of the memory
-        return {"value": float(said.value)} | probabilities(said.policy)
-    action, critic, found = action.to(device), getattr(objective, "critic", None), dict[str, Any]()
+        output = network(rows, first.unsqueeze(1), getattr(after, "before", None))  # of the memory
+        return {"value": float(output.value)} | probabilities(output.policy)
+    action, critic, values = action.to(device), getattr(objective, "critic", None), dict[str, Any]()
     if hasattr(objective, "network"):
-        found["q"] = objective.values(obs)[0]
+        values["q"] = objective.values(obs)[0]
     elif isinstance(critic, DiscreteQEnsemble | DiscreteQNetwork):
-        found["q"] = critic(obs).reshape(-1, action.shape[-1]).amin(0)
+        values["q"] = critic(obs).reshape(-1, action.shape[-1]).amin(0)
     elif critic is not None:
-        found["value"] = float(getattr(objective, "values", critic)(obs, action).min())
-    if "q" in found:
-        best = [found["q"][cut].max() for _, cut in agent.action_spec.choices()]
-        found |= {"q": found["q"].tolist(), "value": float(sum(best))}
+        values["value"] = float(getattr(objective, "values", critic)(obs, action).min())
+    if "q" in values:
+        best = [values["q"][cut].max() for _, cut in agent.action_spec.choices()]
+        values |= {"q": values["q"].tolist(), "value": float(sum(best))}
     actor = getattr(objective, "actor", None)
-    return found | ({} if actor is None else probabilities(actor(obs)))
+    return values | ({} if actor is None else probabilities(actor(obs)))
 
 
 def probabilities(policy: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Choice
-from reverie.core.errors import ConfigError, unwritten
+from reverie.core.errors import ConfigError, missing_method_error
 from reverie.objectives.returns import Bootstrap, Estimate, gae, n_step, n_step_bootstrap, td0, td1, td_lambda, vtrace
 
 
@@ -80,7 +80,7 @@ class ValueEstimator(Choice):
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
         """Compute the targets ``[B, T - 1]`` of a window that is long enough. Subclasses implement this."""
-        raise unwritten(self, "look_ahead")
+        raise missing_method_error(self, "look_ahead")
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class OneRow(ValueEstimator, base=True):
 
     def steps(self, rows: int) -> int:
         """Return the largest number of rewards that are summed in a window of ``rows`` rows."""
-        raise unwritten(self, "steps")
+        raise missing_method_error(self, "steps")
 
     def look_ahead(self, **rows: Unpack[Rows]) -> Tensor:
         """Compute the n-step targets, with n by :meth:`steps`."""

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.learners import gathered, rank, together
+from reverie.core.learners import all_gather_with_grad, gathered, rank
 
 
 def barlow_twins(x: Tensor, y: Tensor, redundancy: float) -> Tensor:
@@ -28,7 +28,7 @@ def barlow_twins(x: Tensor, y: Tensor, redundancy: float) -> Tensor:
     Returns:
         ``[]``.
     """
-    x, y = (together(z.float()) for z in (x, y))  # [N, E]
+    x, y = (all_gather_with_grad(z.float()) for z in (x, y))  # [N, E]
     x, y = ((z - z.mean(0)) / (z.std(0) + 1e-8) for z in (x, y))
     c = x.T @ y / len(x)  # [E, E]
     own = c.diagonal()

@@ -17,8 +17,15 @@ from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.types import State, Window
-from reverie.replay.priority import Prioritised, PriorityConfig
-from reverie.replay.samplers import EpisodeEnds, OnlineQueue, Recency, Sampler, Sequence, Uniform
+from reverie.replay.priority import PrioritizedSampler, PriorityConfig
+from reverie.replay.samplers import (
+    EpisodeEndSampler,
+    OnlineQueue,
+    RecencySampler,
+    Sampler,
+    SequentialSampler,
+    UniformSampler,
+)
 from reverie.replay.storage import Storage
 from reverie.replay.windows import FirstFlags, Windows
 
@@ -36,7 +43,7 @@ class FractionsConfig(Config):
     ends: Annotated[float, AtLeast(0)] = 0.0
     """Fraction drawn with a preference for ends of episodes."""
 
-    def shares(self) -> dict[str, float]:
+    def normalize(self) -> dict[str, float]:
         """Return the fractions above 0, normalised to sum to 1."""
         values = self.to_dict()
         return {name: value / sum(values.values()) for name, value in values.items() if value > 0}
@@ -63,10 +70,10 @@ class BatchSamplerConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sequence and self.fractions.shares() != {"uniform": 1.0}:
-            given = self.fractions.to_dict()
+        if self.sequence and self.fractions.normalize() != {"uniform": 1.0}:
+            fractions = self.fractions.to_dict()
             raise ConfigError(
-                f"replay.sequence = True, replay.fractions = {given}: whole episodes are read in order, "
+                f"replay.sequence = True, replay.fractions = {fractions}: whole episodes are read in order, "
                 "so no fractions apply. Set only one of the two."
             )
 
@@ -79,46 +86,47 @@ class BatchSamplerConfig(Config):
             )
         if window.carries and not self.sequence:
             raise ConfigError(
-                "algo.carry = True, but the next batch does not go on where the last one ended: set "
+                "algo.carry = True, but the next batch does not continue where the last one ended: set "
                 "replay.sequence = True as well."
             )
-        if self.fractions.priority and not window.gives_priorities:
+        if self.fractions.priority and not window.has_priorities:
             raise ConfigError(
                 f"replay.fractions.priority = {self.fractions.priority}, but the algorithm computes no priorities, "
-                "so all windows would be sampled alike: expected 0, or an algorithm with a critic or a world model."
+                "so all windows would have the same probability: expected 0, or an algorithm with a critic or a world "
+                "model."
             )
 
 
 class BatchSampler:
-    """Keeps track of the windows of a storage and draws B at a time: of the online queue, then by mixed samplers."""
+    """Tracks the windows of a storage and draws B at a time: first from the online queue, then by mixed samplers."""
 
     def __init__(
-        self, rows: Storage, window: Window, seed: int, config: BatchSamplerConfig, online: bool = True
+        self, storage: Storage, window: Window, seed: int, config: BatchSamplerConfig, online: bool = True
     ) -> None:
-        """Draw windows of ``rows``, a storage that is still empty; without ``online``, none of new rows first."""
-        self.rows = rows
+        """Draw windows of ``storage``, which is still empty. ``online`` False: no online queue for new rows."""
+        self.storage = storage
         self.window = window
         self.rng: np.random.Generator = np.random.default_rng(seed)
-        windows = Windows(rows, window.rows, window.free, window.crosses_episodes)
+        windows = Windows(storage, window.rows, window.free, window.crosses_episodes)
         self.windows: Windows = windows
-        self.flags: FirstFlags = FirstFlags(rows)
+        self.flags: FirstFlags = FirstFlags(storage)
         makers: dict[str, Callable[[np.random.Generator], Sampler]] = {
-            "uniform": lambda rng: Uniform(windows, rng),
-            "priority": lambda rng: Prioritised(windows, rng, config.priority),
-            "recency": lambda rng: Recency(windows, rng, config.recency_exponent),
-            "ends": lambda rng: EpisodeEnds(windows, rng, self.flags),
+            "uniform": lambda rng: UniformSampler(windows, rng),
+            "priority": lambda rng: PrioritizedSampler(windows, rng, config.priority),
+            "recency": lambda rng: RecencySampler(windows, rng, config.recency_exponent),
+            "ends": lambda rng: EpisodeEndSampler(windows, rng, self.flags),
         }
         rngs = {name: np.random.default_rng([seed, i]) for i, name in enumerate(makers)}
-        shares = config.fractions.shares()
+        shares = config.fractions.normalize()
         self.shares: np.ndarray = np.array(list(shares.values()))
         self.samplers: dict[str, Sampler] = {name: makers[name](rngs[name]) for name in shares}
-        self.sequence: Sequence | None = None  # the sampler of whole episodes, in place of all others
+        self.sequence: SequentialSampler | None = None  # the sampler of whole episodes, instead of all others
         if config.sequence:
             chance = window.length / (2 * config.reset_interval) if config.reset_interval else 0.0
-            self.sequence = Sequence(windows, np.random.default_rng(seed), self.flags, window, chance)
+            self.sequence = SequentialSampler(windows, np.random.default_rng(seed), self.flags, window, chance)
             self.samplers = {"sequence": self.sequence}
         priority = self.samplers.get("priority")
-        self.priorities: Prioritised | None = priority if isinstance(priority, Prioritised) else None
+        self.priorities: PrioritizedSampler | None = priority if isinstance(priority, PrioritizedSampler) else None
         """The sampler that receives priorities, if windows are drawn by them."""
         self.listens: bool = any(sampler.listens for sampler in self.samplers.values())
         queued = online and config.online and not config.sequence
@@ -126,7 +134,7 @@ class BatchSampler:
 
     @property
     def resets(self) -> np.ndarray | None:
-        """Which of the windows drawn last do not go on from a carried state, ``[B]``; None if no state is carried."""
+        """Mask ``[B]`` of the latest windows that do not continue a carried state; None if no state is carried."""
         return self.sequence.resets if self.sequence is not None and self.window.carries else None
 
     def _all(self) -> dict[str, Sampler]:
@@ -156,7 +164,7 @@ class BatchSampler:
             sampler.clear()
 
     def draw(self, count: int | None = None) -> tuple[Tensor, Tensor | None]:
-        """Return handles ``[B]``, or ``count``, and their importance weights; None if all are 1, as of the queue's."""
+        """Return ``count`` handles (None: B) and their importance weights, 1 for the online queue; None: all are 1."""
         batch = self.window.batch if count is None else count
         online = self.online.draw(batch) if self.online is not None and self.online.queue else None
         new = 0 if online is None else len(online)
@@ -176,8 +184,8 @@ class BatchSampler:
         return handles, torch.from_numpy(weights)
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
-        """Return the probability ``[B]`` of each of ``handles`` ``[B]`` in one draw; not of the online queue's."""
-        return np.asarray(self.shares @ np.stack([each.probability(handles) for each in self.samplers.values()]))
+        """Return the probability ``[B]`` of each of ``handles`` ``[B]`` in one draw, without the online queue."""
+        return np.asarray(self.shares @ np.stack([sampler.probability(handles) for sampler in self.samplers.values()]))
 
     def state_dict(self) -> State:
         """Return the states of all samplers, and the shape of the storage that gives their handles a meaning."""
@@ -185,11 +193,11 @@ class BatchSampler:
         if self.sequence is None:
             states = {"mixture": {"rng": self.rng.bit_generator.state, "samplers": states}}
         online = {} if self.online is None else {"online": dict(self.online.state_dict())}
-        return {"rows": self._rows(), "samplers": states | online}
+        return {"rows": self._layout(), "samplers": states | online}
 
     def load_state_dict(self, state: State) -> bool:
         """Restore the samplers in ``state`` if the storage holds the same rows. Return whether it does."""
-        if state["rows"] != self._rows():
+        if state["rows"] != self._layout():
             return False
         states = state["samplers"]
         if "mixture" in states:
@@ -200,8 +208,8 @@ class BatchSampler:
                 sampler.load_state_dict(states[name])
         return True
 
-    def _rows(self) -> dict[str, Any]:
-        """Return what must be equal for handles and windows to mean the same."""
-        window, rows = self.window, self.rows
-        return {"count": rows.count, "streams": rows.streams, "length": window.rows,
+    def _layout(self) -> dict[str, Any]:
+        """Return the numbers that must be equal for handles and windows to mean the same."""
+        window, storage = self.window, self.storage
+        return {"count": storage.count, "streams": storage.streams, "length": window.rows,
                 "crosses": window.crosses_episodes, "free": window.free}  # fmt: skip

@@ -18,7 +18,7 @@ from reverie.core.types import Window
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.replay import Replay
 from reverie.replay.rollout import Rollout, check_rollout
-from reverie.replay.storage import MappedStorage, Storage, bytes_of, storage_on
+from reverie.replay.storage import MappedStorage, Storage, row_nbytes, storage_on
 
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
             "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}  # fmt: skip
@@ -69,35 +69,35 @@ class ReplayConfig(BatchSamplerConfig):
         super().__post_init__()
         parse_size(self.capacity, "replay.capacity")
         if self.device != "cpu" and self.storage != "ram":
-            given = f"replay.device = '{self.device}', replay.storage = '{self.storage}'"
+            settings = f"replay.device = '{self.device}', replay.storage = '{self.storage}'"
             raise ConfigError(
-                f"{given}: rows on a GPU cannot be in memory-mapped files. Use replay.device = 'cpu' or "
+                f"{settings}: rows on a GPU cannot be in memory-mapped files. Use replay.device = 'cpu' or "
                 "replay.storage = 'ram'."
             )
 
-    def rows(self, row_bytes: float) -> int:
-        """Return the capacity in rows of ``row_bytes`` bytes, of all streams together."""
+    def capacity_rows(self, bytes_per_row: float) -> int:
+        """Return the total capacity in rows of ``bytes_per_row`` bytes."""
         size = parse_size(self.capacity, "replay.capacity")
-        return int(size.amount // row_bytes) if size.is_bytes else size.amount
+        return int(size.amount // bytes_per_row) if size.is_bytes else size.amount
 
     def build(
         self, *, obs_spec: ObsSpec, action_spec: ActionSpec, extra_spec: Mapping[str, Column], num_envs: int,
-        window: Window, seed: int, most: int | None = None, scratch: Path | None = None, versions: bool = False,
+        window: Window, seed: int, max_rows: int | None = None, scratch: Path | None = None, versions: bool = False,
     ) -> Replay:  # fmt: skip
-        """Return a replay of ``num_envs`` streams that samples batches of ``window``; it holds one of each at least.
+        """Return a replay of ``num_envs`` streams that samples batches of ``window``; each stream fits one window.
 
-        Memory is allocated for ``most`` rows of all streams together, if that is less than the capacity. Memory-mapped
-        files are in ``scratch``, or in the folder for temporary files. With ``versions``, rows hold the policy's.
+        Memory is allocated for ``max_rows`` rows in total, if that is less than the capacity. Memory-mapped files are
+        in ``scratch``, or in the folder for temporary files. With ``versions``, rows hold the policy's version.
         """
         columns = columns_of(obs_spec, action_spec, extra_spec)
         if window.rollout:
             check_rollout(self, window, num_envs)
             return Rollout(storage_on("cpu", columns, num_envs, window.rollout + window.context), window, seed=seed)
         columns |= {VERSION: Column((), "int32")} if versions else {}
-        rows = self.rows(bytes_of(columns))
+        rows = self.capacity_rows(row_nbytes(columns))
         self.check(window)
-        held = (rows if most is None else min(rows, most)) // num_envs
-        per_stream = max(window.rows, held + window.free)  # as many windows as without free rows in front
+        capacity = (rows if max_rows is None else min(rows, max_rows)) // num_envs
+        per_stream = max(window.rows, capacity + window.free)  # as many windows as without free rows in front
         storage: Storage
         if self.storage == "mmap":
             storage = MappedStorage(columns, num_envs, per_stream, scratch or Path(tempfile.gettempdir()))
@@ -106,8 +106,8 @@ class ReplayConfig(BatchSamplerConfig):
         return Replay(storage, window, seed=seed, config=self)
 
 
-def most_rows(config: ReplayConfig, steps: int, num_envs: int) -> int | None:
-    """Return the most rows that ``steps`` env steps can give: two for each; None if it begins with unknown rows."""
+def max_rows(config: ReplayConfig, steps: int, num_envs: int) -> int | None:
+    """Return the maximum number of rows of ``steps`` env steps: two per step; None if the initial rows are unknown."""
     return None if config.init else 2 * steps + num_envs
 
 
@@ -115,7 +115,7 @@ def check_capacity(config: ReplayConfig, replay: Replay, learning_starts: int) -
     """Raise ConfigError if the replay can never hold ``learning_starts`` windows, which rollouts do not wait for."""
     if isinstance(replay, Rollout):
         return
-    rows, streams = config.rows(row_bytes(replay)), replay.storage.streams
+    rows, streams = config.capacity_rows(bytes_per_row(replay)), replay.storage.streams
     length = replay.window.rows - replay.window.free
     offered = max(0, rows // streams - length + 1) * streams
     if learning_starts > offered:
@@ -132,20 +132,20 @@ def check_memory(config: ReplayConfig, replay: Replay, steps: int) -> None:
         return
     needed, free = replay_bytes(config, replay, steps), available_memory()
     if free is not None and needed > free:
-        per_row = row_bytes(replay)
+        per_row = bytes_per_row(replay)
         raise ConfigError(
-            f"replay.capacity = {config.capacity}: {config.rows(per_row)} rows of {per_row:,.0f} bytes "
+            f"replay.capacity = {config.capacity}: {config.capacity_rows(per_row)} rows of {per_row:,.0f} bytes "
             f"need {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB of memory is available. Lower it to "
             f"{int(free * 0.8 / per_row)}, or use replay.storage = 'mmap', smaller observations or smaller networks."
         )
 
 
 def replay_bytes(config: ReplayConfig, replay: Replay, steps: int) -> int:
-    """Return the bytes that ``steps`` env steps will really take: memory of rows that never come is not used."""
-    held = replay.storage.streams * replay.storage.capacity
-    return int(row_bytes(replay) * (held if config.init else min(held, steps)))
+    """Return the bytes that ``steps`` env steps will really take: memory without rows is never used."""
+    slots = replay.storage.streams * replay.storage.capacity
+    return int(bytes_per_row(replay) * (slots if config.init else min(slots, steps)))
 
 
-def row_bytes(replay: Replay) -> float:
+def bytes_per_row(replay: Replay) -> float:
     """Return the bytes of one row."""
     return replay.nbytes / (replay.storage.streams * replay.storage.capacity)

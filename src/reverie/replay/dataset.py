@@ -19,18 +19,18 @@ from reverie.replay.storage import HostStorage
 class Dataset(Replay):
     """All rows of a dataset in one stream, episode after episode. Batches depend on rows, seed and settings alone."""
 
-    fingerprint: str = ""  # checksums of the rows, equal for equal rows whatever file they come from
+    fingerprint: str = ""  # checksums of the rows: equal for equal rows from any file
 
-    def fill(self, parts: Iterator[Rows], most: int, where: str = "the dataset") -> None:
-        """Store all rows, of which ``most`` were announced, and set the fingerprint. Actions are clipped to [-1, 1].
+    def fill(self, parts: Iterator[Rows], num_rows: int, label: str = "the dataset") -> None:
+        """Store the ``num_rows`` announced rows and set the fingerprint. Actions are clipped to [-1, 1].
 
-        DataError about ``where`` if there are more rows or no windows, or most episodes have no step.
+        DataError about ``label`` if there are more rows or no windows, or most episodes have no step.
         """
         sums: dict[str, int] = {}
-        self.batch_sampler.windows.reserve(most)
+        self.batch_sampler.windows.reserve(num_rows)
         for part in parts:
-            if self.count + len(part["is_first"]) > most:
-                raise DataError(f"{where} is damaged: it contains more than the {most:,} rows that it declares.")
+            if self.count + len(part["is_first"]) > num_rows:
+                raise DataError(f"{label} is damaged: it contains more than the {num_rows:,} rows that it declares.")
             done = np.clip(part["action"], -1, 1)  # as environments did: older stores hold actions before clipping
             self.extend({name: values[None] for name, values in (part | {"action": done}).items()})
             for name, values in part.items():
@@ -38,11 +38,11 @@ class Dataset(Replay):
             del part, values, done  # free them before the next part is made
         self.fingerprint = "-".join([str(self.count), *(f"{name}:{sums[name]:08x}" for name in sorted(sums))])
         first = self.column("is_first").copy()  # in one piece
-        if wrong := mostly_stepless(self.count, int(np.count_nonzero(first & np.append(first[1:], True)))):
-            raise DataError(f"{where}: {wrong}.")
+        if problem := mostly_stepless(self.count, int(np.count_nonzero(first & np.append(first[1:], True)))):
+            raise DataError(f"{label}: {problem}.")
         if not len(self):
             raise DataError(
-                f"{where}: there is no window of {self.window.rows} rows. Use longer episodes, or shorter "
+                f"{label}: there is no window of {self.window.rows} rows. Use longer episodes, or shorter "
                 "windows (algo.batch_length)."
             )
 
@@ -67,7 +67,7 @@ class Dataset(Replay):
         paid = earned[earned != 0]
         return Statistics(
             reward=(float(earned.min(initial=np.inf)), float(earned.max(initial=-np.inf))),
-            reward_size=float(np.sqrt(np.square(paid).mean())) if len(paid) else 0.0,
+            reward_rms=float(np.sqrt(np.square(paid).mean())) if len(paid) else 0.0,
             scores=(float(scores.min()), float(scores.mean()), float(scores.max())),
             episodes=len(scores),
             terminal=int(np.count_nonzero(self.column("is_terminal"))),
@@ -89,16 +89,16 @@ class DatasetPart:
 
     def state_dict(self) -> State:
         """Return the fingerprint of the rows, and the state of the samplers."""
-        more = {} if self.estimator is None else {"estimator": self.estimator.state_dict()}
-        return {"fingerprint": self.dataset.fingerprint, "replay": dict(self.dataset.state_dict()), **more}
+        estimator = {} if self.estimator is None else {"estimator": self.estimator.state_dict()}
+        return {"fingerprint": self.dataset.fingerprint, "replay": dict(self.dataset.state_dict()), **estimator}
 
     def load_state_dict(self, state: State) -> None:
         """Restore the samplers, on the same rows."""
         if state["fingerprint"] != self.dataset.fingerprint:
-            before, now = (str(s).partition("-")[0] for s in (state["fingerprint"], self.dataset.fingerprint))
+            saved, current = (str(s).partition("-")[0] for s in (state["fingerprint"], self.dataset.fingerprint))
             raise RunError(
-                f"data.path = '{self.path}': these are not the data that the run was trained on ({before} rows then, "
-                f"{now} rows now, with different contents). Pass the same data, or choose another run folder."
+                f"data.path = '{self.path}': the dataset differs from the one the run was trained on ({saved} rows "
+                f"saved, {current} rows found, different contents). Pass the same data, or choose another run folder."
             )
         self.saved = state
         self.dataset.load_state_dict(state["replay"])
@@ -121,7 +121,7 @@ class Statistics:
     """Statistics of the rewards and episodes of a dataset."""
 
     reward: tuple[float, float]  # smallest and largest reward
-    reward_size: float
+    reward_rms: float
     """Root mean square of the rewards that are not 0, so that it is the same for sparse rewards; 0 if all are 0."""
     scores: tuple[float, float, float]  # smallest, mean and largest undiscounted return of an episode
     episodes: int  # number of episodes with at least one step

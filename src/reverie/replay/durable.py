@@ -1,19 +1,19 @@
 """The replay of a run with its store: saved and restored so that a resumed run continues exactly.
 
 A checkpoint holds the position in the *store* (``store/store.py``), the few rows that the store had not confirmed by
-then (*tail*), and the latents, which every update changes. A resumed run begins a segment of its own, whose parent is
-the position. What may be found at loading, and what is done:
+then (*tail*), and the latents, which every update changes. A resumed run begins a new segment, whose parent is the
+position. Loading distinguishes these cases:
 
 =========================================================  ===================================================
 In the store                                               Replay; where new rows go
 =========================================================  ===================================================
-the rows, whatever was written after them, by whomever     as it was; a child of their segment, tail first
-the rows, but in the store that the settings named before  as it was; copied to a segment of the new store
-some rows missing or damaged, or another number of streams whole episodes laid out anew; copied to a segment
+the rows, possibly followed by rows of any process         as it was; a child of their segment, tail first
+the rows, but in the store of the former settings          as it was; copied to a segment of the new store
+some rows missing or damaged, or another number of streams episodes arranged again; copied to a segment
 nothing of the checkpoint's segment                        empty; a segment without a parent
 =========================================================  ===================================================
 
-Only a replay that is as it was, row by row (``exact``), gets its latents back, and environments in the middle of their
+Only a replay that is restored row by row (``exact``) gets its latents back, and its environments continue within their
 episodes. Otherwise latents begin as zeros and environments with new episodes.
 """
 
@@ -37,7 +37,7 @@ from reverie.replay.storage import Storage
 from reverie.store.segment import Part
 from reverie.store.store import Store
 
-PATIENCE = 10.0
+FLUSH_SECONDS = 10.0
 """Seconds that a checkpoint waits for the store. Rows not confirmed by then go into the checkpoint."""
 BLOCK_BYTES = 64 * 2**20
 """Bytes copied from the replay to a store at a time."""
@@ -49,8 +49,8 @@ Pieces = Callable[[Names], Iterable[Piece]]
 """A function that yields all pieces, the oldest first. Called more than once."""
 
 
-class Found(NamedTuple):
-    """Locations of the rows of a checkpoint. Row numbers are those of the replay."""
+class LocatedRows(NamedTuple):
+    """Locations of the rows of a checkpoint, with the replay's row numbers."""
 
     store: Store
     parts: list[Part]  # the parts found in the store, in order of their rows; at least one, which may be empty
@@ -58,13 +58,13 @@ class Found(NamedTuple):
     tail: dict[str, np.ndarray]
     """Rows that the store had not confirmed when the checkpoint was written; they lie in the checkpoint."""
 
-    def lost(self, oldest: int) -> int:
+    def num_lost(self, oldest: int) -> int:
         """Return how many rows of each stream, from ``oldest`` on, should be stored and are not."""
-        held = sum(max(0, stop - max(start, oldest)) for _, start, stop in self.parts)
-        return max(0, self.stored - oldest - held)
+        num_found = sum(max(0, stop - max(start, oldest)) for _, start, stop in self.parts)
+        return max(0, self.stored - oldest - num_found)
 
 
-def place_of(store: str) -> str:
+def absolute_store_path(store: str) -> str:
     """Return ``replay.store`` as an absolute path, so that the working directory of a process does not matter."""
     return store if store in ("auto", "none") or "://" in store else os.path.abspath(os.path.expanduser(store))
 
@@ -79,8 +79,8 @@ class DurableReplay:
         self.replay = replay
         self.config = config
         self.run = run
-        self.place: str = place_of(config.store)
-        self.store: Store | None = self._open(self.place)
+        self.location: str = absolute_store_path(config.store)
+        self.store: Store | None = self._open(self.location)
         if self.store is not None:
             self.store.stopping = stop
         specs = replay.storage.specs.items()
@@ -93,13 +93,13 @@ class DurableReplay:
         self.copied: bool = False  # whether the loaded rows were copied to a new segment
         self._counts: dict[str, int] = {}  # rows of the replay at each checkpoint that this process wrote
 
-    def _open(self, place: str) -> Store | None:
-        """Open the store at ``place``: ``auto`` is in the run's folder; ``none`` returns None."""
-        if place == "none":
+    def _open(self, location: str) -> Store | None:
+        """Open the store at ``location``: ``auto`` is in the run's folder; ``none`` returns None."""
+        if location == "none":
             return None
         buffer = parse_size(self.config.buffer, "replay.buffer").amount
-        where, owner = (self.run / "replay", "") if place == "auto" else (place, str(self.run.resolve()))
-        return Store(where, buffer_bytes=buffer, keep=self.config.keep, run=owner)
+        url, owner = (self.run / "replay", "") if location == "auto" else (location, str(self.run.resolve()))
+        return Store(url, buffer_bytes=buffer, keep=self.config.keep, run=owner)
 
     # ------------------------------------------------------------ the life of a run
 
@@ -109,7 +109,7 @@ class DurableReplay:
             self._check_columns(self.store, f"replay.store = '{self.config.store}'")
 
     def claim(self) -> None:
-        """Check that a run without a checkpoint can write to its store, and open those that it begins with."""
+        """Check that a run without a checkpoint can write to its store, and open the stores that it begins with."""
         self.sources = {path: self._init_store(path) for path in self.config.init}
         self.check()
         if self.store is not None:
@@ -118,15 +118,15 @@ class DurableReplay:
     def begin(self) -> bool:
         """Begin to store, in a run without a checkpoint, after ``claim``; return whether the replay has rows."""
         sources, room = self.sources, self.streams * self.replay.storage.capacity
-        total = max(1, sum(store.rows() for store in sources.values()))
+        total = max(1, sum(store.num_rows() for store in sources.values()))
 
         def pieces(columns: Names) -> Iterator[Piece]:
             """Yield the newest rows of every history, as many as there is room for, stream by stream."""
             names, share = columns or list(self.columns), min(1.0, room / total)
-            for store, history in ((one, history) for one in sources.values() for history in one.histories()):
+            for store, history in ((s, history) for s in sources.values() for history in s.histories()):
                 held, newest = sum(stop - start for _, start, stop in history), history[-1].stop
                 for stream in range(history[0].segment.streams):
-                    yield from stream_pieces(store, history, stream, newest - int(held * share), names)
+                    yield from iter_stream_pieces(store, history, stream, newest - int(held * share), names)
 
         self._start_with(pieces if sources else None)
         if sources:
@@ -134,16 +134,16 @@ class DurableReplay:
             logger.info(f"the replay starts with {rows} from {', '.join(sources)}")
         return bool(sources)
 
-    def saved(self, name: str, kept: Sequence[str]) -> None:
-        """Let the store delete the rows that none of the ``kept`` checkpoints needs, after one called ``name``."""
+    def saved(self, name: str, retained: Sequence[str]) -> None:
+        """Let the store delete the rows that none of the ``retained`` checkpoints needs, after one called ``name``."""
         self._counts[name] = self.replay.count
-        if self.store is not None and all(one in self._counts for one in kept):
-            self.store.drop(min(self._counts[one] for one in kept) - self.replay.storage.capacity)
+        if self.store is not None and all(checkpoint in self._counts for checkpoint in retained):
+            self.store.drop(min(self._counts[checkpoint] for checkpoint in retained) - self.replay.storage.capacity)
 
     def close(self, *, failed: bool) -> None:
         """Stop the store's thread, at once after an error. Rows that it has not written are in the last checkpoint."""
         if self.store is not None:
-            self.store.close(0.0 if failed else PATIENCE)
+            self.store.close(0.0 if failed else FLUSH_SECONDS)
 
     def _init_store(self, path: str) -> Store:
         """Open the store of an earlier run: ``path`` is the run's folder, or the store itself."""
@@ -157,13 +157,13 @@ class DurableReplay:
         self._check_columns(store, f"replay.init = '{path}'")
         return store
 
-    def _check_columns(self, store: Store, what: str) -> None:
-        """Check that the rows in ``store`` have the same spaces as those of the replay."""
+    def _check_columns(self, store: Store, error_prefix: str) -> None:
+        """Check that the rows in ``store`` have the same spaces as the replay."""
         for segment in store.segments:
             names = {*segment.columns, *self.columns} - {VERSION}
             if differing := sorted(name for name in names if segment.columns.get(name) != self.columns.get(name)):
                 raise RunError(
-                    f"{what}: the stored rows do not fit this environment's observations and actions. "
+                    f"{error_prefix}: the stored rows do not fit this environment's observations and actions. "
                     f"Different columns: {', '.join(differing)}. Choose another store."
                 )
 
@@ -176,40 +176,41 @@ class DurableReplay:
         if self.store is None:
             return state
         try:
-            self.store.flush(PATIENCE)
+            self.store.flush(FLUSH_SECONDS)
         except RunError as error:  # the store's thread has failed: rows that it has not stored go into the checkpoint
             logger.warning(str(error))
         tail = self.store.pending()
-        stored = self.replay.count - length_of(tail)
-        return {**state, "place": self.place, "segment": self.segment, "stored": stored, "tail": tail}
+        stored = self.replay.count - count_rows(tail)
+        return {**state, "place": self.location, "segment": self.segment, "stored": stored, "tail": tail}
 
     def load_state_dict(self, state: State) -> None:
-        """Fill the replay with the rows that it held, and continue storing; the module's docstring has all cases."""
+        """Fill the replay with its saved rows, and continue storing; the module's docstring lists all cases."""
         self.loaded = state
-        found = self._found(state)
-        if found is None:
-            logger.warning("the replay starts empty: its rows were not stored, or are no longer where they were")
+        located = self._find_rows(state)
+        if located is None:
+            logger.warning("the replay starts empty: its rows were not stored or have been moved")
             self._start_with(None)
-        elif not self._read_back(found, state):
+        elif not self._read_back(located, state):
             self.copied = True
             oldest = int(state["oldest"])
-            self._start_with(lambda columns: found_pieces(found, oldest, columns), found.store is self.store)
+            self._start_with(lambda columns: iter_located_pieces(located, oldest, columns), located.store is self.store)
             streams = plural(self.streams, "stream")
             logger.info(f"the replay was rebuilt from its rows: {self.replay.count:,} in each of {streams}")
 
     def deal(self, saved: Sequence[tuple[Store | None, State]], rank: int, count: int) -> None:
-        """Begin with every ``count``-th episode, from number ``rank`` on, of the rows that other replays held.
+        """Begin with every ``count``-th episode, from number ``rank`` on, of the rows of other replays.
 
-        ``saved``: the state of each, and the store of its rows, None if they were not stored.
+        ``saved``: the store (None if it had none) and the state of each replay.
         """
-        each = [(located(store, state), int(state["oldest"])) for store, state in saved if store is not None]
-        found = [(rows, oldest) for rows, oldest in each if rows is not None]
+        sources = [(locate_rows(store, state), int(state["oldest"])) for store, state in saved if store is not None]
+        located = [(rows, oldest) for rows, oldest in sources if rows is not None]
         self.copied = True
 
         def pieces(columns: Names) -> Iterator[Piece]:
-            yield from dealt((one for f, o in found for one in found_pieces(f, o, columns)), rank, count)
+            chained = (piece for rows, oldest in located for piece in iter_located_pieces(rows, oldest, columns))
+            yield from iter_every_nth_episode(chained, rank, count)
 
-        self._start_with(pieces if found else None)
+        self._start_with(pieces if located else None)
 
     def save_files(self, folder: Path) -> None:
         """Write the latents."""
@@ -221,46 +222,48 @@ class DurableReplay:
             self.replay.load_extras(folder, int(self.loaded["oldest"]))
         self.replay.load_state_dict(self.loaded["replay"])
 
-    def _found(self, state: State) -> Found | None:
+    def _find_rows(self, state: State) -> LocatedRows | None:
         """Find the rows of ``state`` in the current store or in the former one."""
         stores = dict.fromkeys((self.store, self.holder(state)))
-        return next((found for store in stores if store and (found := located(store, state))), None)
+        return next((rows for store in stores if store and (rows := locate_rows(store, state))), None)
 
     def holder(self, state: State) -> Store | None:
-        """Return the store that held the rows of ``state``: that of now, or the one that the settings named before."""
-        return self.store if state.get("place", self.place) == self.place else self._open(state["place"])
+        """Return the store with the rows of ``state``: the current one, or the one that the settings named before."""
+        return self.store if state.get("place", self.location) == self.location else self._open(state["place"])
 
-    def _read_back(self, found: Found, state: State) -> bool:
+    def _read_back(self, located: LocatedRows, state: State) -> bool:
         """Fill the replay with the rows of a checkpoint as they were. Returns False if that is impossible."""
-        like = found.parts[-1].segment
-        newest = found.stored + length_of(found.tail)
+        like = located.parts[-1].segment
+        newest = located.stored + count_rows(located.tail)
         oldest = max(int(state["oldest"]), newest - self.replay.storage.capacity)
-        if lost := found.lost(oldest):
-            where = found.store.objects.where
-            logger.warning(f"{lost * like.streams:,} rows of the checkpoint are no longer in {where}")
+        if lost := located.num_lost(oldest):
+            location = located.store.objects.location
+            logger.warning(f"{lost * like.streams:,} rows of the checkpoint are no longer in {location}")
         if lost or (like.streams, dict(like.columns)) != (self.streams, self.columns):
             return False
         self.replay.begin_at(oldest)
-        for segment, start, stop in found.parts:
-            if not self.replay.refill(found.store.read(segment, max(start, oldest), stop, room=self.replay.room)):
+        for segment, start, stop in located.parts:
+            if not self.replay.refill(located.store.read(segment, max(start, oldest), stop, room=self.replay.room)):
                 return False
-        if length_of(found.tail):
-            self.replay.extend(found.tail)
-        self._go_on(found)
+        if count_rows(located.tail):
+            self.replay.extend(located.tail)
+        self._continue_store(located)
         self.exact = self.replay.count == int(state["count"])
         return True
 
-    def _go_on(self, found: Found) -> None:
+    def _continue_store(self, located: LocatedRows) -> None:
         """Continue writing after the rows just read, or copy them if they are in another store."""
-        if self.store is found.store:
-            parent = (found.parts[-1].segment.name, found.stored)
-            self.segment = self.store.begin(self.columns, self.streams, first=found.stored, parent=parent)
-            if length_of(found.tail):
-                self.store.extend(found.tail)
+        if self.store is located.store:
+            parent = (located.parts[-1].segment.name, located.stored)
+            self.segment = self.store.begin(self.columns, self.streams, first=located.stored, parent=parent)
+            if count_rows(located.tail):
+                self.store.extend(located.tail)
         elif self.store is not None:
             self.copied = True
-            where = found.store.objects.where
-            logger.info(f"the replay was in {where}: its rows are copied to {self.store.objects.where}, the new store")
+            location = located.store.objects.location
+            logger.info(
+                f"the replay was in {location}: its rows are copied to {self.store.objects.location}, the new store"
+            )
             self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest)
             self._store_all(self.store)
         self.replay.attach(self.store)
@@ -268,7 +271,7 @@ class DurableReplay:
     def _start_with(self, source: Pieces | None, imported: bool = False) -> None:
         """Begin a segment with the rows of ``source``, or an empty one. ``imported``: the store has these already."""
         self.replay.begin_at(0)
-        if source is not None and (count := lay_out(self.replay.storage, source)):
+        if source is not None and (count := fill_storage(self.replay.storage, source)):
             flags = self.replay.storage.read(0, count, ["is_first", "is_last"])
             self.replay.batch_sampler.add(flags["is_first"], flags["is_last"], collected=False)
         if self.store is not None:
@@ -286,43 +289,43 @@ class DurableReplay:
             store.extend(self.replay.storage.read(start, stop, list(self.columns)))
 
 
-def located(store: Store, state: State) -> Found | None:
-    """Return where the rows of a saved ``state`` are in ``store``; None if none of them is there."""
+def locate_rows(store: Store, state: State) -> LocatedRows | None:
+    """Return where the rows of a saved ``state`` are in ``store``; None if the store has none of them."""
     parts = store.chain(state.get("segment", ""), int(state.get("stored", 0)))
-    return Found(store, parts, int(state["stored"]), dict(state["tail"])) if parts else None
+    return LocatedRows(store, parts, int(state["stored"]), dict(state["tail"])) if parts else None
 
 
-def dealt(pieces: Iterable[Piece], rank: int, count: int) -> Iterator[Piece]:
+def iter_every_nth_episode(pieces: Iterable[Piece], rank: int, count: int) -> Iterator[Piece]:
     """Yield the rows of every ``count``-th episode of ``pieces``, from number ``rank`` on."""
     number = -1  # of the episode of the row before
     for broken, rows in pieces:
         numbers = number + np.cumsum(rows["is_first"])  # [n]
         number = int(numbers[-1]) if len(numbers) else number
-        mine = numbers % count == rank
-        edges = np.flatnonzero(np.diff(mine.astype(np.int8), prepend=0, append=0))
+        is_mine = numbers % count == rank
+        edges = np.flatnonzero(np.diff(is_mine.astype(np.int8), prepend=0, append=0))
         for start, stop in edges.reshape(-1, 2):
             yield broken and start == 0, {name: values[start:stop] for name, values in rows.items()}
 
 
-def length_of(rows: Mapping[str, np.ndarray]) -> int:
-    """Return n, the rows of each stream in columns ``[N, n, ...]``; 0 if there are no columns."""
+def count_rows(rows: Mapping[str, np.ndarray]) -> int:
+    """Return n, the number of rows per stream in columns ``[N, n, ...]``; 0 without columns."""
     return int(next(iter(rows.values())).shape[1]) if rows else 0
 
 
-def found_pieces(found: Found, oldest: int, columns: Names) -> Iterator[Piece]:
+def iter_located_pieces(located: LocatedRows, oldest: int, columns: Names) -> Iterator[Piece]:
     """Yield the rows of a checkpoint, stream by stream, from ``oldest`` on; ``columns`` None: all columns."""
-    for stream in range(found.parts[-1].segment.streams):
-        stop = yield from stream_pieces(found.store, found.parts, stream, oldest, columns)
-        if length_of(found.tail):
-            yield stop != found.stored, {name: found.tail[name][stream] for name in columns or found.tail}
+    for stream in range(located.parts[-1].segment.streams):
+        stop = yield from iter_stream_pieces(located.store, located.parts, stream, oldest, columns)
+        if count_rows(located.tail):
+            yield stop != located.stored, {name: located.tail[name][stream] for name in columns or located.tail}
 
 
-def stream_pieces(
+def iter_stream_pieces(
     store: Store, parts: Sequence[Part], stream: int, oldest: int, columns: Names
 ) -> Generator[Piece, None, int]:
     """Yield the undamaged rows of one stream by chunks; log damage. Return the number of the row after the last one."""
     end = -1
-    for first, rows in store.intact(parts, stream, columns, store.left_out, oldest):
+    for first, rows in store.intact(parts, stream, columns, store.log_damage, oldest):
         yield first != end, rows
         end = first + len(rows["is_first"])
     return end
@@ -331,7 +334,7 @@ def stream_pieces(
 # ---------------------------------------------------------------- rows of another run as streams of equal length
 
 
-def lay_out(storage: Storage, source: Pieces) -> int:
+def fill_storage(storage: Storage, source: Pieces) -> int:
     """Fill an empty ``storage`` with the rows of ``source``. Return the number of rows of each stream.
 
     Rows before the first ``is_first`` of an unbroken run are left out, because the beginning of their episode is lost.
@@ -341,19 +344,19 @@ def lay_out(storage: Storage, source: Pieces) -> int:
     Rows are counted first, from their flags; if other columns are damaged, so that fewer come, it starts again.
     """
     streams = storage.streams
-    total = sum(len(rows["is_first"]) for rows in whole(source(("is_first",))))
+    total = sum(len(rows["is_first"]) for rows in from_first_rows(source(("is_first",))))
     while True:
-        each = min(total // streams, storage.capacity)
+        rows_per_stream = min(total // streams, storage.capacity)
         storage.begin_at(0)
-        storage.make_room(each)
-        found = place(storage, whole(source(None)), total - each * streams)
-        if found == total:
-            return each
-        total = found
+        storage.make_room(rows_per_stream)
+        num_placed = fill_streams(storage, from_first_rows(source(None)), total - rows_per_stream * streams)
+        if num_placed == total:
+            return rows_per_stream
+        total = num_placed
 
 
-def place(storage: Storage, parts: Iterable[Mapping[str, np.ndarray]], skip: int) -> int:
-    """Fill one stream after the other with rows, without the first ``skip``. Return the number of rows that came."""
+def fill_streams(storage: Storage, parts: Iterable[Mapping[str, np.ndarray]], skip: int) -> int:
+    """Fill one stream after the other, without the first ``skip`` rows. Return the number of rows in ``parts``."""
     expected = {name for name in storage.specs if not name.startswith(EXTRAS)}
     came = 0
     for rows in parts:
@@ -363,21 +366,21 @@ def place(storage: Storage, parts: Iterable[Mapping[str, np.ndarray]], skip: int
         done = min(n, max(0, skip - came))
         while done < n and came + done - skip < storage.count * storage.streams:  # ignore more rows than were counted
             stream, row = divmod(came + done - skip, storage.count)
-            more = min(n - done, storage.count - row)
+            n_copied = min(n - done, storage.count - row)
             for name, values in rows.items():
-                storage.replace(name, row, stream, values[done : done + more])
-            done += more
+                storage.replace(name, row, stream, values[done : done + n_copied])
+            done += n_copied
         came += n
     return came
 
 
-def whole(pieces: Iterable[Piece]) -> Iterator[Mapping[str, np.ndarray]]:
+def from_first_rows(pieces: Iterable[Piece]) -> Iterator[Mapping[str, np.ndarray]]:
     """Yield the pieces from the first ``is_first`` of each unbroken run on."""
     begun = False
     for broken, rows in pieces:
         begun = begun and not broken
-        found = np.flatnonzero(rows["is_first"])
-        start = 0 if begun else int(found[0]) if len(found) else len(rows["is_first"])
-        begun = begun or bool(len(found))
+        firsts = np.flatnonzero(rows["is_first"])
+        start = 0 if begun else int(firsts[0]) if len(firsts) else len(rows["is_first"])
+        begun = begun or bool(len(firsts))
         if start < len(rows["is_first"]):
             yield {name: values[start:] for name, values in rows.items()}

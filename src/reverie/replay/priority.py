@@ -39,7 +39,7 @@ class PriorityConfig(Config):
     """Constant above 0 added to every priority, so that every window can be drawn (section 3.3)."""
 
 
-class Prioritised(Sampler):
+class PrioritizedSampler(Sampler):
     """Draws a window of priority p with probability ``(p + epsilon)^alpha / sum`` (equation 1), with replacement.
 
     New windows get the highest priority so far (algorithm 1, line 6), so that they are likely to be drawn soon.
@@ -49,14 +49,14 @@ class Prioritised(Sampler):
 
     def __init__(self, windows: Windows, rng: np.random.Generator, config: PriorityConfig) -> None:
         super().__init__(windows, rng)
-        self.rows: Storage = windows.rows
+        self.storage: Storage = windows.storage
         self.config = config
         self.highest: float = 1.0
         self.drawn: int = 0
         self.clear()
 
     def clear(self) -> None:
-        size = self.rows.streams * self.rows.capacity
+        size = self.storage.streams * self.storage.capacity
         self.priority: np.ndarray = np.zeros(size, np.float32)  # by handle % size; 0 where no window begins
         self.tree: SumTree = SumTree(size)
         self.oldest: int = self.windows.oldest
@@ -85,26 +85,26 @@ class Prioritised(Sampler):
         return cfg.beta + (cfg.beta_end - cfg.beta) * done
 
     def feedback(self, handles: np.ndarray, priority: np.ndarray) -> None:
-        """Set the finite priorities ``[B]`` of windows ``[B]`` still held; the last value of duplicates counts."""
+        """Set the finite priorities ``[B]`` of the windows ``[B]`` still held; the last value of duplicates counts."""
         if len(negative := priority[priority < 0]):
             raise DataError(f"an update returned the priority {negative[0]:.4g}: expected a number, 0 or more.")
         slots = handles % len(self.priority)
-        known = (handles >= self.windows.oldest) & (self.priority[slots] > 0) & np.isfinite(priority)
-        if known.any():
-            raised = priority[known] + self.config.epsilon
+        is_current = (handles >= self.windows.oldest) & (self.priority[slots] > 0) & np.isfinite(priority)
+        if is_current.any():
+            raised = priority[is_current] + self.config.epsilon
             self.highest = max(self.highest, float(raised.max()))
-            self._set(slots[known], raised)
+            self._set(slots[is_current], raised)
 
     def _set(self, slots: np.ndarray, priority: np.ndarray) -> None:
-        kept = self.priority[slots] = priority.astype(np.float32)
-        tree_set(self.tree, slots, np.where(kept > 0, kept.astype(np.float64) ** self.config.alpha, 0.0))
+        stored = self.priority[slots] = priority.astype(np.float32)
+        tree_set(self.tree, slots, np.where(stored > 0, stored.astype(np.float64) ** self.config.alpha, 0.0))
 
     def state_dict(self) -> State:
         """Return the generator, the priorities of all windows held, and the progress of beta."""
         return {
             **super().state_dict(),
-            "oldest": self.windows.oldest // self.rows.streams,
-            "priority": self.priority[self._held(self.windows.oldest)],
+            "oldest": self.windows.oldest // self.storage.streams,
+            "priority": self.priority[self._held_slots(self.windows.oldest)],
             "highest": self.highest,
             "drawn": self.drawn,
         }
@@ -112,12 +112,12 @@ class Prioritised(Sampler):
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self.highest, self.drawn = state["highest"], state["drawn"]
-        saved = state["oldest"] * self.rows.streams
+        saved = state["oldest"] * self.storage.streams
         oldest = max(saved, self.windows.oldest)
-        self._set(self._held(oldest), state["priority"][oldest - saved :])
+        self._set(self._held_slots(oldest), state["priority"][oldest - saved :])
 
-    def _held(self, oldest: int) -> np.ndarray:
-        handles = np.arange(oldest, self.rows.count * self.rows.streams)
+    def _held_slots(self, oldest: int) -> np.ndarray:
+        handles = np.arange(oldest, self.storage.count * self.storage.streams)
         return handles % len(self.priority)
 
 

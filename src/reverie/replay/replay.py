@@ -84,7 +84,7 @@ class Replay:
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
         self.batch_sampler.add_one(step.is_first.tolist(), step.is_last.tolist())
         if self.annotator is not None and not self.stale:
-            self.annotator.added(self.storage, step)
+            self.annotator.on_add(self.storage, step)
 
     def begin_at(self, first: int) -> None:
         """Drop all rows. The next one gets the number ``first``, as if those before it had been evicted."""
@@ -98,30 +98,30 @@ class Replay:
 
         The online queue ignores them. If they do not fit, only the newest of them are kept, and no earlier rows.
         """
-        kept = self.storage.capacity
-        more = next((values.shape[1] for values in rows.values()), 0)
-        if more > kept:
-            self.begin_at(self.count + more - kept)
-            rows = {name: values[:, -kept:] for name, values in rows.items()}
+        capacity = self.storage.capacity
+        n = next((values.shape[1] for values in rows.values()), 0)
+        if n > capacity:
+            self.begin_at(self.count + n - capacity)
+            rows = {name: values[:, -capacity:] for name, values in rows.items()}
         self.storage.extend(rows)
         self.stale = True
         self._register(rows)
 
     def _register(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Tell the samplers of ``rows`` already stored, ``[N, n, ...]`` by column."""
+        """Register stored ``rows``, ``[N, n, ...]`` by column, with the samplers."""
         self.batch_sampler.add(rows["is_first"].astype(bool), rows["is_last"].astype(bool), collected=False)
 
     def room(self, rows: int) -> dict[str, np.ndarray] | None:
-        """Return views ``[N, rows, ...]`` of the memory for the next rows, without extras, as of ``Storage.room``."""
+        """Return views ``[N, rows, ...]`` of the memory for the next rows, without extras; see ``Storage.room``."""
         room = self.storage.room(rows)
         return room and {name: column for name, column in room.items() if not name.startswith(EXTRAS)}
 
     def refill(self, chunks: Iterable[Chunk]) -> bool:
-        """Add chunks that a store reads, some ``placed`` in ``room``. If False, one is damaged: call ``begin_at``."""
+        """Add chunks that a store reads, some into ``room``. False: a chunk is damaged; call ``begin_at``."""
         for chunk in chunks:
             if chunk.damaged:
                 return False
-            if chunk.placed:
+            if chunk.in_buffer:
                 self.storage.make_room(chunk.stop - chunk.start)
                 self.stale = True
                 self._register(chunk.rows)
@@ -135,9 +135,9 @@ class Replay:
         for name, path in self._extra_files(folder):
             spec = self.storage.specs[name]
             shape = (self.storage.streams, self.count - self.oldest, *spec.shape)
-            about = {"descr": np.dtype(spec.dtype).str, "fortran_order": False, "shape": shape}
+            header = {"descr": np.dtype(spec.dtype).str, "fortran_order": False, "shape": shape}
             with path.open("wb") as file:
-                np.lib.format.write_array_header_2_0(file, about)
+                np.lib.format.write_array_header_2_0(file, header)
                 for stream, start, stop in self._pieces(name):
                     file.write(self.storage.read(start, stop, [name], stream)[name].tobytes())
 
@@ -152,7 +152,7 @@ class Replay:
     def _extra_files(self, folder: Path) -> Iterator[tuple[str, Path]]:
         """Yield each column that checkpoints hold, with its file; quoted, as file names cannot have all characters."""
         for name, spec in self.storage.specs.items():
-            if name.startswith(EXTRAS) and spec.kept:
+            if name.startswith(EXTRAS) and spec.in_checkpoints:
                 yield name, folder / f"{quote(name.removeprefix(EXTRAS), safe='')}.npy"
 
     def _pieces(self, name: str) -> Iterator[tuple[int, int, int]]:
@@ -174,7 +174,7 @@ class Replay:
         if self.batch_sampler.sequence is not None:
             self.flush()  # the next windows start from the latents written back to the last ones
         if self.stale and self.annotator is not None:
-            self.annotator.filled(self.storage)
+            self.annotator.on_extend(self.storage)
         self.stale = False
         handles, weights = self.batch_sampler.draw(count)
         rows = self.storage.gather(handles, self.window.rows)
@@ -199,14 +199,14 @@ class Replay:
         next batch always sees latents that are one update older. Only ``sequence`` sampling waits.
         """
         self.flush()
-        given = None if self.batch_sampler.priorities is None else update.priority
-        priority = None if given is None else given.detach()
+        priority = None if self.batch_sampler.priorities is None else update.priority
+        priority = None if priority is None else priority.detach()
         if not update.extras and priority is None:
             return
         extras = {key: value.detach() for key, value in update.extras.items()}
         feedback = Feedback(as_numpy(index), extras, priority)
         if isinstance(self.storage, HostStorage) and feedback.gpu is not None:
-            self.pending.append(feedback.sent())
+            self.pending.append(feedback.to_host())
         else:
             self._write(feedback)
 
@@ -230,6 +230,6 @@ class Replay:
         return {**self.batch_sampler.state_dict(), "pending": [feedback.state_dict() for feedback in self.pending]}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a saved state if the replay holds the same rows already; else sampling starts anew."""
+        """Restore a saved state if the replay already holds the same rows; otherwise sampling starts again."""
         if self.batch_sampler.load_state_dict(state):
             self.pending = [Feedback.from_state(entry) for entry in state["pending"]]

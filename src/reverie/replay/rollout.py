@@ -1,4 +1,4 @@
-"""Rollouts of on-policy learners: the rows of the present policy, used some times in minibatches and then dropped."""
+"""Rollouts of on-policy learners: the rows of the current policy, used for some epochs and then dropped."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from reverie.replay.storage import Storage
 class Rollout(Replay):
     """The newest T rows of N streams (``window.rollout``), as a ``Source`` of minibatches of ``window.batch`` windows.
 
-    It offers nothing until T rows are there. Then it offers each window of ``window.length`` rows ``window.epochs``
-    times, in an order that is drawn anew for each epoch, and begins again. The row after the last one, on which the
-    policy has not acted yet, is only bootstrapped from: so all actions are those of the present policy.
+    It offers nothing before T rows are complete. Then it offers each window of ``window.length`` rows ``window.epochs``
+    times, in a new random order for each epoch, and starts over. The row after the last one, on which the policy has
+    not acted yet, serves only as the bootstrap: so all actions come from the current policy.
     """
 
     on_device = True  # minibatches lie on the learner's device already
@@ -34,39 +34,39 @@ class Rollout(Replay):
         self.windows: int = storage.streams * window.rollout // window.length  # W, the windows of a rollout
         self.batches: int = self.windows // window.batch if window.epochs else 1  # minibatches of an epoch
         self.rng: np.random.Generator = np.random.default_rng(seed)
-        self._forget(0)
+        self._restart(0)
 
-    def _forget(self, begun: int) -> None:
+    def _restart(self, begun: int) -> None:
         self.begun = begun  # number of the rollout's first row; minibatches that were sampled
         self.used: int = 0
         self.rows: Batch | None = None
 
     def __len__(self) -> int:
-        """Return the number of minibatches that are left of a whole rollout; 0 while it is being collected."""
-        whole = self.count - self.begun >= self.window.rollout
-        return self.batches * max(1, self.window.epochs) - self.used if whole else 0
+        """Return the number of minibatches left of a complete rollout; 0 while it is being collected."""
+        is_complete = self.count - self.begun >= self.window.rollout
+        return self.batches * max(1, self.window.epochs) - self.used if is_complete else 0
 
     def begin_at(self, first: int) -> None:
-        """See ``Replay``: a rollout begins there."""
+        """Drop all rows, see ``Replay``; a rollout begins at row ``first``."""
         super().begin_at(first)
-        self._forget(first)
+        self._restart(first)
 
     def sample(self, count: int | None = None) -> Batch:
         """Return the next minibatch, copied, on the learner's device. ``count`` is without meaning here."""
         if not len(self):
             raise RunError("the rollout is not complete yet: collect the other rows first.")
         if self.rows is None:
-            self.rows = self.prepare(self._whole())
-        place, self.used = self.used % self.batches, self.used + 1
+            self.rows = self.prepare(self._complete_rows())
+        number, self.used = self.used % self.batches, self.used + 1
         if not self.window.epochs:
             return self.rows
-        if place == 0:
+        if number == 0:
             self.order: Tensor = torch.from_numpy(self.rng.permutation(self.windows)).to(self.rows.reward.device)
-        chosen = self.order[place * self.window.batch : (place + 1) * self.window.batch]
+        chosen = self.order[number * self.window.batch : (number + 1) * self.window.batch]
         return self.rows.map(lambda x: x.index_select(0, chosen))
 
-    def _whole(self) -> Batch:
-        """Return the rows of the rollout, of the context before and the one after it: ``[N, context + T + 1]``."""
+    def _complete_rows(self) -> Batch:
+        """Return the context rows, the rollout's rows and the row after them: ``[N, context + T + 1]``."""
         streams, before = self.storage.streams, self.window.context
         handles = (self.begun - before) * streams + torch.arange(streams)
         rows = self.storage.gather(handles, before + self.window.rollout)
@@ -76,23 +76,23 @@ class Rollout(Replay):
         joined = {name: _with_row(x, latest.get(name)) for name, x in rows.items()}
         joined["is_last"][:, -2] |= joined["is_first"][:, -1]  # a stream may have been cut
         extras = {key: joined[name] for name, key in self.extra_names.items()}
-        return Batch.of_columns(joined, torch.arange(streams), extras)
+        return Batch.from_columns(joined, torch.arange(streams), extras)
 
     def feedback(self, index: Tensor, update: Update) -> None:
-        """Drop the rows after their last minibatch, or once ``update`` says that they are not to be used any more."""
+        """Drop the rows after their last minibatch, or as soon as ``update.over`` is true."""
         if not len(self) or (update.over is not None and bool(update.over)):
-            self._forget(self.count)
+            self._restart(self.count)
 
     def state_dict(self) -> State:
-        """Return where the rollout began, and the generator of orders. One that is partly used counts as used up."""
+        """Return the first row and the generator of orders. A partly used rollout counts as used up."""
         begun = self.count if self.used else self.begun
         streams = self.storage.streams
         return {"begun": begun, "count": self.count, "streams": streams, "rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a saved state; without the same rows a new rollout begins, as others are not of this policy."""
+        """Restore a saved state; without the same rows a new rollout begins, as other rows are not of this policy."""
         same = (state["count"], state["streams"]) == (self.count, self.storage.streams)
-        self._forget(int(state["begun"]) if same else self.count)
+        self._restart(int(state["begun"]) if same else self.count)
         self.rng.bit_generator.state = dict(state["rng"])
 
 
@@ -102,19 +102,21 @@ def _with_row(x: Tensor, latest: Tensor | None) -> Tensor:
     return torch.cat([x, row.unsqueeze(1)], 1)
 
 
-NO_EFFECT = ("capacity", "storage", "init", "device", "online", "fractions", "priority", "recency_exponent", "sequence",
-             "reset_interval")  # fmt: skip
+IGNORED_SETTINGS = (
+    "capacity", "storage", "init", "device", "online", "fractions", "priority", "recency_exponent", "sequence",
+    "reset_interval",
+)  # fmt: skip
 """Settings of the replay that have no meaning for rollouts."""
 
 
 def check_rollout(config: BatchSamplerConfig, window: Window, streams: int) -> None:
     """Raise ConfigError if settings of the replay have no meaning for rollouts, or minibatches do not divide them."""
     default = type(config)()
-    for name in NO_EFFECT:
+    for name in IGNORED_SETTINGS:
         if (value := getattr(config, name)) != getattr(default, name):
             raise ConfigError(
                 f"replay.{name} = {value!r} has no effect: on-policy learners keep one rollout of "
-                f"algo.rollout = {window.rollout} rows, and drop it then. Leave it out."
+                f"algo.rollout = {window.rollout} rows and then drop it. Remove this setting."
             )
     rows, batch = streams * window.rollout, window.batch * window.length
     if window.epochs and rows % batch:

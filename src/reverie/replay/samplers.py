@@ -47,7 +47,7 @@ class Sampler:
         self.rng.bit_generator.state = dict(state["rng"])
 
 
-class Uniform(Sampler):
+class UniformSampler(Sampler):
     """Draws every window with the same probability, with replacement."""
 
     def draw(self, count: int) -> Tensor:
@@ -58,7 +58,7 @@ class Uniform(Sampler):
         return np.full(len(handles), 1.0 / len(self.windows))
 
 
-class Recency(Sampler):
+class RecencySampler(Sampler):
     """Draws newer windows more often.
 
     Of M windows the one of age a, the newest having age 0, is drawn with probability
@@ -97,10 +97,10 @@ class Recency(Sampler):
         return np.asarray((self.mass(age + 1) - self.mass(age)) / self.mass(windows))
 
 
-class EpisodeEnds(Sampler):
+class EpisodeEndSampler(Sampler):
     """Draws the last window of each episode 1 + T times as often, T being the rows of a window without its free ones.
 
-    With M windows of which E end with an episode, p = (1 + T) / (M + E T) for those and 1 / (M + E T) for all others.
+    Among M windows, E end with an episode: p = (1 + T) / (M + E T) for these E, and 1 / (M + E T) for all others.
     With uniform sampling the last row of an episode is learned from T times less often than one in the middle.
 
     Source: github.com/Eclectic-Sheep/sheeprl, sheeprl/data/buffers.py: EpisodeBuffer with ``prioritize_ends``. Its
@@ -112,7 +112,7 @@ class EpisodeEnds(Sampler):
     def __init__(self, windows: Windows, rng: np.random.Generator, flags: FirstFlags) -> None:
         super().__init__(windows, rng)
         self.flags = flags
-        self.rows: Storage = windows.rows
+        self.storage: Storage = windows.storage
         self.learned: int = windows.length - windows.free
         self.ends: HandleQueue = HandleQueue()
         self.clear()
@@ -123,14 +123,14 @@ class EpisodeEnds(Sampler):
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:
         windows = np.concatenate([self.undecided, new])
-        after = windows + self.windows.length * self.rows.streams
-        known = np.searchsorted(after, self.rows.count * self.rows.streams)
-        windows, self.undecided = windows[:known], windows[known:]
-        self.ends.add(windows[self.flags.at(after[:known])])
+        after = windows + self.windows.length * self.storage.streams
+        num_decided = np.searchsorted(after, self.storage.count * self.storage.streams)
+        windows, self.undecided = windows[:num_decided], windows[num_decided:]
+        self.ends.add(windows[self.flags.at(after[:num_decided])])
         self.ends.drop(self.windows.oldest)
 
     def draw(self, count: int) -> Tensor:
-        windows, ends = len(self.windows), self.ends.held
+        windows, ends = len(self.windows), self.ends.handles
         drawn = random_integers(self.integers, windows + len(ends) * self.learned, count).numpy()
         last = drawn >= windows
         handles = self.windows.at(np.where(last, 0, drawn))
@@ -139,7 +139,7 @@ class EpisodeEnds(Sampler):
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
         """Return the p above for each handle."""
-        ends = self.ends.held
+        ends = self.ends.handles
         is_end = np.searchsorted(ends, handles, "right") > np.searchsorted(ends, handles)
         return np.asarray((1 + self.learned * is_end) / (len(self.windows) + len(ends) * self.learned))
 
@@ -156,13 +156,13 @@ class OnlineQueue(Sampler):
 
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
-        self.rows: Storage = windows.rows
+        self.storage: Storage = windows.storage
         self.learned: int = windows.length - windows.free
         self.clear()
 
     def clear(self) -> None:
-        self.soonest: int = self.rows.count - self.windows.free  # the minimum of due
-        self.due: list[int] = [self.soonest] * self.rows.streams  # the first row at which the next window may begin
+        self.soonest: int = self.storage.count - self.windows.free  # the minimum of due
+        self.due: list[int] = [self.soonest] * self.storage.streams  # the first row at which the next window may begin
         self.queue: deque[int] = deque()
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:
@@ -173,7 +173,7 @@ class OnlineQueue(Sampler):
 
     def add_one(self, new: list[int]) -> None:
         """Register the windows that one newly collected row of each stream completes."""
-        streams = self.rows.streams
+        streams = self.storage.streams
         if new and (row := new[0] // streams) >= self.soonest:
             for handle in new:
                 if self.due[handle % streams] <= row:
@@ -199,8 +199,8 @@ class OnlineQueue(Sampler):
         self.soonest = min(self.due)
 
 
-class Sequence(Sampler):
-    """B cursors; each one reads an episode to its end, then another, and the learner's state is carried along.
+class SequentialSampler(Sampler):
+    """B cursors, each reading one episode after another to its end; the learner's state is carried along.
 
     A cursor's next window begins ``window.length`` rows after the last one, so its context rows are the last rows of
     that window. The next window starts from the latents that the learner has just written back to those rows.
@@ -215,10 +215,10 @@ class Sequence(Sampler):
     If windows may cross episodes, the first learned row is the first of the episode, after context rows of another one.
     Otherwise the first rows of an episode are context only. The same applies to the first row of the stream.
 
-    If the learner carries the state itself (``Window.carries``), the last window of an episode goes on into the rows
+    If the learner carries the state itself (``Window.carries``), the last window of an episode continues into the rows
     after it, as it must begin where the carried state ended; only at the end of the stream it is moved back. ``resets``
-    says which of the windows drawn last do not go on from the cursor's window before. With probability ``reset_chance``
-    others are reset too, so that batches decorrelate: T / 2R, for windows of T rows, is PyDreamer's interval R.
+    marks the latest windows that do not continue the cursor's previous window. With probability ``reset_chance`` other
+    windows are reset too, so that batches decorrelate: T / 2R, for windows of T rows, is PyDreamer's interval R.
 
     Source: github.com/jurgisp/pydreamer, data.py: DataSequential.
     """
@@ -229,7 +229,7 @@ class Sequence(Sampler):
         self, windows: Windows, rng: np.random.Generator, flags: FirstFlags, window: Window, reset_chance: float = 0.0
     ) -> None:
         super().__init__(windows, rng)
-        self.rows: Storage = windows.rows
+        self.storage: Storage = windows.storage
         self.flags = flags
         self.window = window
         self.reset_chance = reset_chance
@@ -243,47 +243,47 @@ class Sequence(Sampler):
         self.resets: np.ndarray = np.empty(0, bool)
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:
-        self.episodes.add(new[self.begins(new)])
-        self.episodes.drop(self.rows.oldest * self.rows.streams)
+        self.episodes.add(new[self.episode_begins(new)])
+        self.episodes.drop(self.storage.oldest * self.storage.streams)
 
-    def begins(self, new: np.ndarray) -> np.ndarray:
+    def episode_begins(self, new: np.ndarray) -> np.ndarray:
         """Return a mask of the windows ``new`` that are the first of an episode."""
-        streams = self.rows.streams
+        streams = self.storage.streams
         of_all = (new < streams) & self.flags.at(new)
         return np.asarray(self.flags.at(new + self.ahead * streams) | of_all)
 
     def draw(self, count: int) -> Tensor:
         """Return the next window of each of ``count`` cursors."""
-        before, step = self.cursors, self.window.length * self.rows.streams
-        if len(before) != count:
-            before, self.cursors = [], self.windows.at(self.rng.integers(len(self.windows), size=count)).tolist()
+        previous, step = self.cursors, self.window.length * self.storage.streams
+        if len(previous) != count:
+            previous, self.cursors = [], self.windows.at(self.rng.integers(len(self.windows), size=count)).tolist()
         else:
-            following = map(self.after, before)
-            self.cursors = [self.anew() if handle is None else handle for handle in following]
-        self.resets = np.array(self.cursors) != np.array(before or self.cursors) + step
+            following = map(self.next_window, previous)
+            self.cursors = [self.random_start() if handle is None else handle for handle in following]
+        self.resets = np.array(self.cursors) != np.array(previous or self.cursors) + step
         if self.reset_chance:
             self.resets |= self.rng.random(count) < self.reset_chance
         return torch.tensor(self.cursors, dtype=torch.int64, device="cpu")
 
-    def after(self, handle: int) -> int | None:
+    def next_window(self, handle: int) -> int | None:
         """Return the window after ``handle``, or None if the episode is over or evicted."""
-        streams, window = self.rows.streams, self.window
+        streams, window = self.storage.streams, self.window
         row, stream = divmod(handle, streams)
-        if row < self.rows.oldest:
+        if row < self.storage.oldest:
             return None
         begun, learned = row + self.ahead, row + window.rows  # row begun may begin the episode, a later one the next
-        end = self.flags.next(begun, stream, most=learned + window.length - begun - 1)
-        running = end == self.rows.count < learned + window.length and not self.flags.ended[stream]
+        end = self.flags.next_first(begun, stream, limit=learned + window.length - begun - 1)
+        running = end == self.storage.count < learned + window.length and not self.flags.ended[stream]
         if end <= learned or running:
             return None
-        end = self.rows.count if window.carries else end
+        end = self.storage.count if window.carries else end
         return (min(learned + window.length, end) - window.rows) * streams + stream
 
-    def anew(self) -> int:
+    def random_start(self) -> int:
         """Return the first window of a random episode."""
-        held = self.episodes.held
-        if len(held):
-            return int(held[self.rng.integers(len(held))])
+        episodes = self.episodes.handles
+        if len(episodes):
+            return int(episodes[self.rng.integers(len(episodes))])
         return int(self.windows.at(self.rng.integers(len(self.windows), size=1))[0])
 
     def state_dict(self) -> State:

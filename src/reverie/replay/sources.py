@@ -1,6 +1,6 @@
-"""Sources of batches beside the replay itself: prefetched to a GPU, and mixed of recorded and collected rows.
+"""Sources of batches in addition to the replay: prefetched to a GPU, or mixed from recorded and collected rows.
 
-Also the feedback of updates, which a GPU sends to rows in the host's memory without being waited for.
+Also the feedback of updates, which a GPU copies to host memory asynchronously.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Feedback(NamedTuple):
 
     @property
     def gpu(self) -> torch.device | None:
-        """The GPU that its tensors are on; None if they are on the CPU."""
+        """The GPU that holds its tensors; None if they are on the CPU."""
         values = [*self.extras.values(), self.priority]
         return next((value.device for value in values if value is not None and value.is_cuda), None)
 
-    def sent(self) -> Feedback:
+    def to_host(self) -> Feedback:
         """Return a copy in host memory, made asynchronously: ``wait`` before reading it."""
         extras = {key: pinned_copy(value) for key, value in self.extras.items()}
         priority = None if self.priority is None else pinned_copy(self.priority)
@@ -81,7 +81,7 @@ class Prefetch:
     """A ``Source`` whose batches are on ``device``; only ``index`` stays on the CPU.
 
     It needs no thread: an update on a GPU returns once it is launched, so the loop samples the next batch meanwhile.
-    The copy is made from pinned memory, on a CUDA stream of its own, and waits for nothing.
+    The copy is made from pinned memory, on a separate CUDA stream, and waits for nothing.
     """
 
     def __init__(self, source: Source, device: torch.device) -> None:
@@ -155,7 +155,7 @@ class Mixed(Experience):
 
 
 def of_share(share: float) -> Experience:
-    """Return the experience of which this part is recorded."""
+    """Return the experience with this recorded share, in [0, 1]."""
     return Collected() if share == 0 else Recorded() if share == 1 else Mixed(share)
 
 
@@ -172,37 +172,37 @@ class MixedSource:
         return len(self.collected)
 
     def sample(self) -> Batch:
-        """Return a batch of both on the device of the collected windows, the recorded windows first."""
+        """Return a batch with the recorded windows first, on the device of the collected windows."""
         sources = self.recorded, self.collected
         parts = [source.sample() for source in sources]
         self.drawn = [(source, len(part.index)) for source, part in zip(sources, parts, strict=True)]
-        return joined(parts)
+        return concat_batches(parts)
 
     def feedback(self, index: Tensor, update: Update) -> None:
-        """Pass each source the part of the update that concerns its windows, those sampled last."""
-        feed_back(self.drawn, index, update)
+        """Pass each source the part of the update that belongs to its windows of the latest batch."""
+        split_feedback(self.drawn, index, update)
 
 
 T = TypeVar("T", Batch, Step)
 
 
-def joined(parts: Sequence[T]) -> T:
-    """Return the windows, or rows, of all ``parts`` as one, on the devices of the last."""
+def concat_batches(parts: Sequence[T]) -> T:
+    """Concatenate the windows, or rows, of all ``parts``, on the devices of the last part."""
 
     def cat(tensors: list[Tensor]) -> Tensor:
         return torch.cat([x.to(tensors[-1].device, non_blocking=True) for x in tensors])
 
     if len(parts) == 1:
         return parts[0]
-    found: dict[str, Any] = {}
+    values_by_field: dict[str, Any] = {}
     for field in fields(parts[0]):
         values = [getattr(part, field.name) for part in parts]
-        several = isinstance(values[0], dict)
-        found[field.name] = {k: cat([v[k] for v in values]) for k in values[0]} if several else cat(values)
-    return type(parts[0])(**found)
+        is_mapping = isinstance(values[0], dict)
+        values_by_field[field.name] = {k: cat([v[k] for v in values]) for k in values[0]} if is_mapping else cat(values)
+    return type(parts[0])(**values_by_field)
 
 
-def feed_back(drawn: Iterable[tuple[Source, int]], index: Tensor, update: Update) -> None:
+def split_feedback(drawn: Iterable[tuple[Source, int]], index: Tensor, update: Update) -> None:
     """Pass each source its part of ``update``; ``drawn``: sources in the order of the windows, with their numbers."""
     start = 0
     for source, count in drawn:

@@ -33,29 +33,31 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.machine import available_memory, gpus
 from reverie.core.specs import EXTRAS
 
-SMALL = 1024
+MAX_SMALL_BYTES = 1024
 """Bytes of one row up to which a column is interleaved with others."""
-FITS = 0.5
+CACHED_SHARE = 0.5
 """Files of at most this share of the available memory are expected to stay cached in it."""
 
 
-def record_of(columns: Mapping[str, Column]) -> np.dtype[np.void]:
+def record_dtype(columns: Mapping[str, Column]) -> np.dtype[np.void]:
     """Return the structured dtype of one row of all small ``columns``, interleaved in memory to spare cache misses."""
-    small = [(name, column) for name, column in columns.items() if column.nbytes <= SMALL]
+    small = [(name, column) for name, column in columns.items() if column.nbytes <= MAX_SMALL_BYTES]
     small.sort(key=lambda entry: -np.dtype(entry[1].dtype).itemsize)  # so that none needs padding before it
     return np.dtype([(name, column.dtype, column.shape) for name, column in small], align=True)
 
 
-def bytes_of(columns: Mapping[str, Column]) -> int:
+def row_nbytes(columns: Mapping[str, Column]) -> int:
     """Return the bytes of one row of all ``columns``, padding included."""
-    return record_of(columns).itemsize + sum(column.nbytes for column in columns.values() if column.nbytes > SMALL)
+    return record_dtype(columns).itemsize + sum(
+        column.nbytes for column in columns.values() if column.nbytes > MAX_SMALL_BYTES
+    )
 
 
 class Storage(ABC):
     """Rows of ``streams`` streams of equal length. Row ``t`` of a stream is in slot ``t % capacity``.
 
-    Rows are numbered from 0, never anew. A row's *handle* is ``row * streams + stream``; an older row has a smaller
-    one.
+    Row numbers start at 0 and are never reused. A row's *handle* is ``row * streams + stream``; an older row has a
+    smaller handle.
     """
 
     def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int) -> None:
@@ -65,7 +67,7 @@ class Storage(ABC):
         self.capacity = capacity
         self.count: int = 0
         self.first: int = 0
-        self.nbytes: int = streams * capacity * bytes_of(columns)
+        self.nbytes: int = streams * capacity * row_nbytes(columns)
 
     @property
     def oldest(self) -> int:
@@ -80,23 +82,23 @@ class Storage(ABC):
         """Add one row to each stream; if the rings are full, it overwrites the oldest one."""
         if self.count == self.first:
             check_columns({name: tuple(value.shape) for name, value in rows.items()}, self.specs, (self.streams,))
-        self._put(rows, self.count % self.capacity)
+        self._write_row(rows, self.count % self.capacity)
         self.count += 1
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
         """Add ``n`` rows to each stream, ``[N, n, ...]``, at most the capacity. Absent extras are blank."""
-        more = next((values.shape[1] for values in rows.values()), 0)
+        n = next((values.shape[1] for values in rows.values()), 0)
         absent = {name for name in self.specs if name.startswith(EXTRAS) and name not in rows}
-        shapes = {name: (self.streams, more, *self.specs[name].shape) for name in absent}
+        shapes = {name: (self.streams, n, *self.specs[name].shape) for name in absent}
         shapes |= {name: values.shape for name, values in rows.items()}
-        check_columns(shapes, self.specs, (self.streams, more))
-        rows = {**rows, **{name: blank for name in absent if (blank := self._blank(name, more)) is not None}}
-        for slots, part in self._runs(self.count, self.count + more):
+        check_columns(shapes, self.specs, (self.streams, n))
+        rows = {**rows, **{name: blank for name in absent if (blank := self._blank(name, n)) is not None}}
+        for slots, part in self._runs(self.count, self.count + n):
             self._assign_all(rows, part, slots)
-        self.count += more
+        self.count += n
 
     def make_room(self, rows: int) -> None:
-        """Add ``rows`` rows to each stream, at most the capacity, with whatever is in that memory. Extras are blank."""
+        """Add ``rows`` rows to each stream, at most the capacity, without writing values. Extras are blank."""
         for slots, part in self._runs(self.count, self.count + rows):
             for name in self.specs:
                 if name.startswith(EXTRAS):
@@ -143,7 +145,7 @@ class Storage(ABC):
             self._assign(name, slots, rows[name][:, part] if name in rows else None)
 
     def _runs(self, start: int, stop: int) -> Iterator[tuple[slice, slice]]:
-        """Yield the contiguous runs of rows ``start`` to ``stop``, at most the capacity: ``(slots, which rows)``."""
+        """Yield contiguous ranges of rows ``start`` to ``stop``, at most the capacity: ``(slots, offsets)``."""
         done = start
         while done < stop:
             slot = done % self.capacity
@@ -152,7 +154,7 @@ class Storage(ABC):
             done += run
 
     @abstractmethod
-    def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
+    def _write_row(self, rows: Mapping[str, Tensor], slot: int) -> None:
         """Write one row of each stream to ``slot``."""
 
     @abstractmethod
@@ -199,9 +201,9 @@ class HostStorage(Storage):
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
         """Ring buffers by column, ``[N, capacity, ...]``."""
-        record = self._memory(record_of(self.specs), ())
+        record = self._memory(record_dtype(self.specs), ())
         return {
-            name: self._memory(np.dtype(spec.dtype), spec.shape) if spec.nbytes > SMALL else record[name]
+            name: self._memory(np.dtype(spec.dtype), spec.shape) if spec.nbytes > MAX_SMALL_BYTES else record[name]
             for name, spec in self.specs.items()
         }
 
@@ -220,7 +222,7 @@ class HostStorage(Storage):
             return None
         return {name: ring[:, slot : slot + rows] for name, ring in self.columns.items()}
 
-    def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
+    def _write_row(self, rows: Mapping[str, Tensor], slot: int) -> None:
         put_rows(self.ring, rows, slot)
 
     def _assign_all(self, rows: Mapping[str, np.ndarray], part: slice, slots: slice) -> None:
@@ -266,7 +268,7 @@ class MappedStorage(HostStorage):
 
     def _reserve(self) -> None:
         folder, rows = self.folder.absolute(), self.streams * self.capacity
-        free = shutil.disk_usage(next(one for one in (folder, *folder.parents) if one.exists())).free
+        free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
         if self.nbytes > free:
             raise ConfigError(
                 f"{rows} rows need {self.nbytes / 1e9:.1f} GB on the disk of {self.folder}, but only "
@@ -293,7 +295,7 @@ class MappedStorage(HostStorage):
             memory = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
-        if self.nbytes <= FITS * (available_memory() or 0):
+        if self.nbytes <= CACHED_SHARE * (available_memory() or 0):
             # Fewer page faults: with pages of 4 KiB they took up to half of the time of adding rows. In files larger
             # than the memory, each window would read 2 MiB of every column from the disk.
             with contextlib.suppress(AttributeError, OSError):  # a system without madvise or without huge pages
@@ -321,7 +323,7 @@ class DeviceStorage(Storage):
             ) from None
         self.flat: dict[str, Tensor] = {name: column.flatten(0, 1) for name, column in self.columns.items()}
 
-    def _put(self, rows: Mapping[str, Tensor], slot: int) -> None:
+    def _write_row(self, rows: Mapping[str, Tensor], slot: int) -> None:
         for name, value in rows.items():
             self.columns[name][:, slot].copy_(value.detach(), non_blocking=True)
 
@@ -338,8 +340,8 @@ class DeviceStorage(Storage):
 
     def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
         slots = slots_of(handles.numpy(), np.arange(length), self.streams, self.capacity)
-        where = self._index(slots.ravel())
-        rows = {name: x.index_select(0, where).view(*slots.shape, *x.shape[1:]) for name, x in self.flat.items()}
+        indices = self._index(slots.ravel())
+        rows = {name: x.index_select(0, indices).view(*slots.shape, *x.shape[1:]) for name, x in self.flat.items()}
         end_at_seams(rows)
         return rows
 
@@ -347,10 +349,10 @@ class DeviceStorage(Storage):
         """See ``Storage``. A GPU writes in any order, so only the last value of a row that occurs twice is written."""
         offsets = np.arange(offset, offset + values.shape[1])
         rows = handles[:, None] // self.streams + offsets  # [B, T']
-        kept = np.flatnonzero((rows >= self.oldest) & (rows < self.count))
-        slots = slots_of(handles, offsets, self.streams, self.capacity).ravel()[kept]
+        current = np.flatnonzero((rows >= self.oldest) & (rows < self.count))
+        slots = slots_of(handles, offsets, self.streams, self.capacity).ravel()[current]
         slots, from_the_end = np.unique(slots[::-1], return_index=True)
-        chosen = self._index(kept[len(kept) - 1 - from_the_end])
+        chosen = self._index(current[len(current) - 1 - from_the_end])
         column = self.flat[name]
         new = values.detach().to(self.device, column.dtype).flatten(0, 1)
         column.index_copy_(0, self._index(slots), new.index_select(0, chosen))
@@ -363,7 +365,7 @@ def storage_on(device: str, columns: Mapping[str, Column], streams: int, capacit
     """Return an empty storage on ``device``: cpu, cuda or cuda:<number>."""
     if device == "cpu":
         return HostStorage(columns, streams, capacity)
-    known = ["cpu", *(f"cuda:{number}" for number in range(gpus()))]
-    if device not in known and (device != "cuda" or len(known) == 1):
-        raise ConfigError(f"replay.device = '{device}': PyTorch sees {', '.join(known)} here.")
+    devices = ["cpu", *(f"cuda:{number}" for number in range(gpus()))]
+    if device not in devices and (device != "cuda" or len(devices) == 1):
+        raise ConfigError(f"replay.device = '{device}': expected one of the devices {', '.join(devices)}.")
     return DeviceStorage(columns, streams, capacity, torch.device(device))

@@ -33,7 +33,7 @@ from torch import Tensor
 from reverie.core.accelerate import accelerated
 from reverie.replay.storage import Storage
 
-NEAR = 64
+SEARCH_FIRST = 64
 """Number of the oldest handles that are searched first for evicted ones."""
 
 
@@ -57,7 +57,7 @@ class HandleQueue:
         return self.tail - self.head
 
     @property
-    def held(self) -> np.ndarray:
+    def handles(self) -> np.ndarray:
         """All handles, as a view."""
         return self.buffer[self.head : self.tail]
 
@@ -68,11 +68,11 @@ class HandleQueue:
 
     def reserve(self, count: int) -> None:
         """Move to memory for ``count`` handles in all, so that it need not grow while they are added."""
-        held = self.held.copy()
+        handles = self.handles.copy()
         if count > len(self.buffer):
             self._allocate(count)
-        self.buffer[: len(held)] = held
-        self.head, self.tail = 0, len(held)
+        self.buffer[: len(handles)] = handles
+        self.head, self.tail = 0, len(handles)
 
     def add(self, new: np.ndarray | list[int]) -> None:
         """Append ``new``."""
@@ -86,9 +86,9 @@ class HandleQueue:
         if self.head == self.tail or self.buffer[self.head] >= below:
             return
         # One more row evicts a few at most. A bisection of all handles takes 15 us of cache misses.
-        near = self.held[:NEAR]
+        near = self.handles[:SEARCH_FIRST]
         gone = int(near.searchsorted(below))
-        self.head += gone if gone < len(near) else int(self.held.searchsorted(below))
+        self.head += gone if gone < len(near) else int(self.handles.searchsorted(below))
 
 
 class RandomIntegers:
@@ -103,45 +103,47 @@ class RandomIntegers:
 def random_integers(source: RandomIntegers, bound: int, count: int, among: HandleQueue | None = None) -> Tensor:
     """Return ``count`` int64 numbers in ``0..bound - 1``, or the handles ``among`` (``bound`` of them) at these."""
     positions = source.rng.integers(bound, size=count)
-    return torch.from_numpy(positions if among is None else among.held[positions])
+    return torch.from_numpy(positions if among is None else among.handles[positions])
 
 
 class Windows:
     """The windows of ``length`` rows that can be sampled now, oldest first.
 
     Windows of one episode have no ``is_first`` row but the first after the ``free`` rows in front, which must be held.
-    A queue holds their handles; those of windows that may cross episodes are consecutive integers.
+    A queue holds their handles; handles of windows that may cross episodes are consecutive integers.
     """
 
-    def __init__(self, rows: Storage, length: int, free: int = 0, crosses: bool = False) -> None:
-        """Offer windows of the storage ``rows``, which is empty. ``crosses``: they may contain several episodes."""
-        self.rows = rows
+    def __init__(self, storage: Storage, length: int, free: int = 0, crosses: bool = False) -> None:
+        """Offer windows of an empty ``storage``. ``crosses``: windows may contain several episodes."""
+        self.storage = storage
         self.length = length
         self.free = free
         self.needed: int = 0 if crosses else length - free
         """How many rows of one episode a window must end with; 0 if it may cross episodes."""
-        self.run: list[int] = [0] * rows.streams  # by stream: number of rows from the newest is_first on
+        self.run: list[int] = [0] * storage.streams  # by stream: number of rows from the newest is_first on
         self.queue: HandleQueue = HandleQueue()
 
     @property
     def oldest(self) -> int:
         """Lower bound of the handles of all windows, now and later: older rows are not held any more."""
-        rows = self.rows
-        earliest = rows.first or -self.free  # free rows before row 0 are of no episode; before another, they are lost
-        return max(earliest, rows.count - rows.capacity) * rows.streams
+        storage = self.storage
+        earliest = (
+            storage.first or -self.free
+        )  # free rows before row 0 are of no episode; before another, they are lost
+        return max(earliest, storage.count - storage.capacity) * storage.streams
 
     def add(self, is_first: np.ndarray) -> np.ndarray:
         """Register ``n`` more rows of each stream, ``[N, n]``; return the handles of the windows that they complete."""
-        streams, more = is_first.shape
-        stop, oldest = (self.rows.count - self.length + 1) * streams, self.oldest
+        streams, n = is_first.shape
+        stop, oldest = (self.storage.count - self.length + 1) * streams, self.oldest
         if not self.needed:
-            return np.arange(max(stop - more * streams, oldest), stop)
-        broken = spread(is_first, self.needed - 1)
+            return np.arange(max(stop - n * streams, oldest), stop)
+        broken = spread_flags(is_first, self.needed - 1)
         for stream, run in enumerate(self.run):
             broken[stream, : max(0, self.needed - 1 - run)] = True
         new: np.ndarray = np.flatnonzero(~broken.T)  # index of the last row among the new ones, times N, plus stream
-        new += stop - more * streams
-        since = np.where(is_first.any(1), is_first[:, ::-1].argmax(1) + 1, np.add(self.run, more)) if more else self.run
+        new += stop - n * streams
+        since = np.where(is_first.any(1), is_first[:, ::-1].argmax(1) + 1, np.add(self.run, n)) if n else self.run
         self.run = list(map(int, since))
         new = new[np.searchsorted(new, oldest) :]
         self.queue.drop(oldest)
@@ -150,7 +152,7 @@ class Windows:
 
     def add_one(self, is_first: list[bool]) -> list[int]:
         """Register one row of each of N streams; faster than ``add``, as lists are faster than small arrays."""
-        begin, oldest, needed = (self.rows.count - self.length) * len(self.run), self.oldest, self.needed
+        begin, oldest, needed = (self.storage.count - self.length) * len(self.run), self.oldest, self.needed
         if not needed:
             return list(range(begin, begin + len(self.run))) if begin >= oldest else []
         self.run = [1 if first else run + 1 for first, run in zip(is_first, self.run, strict=True)]
@@ -160,7 +162,7 @@ class Windows:
         return new
 
     def reserve(self, rows: int) -> None:
-        """Allocate memory for the windows of so many rows."""
+        """Allocate memory for the windows of this many rows."""
         if self.needed:
             self.queue.reserve(rows)
 
@@ -172,15 +174,15 @@ class Windows:
     def __len__(self) -> int:
         if self.needed:
             return len(self.queue)
-        return max(0, (self.rows.count - self.length + 1) * self.rows.streams - self.oldest)
+        return max(0, (self.storage.count - self.length + 1) * self.storage.streams - self.oldest)
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """Return the handles at ``positions`` ``[B]`` in ``0..len - 1``."""
-        return np.asarray(self.queue.held[positions] if self.needed else positions + self.oldest)
+        return np.asarray(self.queue.handles[positions] if self.needed else positions + self.oldest)
 
     def positions(self, handles: np.ndarray) -> np.ndarray:
         """Return the positions of ``handles`` ``[B]`` of available windows: the inverse of ``at``."""
-        return np.searchsorted(self.queue.held, handles) if self.needed else handles - self.oldest
+        return np.searchsorted(self.queue.handles, handles) if self.needed else handles - self.oldest
 
     def draw(self, integers: RandomIntegers, count: int) -> Tensor:
         """Return ``count`` handles, drawn uniformly with replacement."""
@@ -189,47 +191,47 @@ class Windows:
         return random_integers(integers, len(self), count).add_(self.oldest)
 
 
-def spread(flags: np.ndarray, width: int) -> np.ndarray:
-    """Return for each place of ``flags`` ``[N, n]`` whether it or one of the ``width - 1`` before it is set; a copy."""
-    found, seen = flags.copy() if width > 0 else np.zeros_like(flags), 1
-    while seen < width:  # each iteration doubles the range
-        step = min(seen, width - seen)
-        found[:, step:] |= found[:, :-step].copy()
-        seen += step
-    return found
+def spread_flags(flags: np.ndarray, width: int) -> np.ndarray:
+    """Set every flag of ``[N, n]`` for which it or one of the ``width - 1`` flags before it is set; return a copy."""
+    spread, width_done = flags.copy() if width > 0 else np.zeros_like(flags), 1
+    while width_done < width:  # each iteration doubles the range
+        step = min(width_done, width - width_done)
+        spread[:, step:] |= spread[:, :-step].copy()
+        width_done += step
+    return spread
 
 
 class FirstFlags:
     """``is_first`` of all rows held, in host memory, and ``ended``: the newest ``is_last`` of each stream."""
 
-    def __init__(self, rows: Storage) -> None:
-        """Keep the flags of the storage ``rows``."""
-        self.rows = rows
-        self.ring: np.ndarray = np.zeros((rows.capacity, rows.streams), bool)  # in the order of handles
-        self.ended: list[bool] = [False] * rows.streams
+    def __init__(self, storage: Storage) -> None:
+        """Keep the flags of ``storage``."""
+        self.storage = storage
+        self.ring: np.ndarray = np.zeros((storage.capacity, storage.streams), bool)  # in the order of handles
+        self.ended: list[bool] = [False] * storage.streams
 
     def add(self, is_first: np.ndarray, is_last: np.ndarray) -> None:
         """Register ``n`` more rows of each stream, ``[N, n]``, already stored; at most the capacity."""
-        more = is_first.shape[1]
-        if more:
+        n = is_first.shape[1]
+        if n:
             self.ended = is_last[:, -1].tolist()
-        begin = (self.rows.count - more) % self.rows.capacity
-        until_end = self.rows.capacity - begin
-        self.ring[begin : begin + more] = is_first.T[:until_end]
-        self.ring[: max(0, more - until_end)] = is_first.T[until_end:]
+        begin = (self.storage.count - n) % self.storage.capacity
+        until_end = self.storage.capacity - begin
+        self.ring[begin : begin + n] = is_first.T[:until_end]
+        self.ring[: max(0, n - until_end)] = is_first.T[until_end:]
 
     def add_one(self, is_first: list[bool], is_last: list[bool]) -> None:
         """Register one row of each of N streams; faster than ``add``."""
-        self.ring[(self.rows.count - 1) % self.rows.capacity] = is_first
+        self.ring[(self.storage.count - 1) % self.storage.capacity] = is_first
         self.ended = is_last
 
     def at(self, handles: np.ndarray) -> np.ndarray:
         """Return whether the rows ``handles``, all of them held, are ``is_first``."""
         return np.asarray(self.ring.reshape(-1)[handles % self.ring.size])
 
-    def next(self, row: int, stream: int, most: int) -> int:
-        """Return the first ``is_first`` row among the ``most`` rows after ``row``, else the row after these."""
-        stop = min(row + 1 + most, self.rows.count)
-        slots = np.arange(row + 1, stop) % self.rows.capacity
-        found = np.flatnonzero(self.ring[slots, stream])
-        return row + 1 + int(found[0]) if len(found) else stop
+    def next_first(self, row: int, stream: int, limit: int) -> int:
+        """Return the first ``is_first`` row among the ``limit`` rows after ``row``, else the row after these."""
+        stop = min(row + 1 + limit, self.storage.count)
+        slots = np.arange(row + 1, stop) % self.storage.capacity
+        firsts = np.flatnonzero(self.ring[slots, stream])
+        return row + 1 + int(firsts[0]) if len(firsts) else stop

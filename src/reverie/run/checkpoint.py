@@ -109,7 +109,7 @@ class Checkpoints:
         """Return all checkpoints ``step-*``, oldest first, whole or damaged."""
         return sorted((p for p in self.folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name)), key=number_of)
 
-    def damaged(self) -> dict[str, str]:
+    def find_damaged(self) -> dict[str, str]:
         """Return the names of unusable checkpoints, oldest first, with the problem of each. Reads all files."""
         wrong = {path.name: problem_of(path) for path in self.all()}
         return {name: problem for name, problem in wrong.items() if problem}
@@ -117,7 +117,7 @@ class Checkpoints:
     def latest(self) -> Path | None:
         """Return the newest whole checkpoint, or None if there is none at all; log which others it skips, and why."""
         wrong: dict[Path, str] = {}
-        for path in reversed([*self._aside(), *self.all()]):
+        for path in reversed([*self._moved_aside(), *self.all()]):
             problem = self._state[path.name] = problem_of(path)
             if not problem:
                 for bad, why in wrong.items():
@@ -145,17 +145,17 @@ class Checkpoints:
 
         A name alone is never looked up in the working directory, where another run's checkpoint may be called the same.
         """
-        known = sorted(path.name for path in self.folder.glob("*-*") if path.is_dir() and path.name[0] != ".")
-        listed = f" Available: {', '.join(known)}." if known else " The folder has no checkpoints yet."
+        names = sorted(path.name for path in self.folder.glob("*-*") if path.is_dir() and path.name[0] != ".")
+        listed = f" Available: {', '.join(names)}." if names else " The folder has no checkpoints yet."
         if str(name) == "best" and (best := self.best()) is not None:
             return best
-        elsewhere = [Path(name)] if len(Path(name).parts) > 1 else []
-        for path in (self.folder / name, *elsewhere):
+        other_paths = [Path(name)] if len(Path(name).parts) > 1 else []
+        for path in (self.folder / name, *other_paths):
             if path.is_dir():
                 return path
-        raise RunError(f"no checkpoint '{name}' in {self.folder}.{did_you_mean(Path(name).name, known)}{listed}")
+        raise RunError(f"no checkpoint '{name}' in {self.folder}.{did_you_mean(Path(name).name, names)}{listed}")
 
-    def kept(self) -> list[Path]:
+    def kept_paths(self) -> list[Path]:
         """Return the newest checkpoints, which are kept; an older one that is marked best is kept as well."""
         return self.all()[-self.keep :]
 
@@ -175,7 +175,7 @@ class Checkpoints:
 
         Only for the process that writes: the half-written checkpoint of another process looks the same.
         """
-        for aside in self._aside():
+        for aside in self._moved_aside():
             os.rename(aside, self.folder / aside.name.removeprefix(ASIDE))
         for path in self.folder.glob(".tmp-*"):
             if path.is_dir():
@@ -184,13 +184,13 @@ class Checkpoints:
 
     def _prune(self, written: Path) -> None:
         """Of all whole ones but ``written``, slim the newest and the best, and delete the others."""
-        found = self.all()
-        for path in found:
+        paths = self.all()
+        for path in paths:
             if path.name not in self._state:
                 self._state[path.name] = problem_of(path)
-        whole = [path for path in found if not self._state[path.name]]
-        newest = {path.name for path in whole[-self.keep :]}
-        for path in (path for path in whole if path != written):
+        intact = [path for path in paths if not self._state[path.name]]
+        newest = {path.name for path in intact[-self.keep :]}
+        for path in (path for path in intact if path != written):
             try:
                 if path.name not in newest and path != self.best():
                     _delete(path)
@@ -200,10 +200,10 @@ class Checkpoints:
             except OSError as error:
                 logger.warning(f"cannot delete {path.name}: {error}. The run continues, and tries again later")
 
-    def _aside(self) -> list[Path]:
+    def _moved_aside(self) -> list[Path]:
         """Return the checkpoints that were moved aside and whose replacement is missing, oldest first."""
-        found = sorted(self.folder.glob(f"{ASIDE}step-*"), key=number_of)
-        return [path for path in found if not (self.folder / path.name.removeprefix(ASIDE)).exists()]
+        paths = sorted(self.folder.glob(f"{ASIDE}step-*"), key=number_of)
+        return [path for path in paths if not (self.folder / path.name.removeprefix(ASIDE)).exists()]
 
 
 def read(
@@ -226,8 +226,8 @@ def read(
         with safe_open(path / TENSORS, framework="pt") as tensors:
 
             def tensor(name: str) -> Tensor:
-                found: Tensor = instead[name] if name in instead else tensors.get_tensor(name)
-                return found
+                value: Tensor = instead[name] if name in instead else tensors.get_tensor(name)
+                return value
 
             return {name: decode(state[name], tensor) for name in parts}
     except (SafetensorError, RecursionError, ValueError, TypeError, AttributeError) as error:
@@ -257,9 +257,9 @@ def slim(path: Path) -> None:
     spare = [name for name, entry in manifest["files"].items() if entry.get("spare")]
     if sum(manifest["files"][name]["bytes"] for name in spare) < SPARE_LIMIT:
         return
-    kept = {name: entry for name, entry in manifest["files"].items() if name not in spare}
+    files = {name: entry for name, entry in manifest["files"].items() if name not in spare}
     del manifest["seal"]
-    _replace_file(path / MANIFEST, sealed({**manifest, "files": kept}))
+    _replace_file(path / MANIFEST, sealed({**manifest, "files": files}))
     for name in spare:
         below(path, name).unlink(missing_ok=True)
 

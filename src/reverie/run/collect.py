@@ -19,7 +19,7 @@ from reverie.core.logger import logger
 from reverie.core.protocols import Annealed, Env, Policy, Restorable, RowSink, RunningStatistics
 from reverie.core.signing import is_mine, signature
 from reverie.core.specs import MASK, ActionSpec
-from reverie.core.tree import filled, named, shapes_of
+from reverie.core.tree import flatten_named, shapes_of, unflatten_named
 from reverie.core.types import State, Step
 
 SECONDS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
@@ -76,11 +76,11 @@ class EpisodeCounter:
 
 def means_of(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each name over the episodes that have it."""
-    found: dict[str, list[float]] = {}
+    values_by_name: dict[str, list[float]] = {}
     for info in infos:
         for name, value in info.items():
-            found.setdefault(name, []).append(value)
-    return {name: float(np.mean(values)) for name, values in sorted(found.items())}
+            values_by_name.setdefault(name, []).append(value)
+    return {name: float(np.mean(values)) for name, values in sorted(values_by_name.items())}
 
 
 class Collecting(Protocol):
@@ -106,7 +106,7 @@ class Collecting(Protocol):
         """Return what a checkpoint holds."""
 
     def load_state_dict(self, state: State) -> None:
-        """Become what ``state_dict`` described."""
+        """Restore the state that ``state_dict`` returned."""
 
     def close(self) -> None:
         """End environments and processes. May be called twice."""
@@ -178,22 +178,22 @@ class Collector:
         step = self.step
         begin = time.perf_counter()
         if self._action is None:
-            self._action = self._chosen(step)
+            self._action = self._choose_action(step)
         self.seconds["time/acting_seconds"] += time.perf_counter() - begin
         if not self._stored:
             self.sink.add(step, self._action, self.policy.extras(self.state))
             self._stored = True
         self.count()
-        taken = step.is_last.tolist().count(False)
+        num_steps = step.is_last.tolist().count(False)
         begin = time.perf_counter()
         self.env.send(self._action)
         self.seconds["time/environment_seconds"] += time.perf_counter() - begin
         self._step = self._action = None
         self._watched = self._stored = self._counted = False
-        self.env_steps += taken
-        return taken
+        self.env_steps += num_steps
+        return num_steps
 
-    def _chosen(self, step: Step) -> Tensor:
+    def _choose_action(self, step: Step) -> Tensor:
         """Let the policy act on the current rows; return the action ``[N, A]`` to store and to send."""
         if self.running_statistics is not None and not self._watched:
             self.running_statistics.watch(step)
@@ -207,7 +207,7 @@ class Collector:
 
     def count(self) -> None:
         """Count the current rows unless they are counted already; waits for them."""
-        if not self._counted and self._answers():
+        if not self._counted and self._envs_respond():
             self.finished.extend(stats for _, stats in self.counter.add(self.step, self._rewards, self._logged))
             self._counted = True
 
@@ -238,26 +238,26 @@ class Collector:
             "rng": self.rng.bit_generator.state,
             "unlogged": [[score, length, dict(info)] for score, length, info in self.unlogged],
         }
-        if not self._answers():
+        if not self._envs_respond():
             return state
         return state | {
-            "step": named(self.step),
+            "step": flatten_named(self.step),
             "rewards": self._rewards,
             "watched": self._watched,
             "counted": self._counted,
             "episodes": {"score": np.array(self.counter.score), "length": np.array(self.counter.length)},
             "logged": {} if self._counted else {str(number): dict(info) for number, info in self._logged.items()},
             "begun": None if self._action is None else {"action": self._action, "stored": self._stored},
-            "state": named(self.state),
+            "state": flatten_named(self.state),
         }
 
     def snapshots(self) -> list[bytes | None]:
         """Return what each environment needs to go on from its current row; [] if they have failed for good."""
-        if self.restorable is None or not self._answers():
+        if self.restorable is None or not self._envs_respond():
             return []
         return self.restorable.snapshot()
 
-    def _answers(self) -> bool:
+    def _envs_respond(self) -> bool:
         with contextlib.suppress(Exception):  # the next turn raises it again
             return self.step is not None
         return False
@@ -273,8 +273,8 @@ class Collector:
         self.rng.bit_generator.state = dict(state["rng"])
         self.unlogged[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
         carried = state.get("state", {})
-        if shapes_of(carried) == shapes_of(named(self.state)):
-            self.state = filled(self.state, carried)
+        if shapes_of(carried) == shapes_of(flatten_named(self.state)):
+            self.state = unflatten_named(self.state, carried)
         else:
             self.state = initial_state(self.policy, self.env.num_envs, self.env_steps)
 
@@ -296,8 +296,8 @@ class Collector:
             with zipfile.ZipFile(folder / ENVIRONMENTS) as file:
                 stored = [info for info in file.infolist() if info.compress_type == zipfile.ZIP_STORED]  # as written
                 contents = {info.filename: file.read(info) for info in stored}
-            given = contents.pop(SIGNATURE, b"").decode(errors="replace")
-            if not (is_mine(contents.values(), given) or trusts()):
+            claimed = contents.pop(SIGNATURE, b"").decode(errors="replace")
+            if not (is_mine(contents.values(), claimed) or trusts()):
                 logger.warning(
                     f"{folder / ENVIRONMENTS} holds pickles that were not written by you on this machine: they are not "
                     "read, as that runs code, and environments start new episodes. If you trust them, add --trust"
@@ -318,9 +318,9 @@ class Collector:
         env = self.restorable
         if env is None or len(snapshots) != self.env.num_envs or "step" not in state:
             return self.env.num_envs
-        step = filled(self.step, state["step"])
-        counted = state["episodes"]
-        self.counter.score, self.counter.length = counted["score"].tolist(), counted["length"].tolist()
+        step = unflatten_named(self.step, state["step"])
+        counter_state = state["episodes"]
+        self.counter.score, self.counter.length = counter_state["score"].tolist(), counter_state["length"].tolist()
         self._step = env.restore(snapshots, step)
         over = self._step.is_last & ~step.is_last
         self._counted, self._watched, self._rewards = bool(state["counted"]), bool(state["watched"]), state["rewards"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, plural
 from reverie.core.protocols import Env, Policy
-from reverie.core.statistics import IntervalEstimate, estimate, iqm
+from reverie.core.statistics import IntervalEstimate, estimate_interval, iqm
 from reverie.core.types import Mode
 from reverie.run.collect import EpisodeCounter, EpisodeStats, executed, initial_state, means_of, rewards_of
 from reverie.run.folder import RunFolder, found_at_end
@@ -78,7 +78,7 @@ class Evaluation:
 
     def iqm(self) -> IntervalEstimate:
         """Return the interquartile mean of the scores with its 95 % interval over episodes of this policy."""
-        return estimate(iqm, self.scores)
+        return estimate_interval(iqm, self.scores)
 
     def statistics(self) -> dict[str, float]:
         """Return statistics of the scores by name, besides their mean; without an interval its ends are left out."""

@@ -39,10 +39,10 @@ SPEC_ADVICE = "Restore it from a backup, or delete it: training that goes on wri
 class RunFolder:
     """Paths inside a run. Reading them creates nothing. As text it is the path that the user gave."""
 
-    def __init__(self, path: Path, given: Path | str | None = None) -> None:
-        """``given``: the path as the user wrote it, if that is another."""
+    def __init__(self, path: Path, user_path: Path | str | None = None) -> None:
+        """``user_path``: the path as the user wrote it, if that is another."""
         self.path = path
-        self._given = path if given is None else given
+        self._user_path = path if user_path is None else user_path
         self.config: Path = path / "config.yaml"  # resolved settings
         self.spec: Path = path / "spec.json"  # observations and actions of the networks; spaces of recorded data
         self.metrics: Path = path / "metrics.jsonl"  # all measurements, one JSON object per line
@@ -61,7 +61,7 @@ class RunFolder:
         return cls(Path(os.path.expanduser(run)).absolute(), run)
 
     def __str__(self) -> str:
-        return str(self._given)
+        return str(self._user_path)
 
     def lock(self) -> AbstractContextManager[None]:
         """Return the lock of the one process that writes here; RunError if links lead out of the folder."""
@@ -70,9 +70,9 @@ class RunFolder:
 
     def files(self) -> dict[str, Path]:
         """Return the existing files that people read, by name."""
-        known = {"settings": self.config, "metrics": self.metrics, "curve": self.curve}
-        known |= {"evaluation": self.evaluation, "estimate": self.estimate}
-        return {what: path for what, path in known.items() if path.exists()}
+        files = {"settings": self.config, "metrics": self.metrics, "curve": self.curve}
+        files |= {"evaluation": self.evaluation, "estimate": self.estimate}
+        return {name: path for name, path in files.items() if path.exists()}
 
 
 def new_path(env: str, algorithm: str) -> Path:
@@ -96,14 +96,14 @@ def found_at_end(path: Path) -> dict[str, Any] | None:
     """Return the result at the end of training from eval.json or estimate.json at ``path``; None if it has none."""
     if not path.exists():
         return None
-    own = read_json(path, DELETE)
-    return own.get("final") if "checkpoint" in own else own
+    result = read_json(path, DELETE)
+    return result.get("final") if "checkpoint" in result else result
 
 
 def is_of(path: Path, step: int) -> bool:
     """Return whether the file holds the result at the end of training, written at this ``step`` and not before."""
-    own = found_at_end(path) or {}
-    return next((own[name] for name in ("updates", "env_steps", "step") if name in own), None) == step
+    result = found_at_end(path) or {}
+    return next((result[name] for name in ("updates", "env_steps", "step") if name in result), None) == step
 
 
 # ---------------------------------------------------------------- spec.json
@@ -120,26 +120,26 @@ def read_spec(folder: RunFolder) -> dict[str, Any] | None:
     return spec
 
 
-def check_spec(folder: RunFolder, now: Mapping[str, Any], *, bounds: bool = True) -> None:
+def check_spec(folder: RunFolder, current: Mapping[str, Any], *, bounds: bool = True) -> None:
     """Check that the environment has the observations and actions that the run's networks were made for.
 
-    ``now``: the environment's signature. ``bounds``: those of vectors are compared too, as policies see what they never
-    saw where numbers are scaled otherwise; data and environment often declare different ones.
+    ``current``: the environment's signature. ``bounds``: compare the bounds of vectors as well. A policy fails on
+    numbers of another scale, but data and environment often declare different bounds.
     """
-    if found := spec_changes(folder, now, bounds=bounds):
+    if changes := spec_changes(folder, current, bounds=bounds):
         raise RunError(
-            f"{'; '.join(found)}: the environment differs from the one that {folder.path} was trained on. Use the same "
-            "environment with the same env options, or choose another run folder."
+            f"{'; '.join(changes)}: the environment differs from the one that {folder.path} was trained on. Use the "
+            "same environment with the same env options, or choose another run folder."
         )
 
 
-def spec_changes(folder: RunFolder, now: Mapping[str, Any], *, bounds: bool = True) -> list[str]:
-    """Return how the observations and actions of the run differ from those of ``now``: see :func:`check_spec`."""
+def spec_changes(folder: RunFolder, current: Mapping[str, Any], *, bounds: bool = True) -> list[str]:
+    """Return how the observations and actions of the run differ from those of ``current``: see :func:`check_spec`."""
     if (saved := read_spec(folder)) is None:
         return []
-    where = ("the run", "this environment")
+    labels = ("the run", "this environment")
     try:
-        return differences(saved, now, where) or (other_bounds(saved, now, where) if bounds else [])
+        return differences(saved, current, labels) or (other_bounds(saved, current, labels) if bounds else [])
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{folder.spec} is damaged ({error!r}). {SPEC_ADVICE}") from error
 
@@ -170,9 +170,10 @@ def read_saved(path: Path) -> Saved:
     check_links(path)
     config = RunFolder(path).config
     if not config.is_file():
-        why = "it has no config.yaml." if path.is_dir() else f"there is no such folder.{near(path)}"
+        reason = "it has no config.yaml." if path.is_dir() else f"there is no such folder.{near(path)}"
         inside = ", ".join(sorted(p.parent.name for p in path.glob("*/config.yaml")))
-        raise RunError(f"there is no run in {path}: {why}" + (f" There are runs inside: {inside}." if inside else ""))
+        hint = f" There are runs inside: {inside}." if inside else ""
+        raise RunError(f"there is no run in {path}: {reason}{hint}")
     return saved_in(read_yaml(config), config)
 
 
@@ -185,7 +186,7 @@ def saved_in(content: Mapping[str, Any], path: Path) -> Saved:
         raise RunError(f"{path} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
     experiment = nest(content["experiment"])  # so that check_origin sees every name that merge would
     check_kinds(experiment, dict.fromkeys(("env", "algo", "data", "replay", "schedule"), Mapping), path)
-    custom = {str(place): str(name) for place, name in content.get("custom", {}).items()}
+    custom = {str(key_path): str(name) for key_path, name in content.get("custom", {}).items()}
     return Saved(algorithm=content["algorithm"], experiment=experiment, custom=custom)
 
 
@@ -215,7 +216,7 @@ def write_shared(path: Path, saved: Saved) -> None:
 
 
 def _modules_in(saved: Saved) -> set[str]:
-    return {name.partition(":")[0] for name in chain(*_names_in(saved).values())}
+    return {name.partition(":")[0] for name in chain(*_module_names(saved).values())}
 
 
 def update_saved(folder: RunFolder, saved: Saved, step: int) -> None:
@@ -224,26 +225,26 @@ def update_saved(folder: RunFolder, saved: Saved, step: int) -> None:
     One of the same step is not replaced.
     """
     if folder.config.is_file():
-        now = Saved(algorithm=saved.algorithm, experiment=as_read(saved.experiment), custom=saved.custom)
-        if read_saved(folder.path) == now:
+        current = Saved(algorithm=saved.algorithm, experiment=to_yaml_types(saved.experiment), custom=saved.custom)
+        if read_saved(folder.path) == current:
             return
-        kept = folder.path / f"config-{step:09d}.yaml"
-        if not kept.exists():
-            write_atomic(kept, read_file(folder.config))
+        copy = folder.path / f"config-{step:09d}.yaml"
+        if not copy.exists():
+            write_atomic(copy, read_file(folder.config))
     write_saved(folder.config, saved)
 
 
-def as_read(settings: Mapping[str, Any]) -> dict[str, Any]:
+def to_yaml_types(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return plain settings as they are read from config.yaml: with lists in place of tuples."""
-    found: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(settings), sort_keys=False))
-    return found
+    plain: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(settings), sort_keys=False))
+    return plain
 
 
-def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], where: str = "") -> list[str]:
+def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Return the differences of two settings in plain values, one line each: ``algo.batch_length: 16 -> 32``."""
     lines: list[str] = []
     for key in dict.fromkeys([*before, *after]):
-        path, old, new = f"{where}{key}", before.get(key, "not set"), after.get(key, "not set")
+        path, old, new = f"{prefix}{key}", before.get(key, "not set"), after.get(key, "not set")
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             lines += settings_changes(old, new, f"{path}.")
         elif old != new:
@@ -264,33 +265,33 @@ def learned_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> li
     return [line for line in lines if line.startswith(LEARNED_WITH) and not line.startswith(NOT_LEARNED_WITH)]
 
 
-def check_origin(saved: Saved, where: object, *given: str) -> None:
-    """Check the names of modules in the settings of ``where``, except in those that are ``given``: env, algo, ..."""
-    names = _names_in(saved)
-    for part in names.keys() - set(given):
+def check_origin(saved: Saved, source: object, *trusted: str) -> None:
+    """Check the names of modules in the settings of ``source``, except in those that are ``trusted``: env, algo, ..."""
+    names = _module_names(saved)
+    for part in names.keys() - set(trusted):
         for name in names[part]:
-            check_module(name, where)
+            check_module(name, source)
 
 
-def _names_in(saved: Saved) -> dict[str, list[str]]:
+def _module_names(saved: Saved) -> dict[str, list[str]]:
     """Return the names in settings that may be those of classes, ``module:Class``, by what they are."""
     settings, custom = saved.experiment, saved.custom
-    env, judge = settings.get("env") or {}, settings.get("eval_env") or {}
-    judge = judge if isinstance(judge, Mapping) else {"id": judge}
+    env, eval_env = settings.get("env") or {}, settings.get("eval_env") or {}
+    eval_env = eval_env if isinstance(eval_env, Mapping) else {"id": eval_env}
     kinds = [text for text in _texts(settings.get("algo")) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
     return {
-        "env": _named(env.get("id"), custom.get("env")) + names_in(env.get("kwargs")),
-        "wrappers": _named(env.get("wrappers")),
-        "eval_env": _named(judge.get("id"), judge.get("wrappers"), custom.get("eval_env"))
-        + names_in(judge.get("kwargs")),
-        "algo": _named(saved.algorithm, kinds),
-        "experience": _named(settings.get("experience")),
-        "data": _named((settings.get("data") or {}).get("reader")),
-        "callbacks": _named(settings.get("callbacks")),
+        "env": _class_names(env.get("id"), custom.get("env")) + names_in(env.get("kwargs")),
+        "wrappers": _class_names(env.get("wrappers")),
+        "eval_env": _class_names(eval_env.get("id"), eval_env.get("wrappers"), custom.get("eval_env"))
+        + names_in(eval_env.get("kwargs")),
+        "algo": _class_names(saved.algorithm, kinds),
+        "experience": _class_names(settings.get("experience")),
+        "data": _class_names((settings.get("data") or {}).get("reader")),
+        "callbacks": _class_names(settings.get("callbacks")),
     }
 
 
-def _named(*values: Any) -> list[str]:
+def _class_names(*values: Any) -> list[str]:
     """Return the texts in ``values`` that name a class of a module, without the settings that follow in brackets."""
     names = [text.partition("(")[0].strip() for value in values for text in _texts(value)]
     return [name for name in names if ":" in name]
@@ -298,7 +299,7 @@ def _named(*values: Any) -> list[str]:
 
 def _texts(value: Any) -> list[str]:
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return [value] if isinstance(value, str) else [text for one in inside for text in _texts(one)]
+    return [value] if isinstance(value, str) else [text for item in inside for text in _texts(item)]
 
 
 # ---------------------------------------------------------------- whether a run can begin or go on here
@@ -313,15 +314,15 @@ def holds_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:
     if not path.exists() or all(_is_leftover(inside) for inside in path.iterdir()):
         return False
     if not settings.is_file():
-        other = "the run of a single seed" if RunFolder(path).config.is_file() else "not a run"
-        raise RunError(f"{path} is not empty and is {other} (it has no {settings.name}): choose another run folder.")
+        content = "the run of a single seed" if RunFolder(path).config.is_file() else "not a run"
+        raise RunError(f"{path} is not empty and is {content} (it has no {settings.name}): choose another run folder.")
     saved = saved_in(read_yaml(settings), settings)
     pairs = {"algorithm": (saved.algorithm, algorithm), "environment": (saved.env, env)}
-    for what, (found, wanted) in pairs.items():
-        if found != wanted and not (what == "algorithm" and same_algorithm(found, wanted)):
+    for label, (actual, expected) in pairs.items():
+        if actual != expected and not (label == "algorithm" and same_algorithm(actual, expected)):
             raise RunError(
-                f"{path} contains a run with {what} '{found}', not '{wanted}': choose another run folder, or use the "
-                "settings of that run to continue it."
+                f"{path} contains a run with {label} '{actual}', not '{expected}': choose another run folder, or use "
+                "the settings of that run to continue it."
             )
     return True
 

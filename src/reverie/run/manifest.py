@@ -74,14 +74,17 @@ def verify(path: Path) -> dict[str, Any]:
 
 def _verify_file(file: Path, size: int, digest: str) -> None:
     try:
-        found = file.lstat().st_size if file.is_file() and not file.is_symlink() else -1
-        if found == size and sha256(file) == digest:
+        num_bytes = file.lstat().st_size if file.is_file() and not file.is_symlink() else -1
+        if num_bytes == size and sha256(file) == digest:
             return
-        what = "its contents do not match their SHA-256" if found == size else f"{found} bytes instead of {size}"
-        what = "it is missing, or no regular file" if found < 0 else what
+        problem = f"{num_bytes} bytes instead of {size}"
+        if num_bytes in (-1, size):
+            problem = (
+                "its contents do not match their SHA-256" if num_bytes >= 0 else "it is missing, or no regular file"
+            )
     except OSError as error:
-        what = str(error.strerror)
-    raise RunError(f"checkpoint file {file} is damaged: {what}.")
+        problem = str(error.strerror)
+    raise RunError(f"checkpoint file {file} is damaged: {problem}.")
 
 
 def sealed(manifest: dict[str, Any]) -> bytes:

@@ -70,7 +70,9 @@ class MetricsLog:
             self.clock.longest_episode = max(self.clock.longest_episode, episode.length)
             if self.log_episodes:
                 steps = plural(episode.length, "step")
-                logger.info(f"episode {self.clock.episodes:,}: return {episode.score:g} in {steps}, {self.clock.place}")
+                logger.info(
+                    f"episode {self.clock.episodes:,}: return {episode.score:g} in {steps}, {self.clock.position_text}"
+                )
 
     def timed(self, updates: int) -> Iterator[int]:
         """Yield the numbers of so many updates, and measure the time until the last one is made."""

@@ -38,12 +38,12 @@ from reverie.run.evaluate import Evaluation, Score, read_evaluation
 from reverie.run.folder import (
     RunFolder,
     Saved,
-    as_read,
     check_spec,
     holds_run,
     is_of,
     read_saved,
     settings_changes,
+    to_yaml_types,
     update_saved,
     write_found,
 )
@@ -258,7 +258,7 @@ class Life:
         self.untold: dict[str, float] | None = None  # what the newest evaluation logged, until callbacks know it
         self.run: TrainingRun = TrainingRun(folder.path, experiment.algo, self.clock, experiment.reach)
         self.callbacks: Callbacks = Callbacks(callbacks, self.run)
-        self.settings: dict[str, Any] = as_read(experiment.saved.experiment)
+        self.settings: dict[str, Any] = to_yaml_types(experiment.saved.experiment)
         self.before: dict[str, Any] | None = None  # settings of the checkpoint that was loaded
         self.mark = f"{experiment.measures or 'eval'}/final"  # in the logs: 1 at the end of training, 0 during it
         self.file: Path = folder.estimate if experiment.measures == "estimate" else folder.evaluation
@@ -297,7 +297,7 @@ class Life:
         """Load the parts that ``FIRST`` leaves out, and go on storing."""
         if self.experiment.store is not None:
             self.experiment.store.check()
-        logger.info(f"continuing {self.folder} from {self.clock.place}")
+        logger.info(f"continuing {self.folder} from {self.clock.position_text}")
         self.load(path, [name for name in self.parts() if name not in FIRST])
         self.restore_best(path)
 
@@ -322,7 +322,7 @@ class Life:
         self.check_folder()
         path = self.checkpoints.save(self.clock.position, self.parts(), diverged=diverged)
         if not diverged and self.experiment.store is not None:
-            self.experiment.store.saved(path.name, [checkpoint.name for checkpoint in self.checkpoints.kept()])
+            self.experiment.store.saved(path.name, [checkpoint.name for checkpoint in self.checkpoints.kept_paths()])
         return path
 
     def check_folder(self) -> None:
@@ -403,7 +403,7 @@ class Life:
                 if why := experiment.why_idle():
                     logger.warning(why)
                 if why := self.why_early():
-                    logger.info(f"the run ends at {self.clock.place}, by {why}")
+                    logger.info(f"the run ends at {self.clock.position_text}, by {why}")
                 for sink in sinks if (values := experiment.heldout()) else ():
                     sink.write(values, self.clock.position)
                 measurement, number = self.finish(sinks)

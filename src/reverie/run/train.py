@@ -106,7 +106,7 @@ def train_loop(
         on_log(entry)
     if interrupt.received is None:
         return Ending(checkpoint=path)
-    interrupt.say(f"stopped at {clock.place}; " + (f"saved {path}" if path else "nothing was saved"))
+    interrupt.say(f"stopped at {clock.position_text}; " + (f"saved {path}" if path else "nothing was saved"))
     return Ending(checkpoint=path, signal=interrupt.received.value)
 
 
@@ -160,9 +160,9 @@ class _Keep:
             if isinstance(error, ActionError):
                 self.stop_if(self.check.problem(clock.updates) or str(error).rstrip("."))
             try:
-                note = f"The run stopped at {clock.place} and was saved as {self.save()}"
+                note = f"The run stopped at {clock.position_text} and was saved as {self.save()}"
             except Exception as another:
-                note = f"The run stopped at {clock.place} and could not be saved: {another}"
+                note = f"The run stopped at {clock.position_text} and could not be saved: {another}"
             if isinstance(error, ReverieError):
                 error.args = (f"{error}{'' if str(error).endswith(('.', '!', '?')) else '.'} {note}",)
             else:

@@ -26,9 +26,9 @@ from reverie.core.specs import EXTRAS, ObsSpec
 from reverie.core.types import FLAGS, State, Step, Window
 from reverie.envs.make import MakeEnv
 from reverie.experiment.config import ExperimentConfig
-from reverie.replay.config import check_capacity, check_memory, most_rows, parse_size
+from reverie.replay.config import check_capacity, check_memory, max_rows, parse_size
 from reverie.replay.durable import DurableReplay
-from reverie.replay.storage import bytes_of
+from reverie.replay.storage import row_nbytes
 from reverie.run.collect import EpisodeStats
 from reverie.scale.actor_processes import PATIENCE, SHARE, LocalActorConnection, Processes
 from reverie.scale.actor_replays import Lanes, LaneStores
@@ -275,8 +275,8 @@ def feeding(
 
     ``env`` has the spaces of the environments of actors.
     """
-    row_bytes = bytes_of(columns_of(env.obs_spec, env.action_spec, algo.extra_spec))
-    capacity = config.replay.rows(row_bytes) // config.actors
+    row_bytes = row_nbytes(columns_of(env.obs_spec, env.action_spec, algo.extra_spec))
+    capacity = config.replay.capacity_rows(row_bytes) // config.actors
     buffer = parse_size(config.replay.buffer, "replay.buffer").amount // config.actors
     replay_config = config.replay.merge({"capacity": max(1, capacity), "buffer": f"{max(1, buffer)}B"})  # of each actor
     replays = []
@@ -284,7 +284,7 @@ def feeding(
         replay = replay_config.build(
             obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec, num_envs=config.env.num,
             window=window, seed=derived_seeds(seeds["replay"], number)["replay"],
-            most=most_rows(replay_config, config.steps, config.env.num), scratch=run, versions=True,
+            max_rows=max_rows(replay_config, config.steps, config.env.num), scratch=run, versions=True,
         )  # fmt: skip
         replay.annotator = algo.annotator
         replays.append(replay)

@@ -16,7 +16,7 @@ from torch import Tensor
 from reverie.core.types import Batch, State, Update, Window
 from reverie.replay.durable import DurableReplay
 from reverie.replay.replay import Replay
-from reverie.replay.sources import feed_back, joined
+from reverie.replay.sources import concat_batches, split_feedback
 from reverie.store.store import Store
 
 
@@ -44,11 +44,11 @@ class Lanes:
             return self.replays[0].sample()  # raises the error that says what is missing
         counts = self.rng.multinomial(self.window.batch, windows / windows.sum()).tolist()
         self.drawn = [(replay, count) for replay, count in zip(self.replays, counts, strict=True) if count]
-        return joined([replay.sample(count) for replay, count in self.drawn])
+        return concat_batches([replay.sample(count) for replay, count in self.drawn])
 
     def feedback(self, index: Tensor, update: Update) -> None:
         """Pass each replay the part of the update that concerns its windows, those sampled last."""
-        feed_back(self.drawn, index, update)
+        split_feedback(self.drawn, index, update)
 
 
 class LaneStores:

@@ -44,7 +44,7 @@ from reverie.core.types import Batch, State, Step, Update
 from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig, saved_settings
 from reverie.replay.durable import DurableReplay
-from reverie.replay.sources import joined
+from reverie.replay.sources import concat_batches
 from reverie.run import train as training
 from reverie.run.checkpoint import Checkpoints, read, write
 from reverie.run.collect import Collector, EpisodeStats
@@ -241,7 +241,7 @@ class SharedCollector:
         if isinstance(local, Feed):
             local.measure(totals[3:])
             if self.running_statistics is not None:  # all at once, as some may have rows and others none
-                self.running_statistics.watch(joined([*self.seen, blank(self.spec, 0)]))
+                self.running_statistics.watch(concat_batches([*self.seen, blank(self.spec, 0)]))
                 self.seen.clear()
         elif isinstance(local.policy, Annealed):
             local.state = local.policy.after(local.state, self.clock.env_steps + total)
@@ -462,7 +462,7 @@ class Follower:
         write(learner_dir, experiment.clock.position, self.parts)
         if experiment.store is not None:
             name = folder.parent.name.removeprefix(".tmp-").rpartition("-")[0]
-            experiment.store.saved(name, [*(path.name for path in self.checkpoints.kept()), name])
+            experiment.store.saved(name, [*(path.name for path in self.checkpoints.kept_paths()), name])
 
     def checkpoint(self, *, diverged: bool = False) -> Path:
         """Write into the checkpoint of a ``diverged`` state; others are written when learner 0 says so."""

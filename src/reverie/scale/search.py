@@ -23,17 +23,17 @@ from reverie.core.importing import trusts
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.experiment.config import NO_ENV, ExperimentConfig, resolved
-from reverie.log.console import Board, Tail
+from reverie.log.console import JsonlTail, RunsDisplay
 from reverie.log.metrics import FINAL
 from reverie.run.evaluate import Score
 from reverie.run.folder import (
     RunFolder,
     Saved,
-    as_read,
     holds_run,
     new_path,
     read_yaml,
     settings_changes,
+    to_yaml_types,
     write_shared,
 )
 from reverie.scale.ray import ClusterRequest
@@ -215,8 +215,8 @@ def check_same(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -
     if not holds_run(path, path / "settings.yaml", config.name, config.env.id) or not (path / "space.yaml").exists():
         return
     before = read_yaml(path / "settings.yaml")["experiment"]
-    changes = settings_changes(before, as_read(config.to_dict()))
-    changes += settings_changes(read_yaml(path / "space.yaml"), as_read(space))
+    changes = settings_changes(before, to_yaml_types(config.to_dict()))
+    changes += settings_changes(read_yaml(path / "space.yaml"), to_yaml_types(space))
     if changes := [line for line in changes if not line.startswith("console:")]:
         raise RunError(f"{path} holds a search with other settings ({'; '.join(changes)}). Choose another --run.")
 
@@ -241,7 +241,7 @@ class Search:
         self.reported: dict[int, int] = {}  # number of evaluations of which Optuna knows the score
         self.pruned: set[int] = set()
         self.failed: set[int] = set()
-        self.tails: dict[SeedRun, Tail] = {}
+        self.tails: dict[SeedRun, JsonlTail] = {}
         self.scores: dict[SeedRun, dict[int, float]] = defaultdict(dict)  # of evaluations during training, by step
         self.final: dict[SeedRun, float] = {}
 
@@ -260,7 +260,7 @@ class Search:
             seeds_text += ", all that there can be" if count == size else ""
             parallel_text = f"up to {plural(jobs, 'run')} at a time"
             logger.info(f"{title}: {plural(len(self.runs), 'trial')}{seeds_text}, {parallel_text}, in {self.path}")
-        with contextlib.closing(Board(runs if self.config.console else [], title)) as board:
+        with contextlib.closing(RunsDisplay(runs if self.config.console else [], title)) as board:
             signal = train_runs(Turns(runs, self.command, board, self.tell, self.unpromising), train, jobs)
         return self.result(signal)
 
@@ -315,7 +315,7 @@ class Search:
 
     def read(self, seed_run: SeedRun) -> None:
         """Read the scores of new evaluations of a run."""
-        for row in self.tails.setdefault(seed_run, Tail(RunFolder(seed_run.run).metrics)).read():
+        for row in self.tails.setdefault(seed_run, JsonlTail(RunFolder(seed_run.run).metrics)).read():
             score = row.get(self.score.name)
             if score is not None and math.isfinite(score):
                 if row.get(FINAL):
@@ -389,9 +389,9 @@ class Search:
                 [(trial.score, trial.settings) for trial in trials if trial.state == state and trial.score is not None]
                 for state in ("finished", "pruned")
             )
-            from reverie.log.plot import tuned_figure  # matplotlib takes a third of the time of all imports
+            from reverie.log.plot import plot_trials  # matplotlib takes a third of the time of all imports
 
-            if drawn := tuned_figure(self.path / "tune.png", logs, points, pruned, title):
+            if drawn := plot_trials(self.path / "tune.png", logs, points, pruned, title):
                 files["figure"] = drawn
         return TuneResult(run=self.path, trials=trials, signal=signal, files=files)
 

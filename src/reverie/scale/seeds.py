@@ -33,22 +33,21 @@ from reverie.datasets.memory import OBJECT, paths_in
 from reverie.experiment.config import ExperimentConfig, resolved, saved_settings, with_beginning
 from reverie.log.aggregate import (
     Aggregate,
+    ComparedSetting,
     Comparison,
-    Contender,
-    Measured,
-    OfSeed,
+    MeasurementSettings,
+    SeedSummary,
     aggregate,
-    curve_of,
     improvements,
-    of_seed,
+    seeds_curve_data,
+    summarize_seed,
     write_aggregate,
 )
-from reverie.log.console import Board, Lane, LaneState
+from reverie.log.console import RunProgress, RunsDisplay, RunState
 from reverie.run.folder import (
     SCHEMA,
     RunFolder,
     Saved,
-    as_read,
     found_at_end,
     holds_run,
     is_of,
@@ -57,6 +56,7 @@ from reverie.run.folder import (
     read_saved,
     read_yaml,
     settings_changes,
+    to_yaml_types,
     write_shared,
 )
 from reverie.run.schedule import parse_period
@@ -67,7 +67,7 @@ POLL = 0.2
 """Seconds between two polls of the child processes."""
 
 
-class SeedRun(Lane):
+class SeedRun(RunProgress):
     """State of the run of one seed, perhaps in a trial of a search.
 
     Attributes:
@@ -137,7 +137,7 @@ def train_seeds_of(
     if holds_run(path, shared, config.name, config.env.id):
         before = dict(read_yaml(shared)["experiment"])
         config = with_beginning(config, before, path)
-    plain = {name: value for name, value in as_read(config.to_dict()).items() if name != "seed"}
+    plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
     runs = [SeedRun(path, f"seed-{seed}", seed, config) for seed in seeds]
     written = files_of(path)["aggregate"]
     listed = read_json(written)["runs"] if written.exists() else []
@@ -190,25 +190,25 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs
             run.note += f" at {run.position:,} {run.unit}, score {run.values['eval/score']:.2f}"
         write_seeds(config, path, runs)
 
-    with contextlib.closing(Board(runs if num_waiting and config.console else [], title)) as board:
+    with contextlib.closing(RunsDisplay(runs if num_waiting and config.console else [], title)) as board:
         number = train_runs(Turns(runs, command, board, on_end), train, jobs)
     if (summary := write_seeds(config, path, runs)) is not None:
-        from reverie.log.plot import seeds_curve  # matplotlib takes a fifth of the time of all imports
+        from reverie.log.plot import plot_seeds_curve  # matplotlib takes a fifth of the time of all imports
 
         with writing(path):
-            seeds_curve(files["curve"], summary, title=f"{title}, {plural(len(summary.seeds), 'seed')}")
+            plot_seeds_curve(files["curve"], summary, title=f"{title}, {plural(len(summary.seeds), 'seed')}")
     existing = {name: file for name, file in files.items() if file.exists()}
     return SeedsResult(run=path, seeds=runs, signal=number, aggregate=summary, files=existing)
 
 
 def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -> Aggregate | None:
     """Write aggregate.json: the state of all seeds, and the aggregate of those that finished, which is returned."""
-    how = measured_as(as_read(config.to_dict()))
-    ended: dict[int, OfSeed] = {}
+    how = measured_as(to_yaml_types(config.to_dict()))
+    ended: dict[int, SeedSummary] = {}
     for run in runs:
         if run.state == "finished":
             files = RunFolder(run.run)
-            ended[run.seed] = of_seed(files.metrics, found_at_end(files.evaluation) or {}, how)
+            ended[run.seed] = summarize_seed(files.metrics, found_at_end(files.evaluation) or {}, how)
     summary = aggregate(ended, how) if ended else None
     listed = [
         {"seed": run.seed, "run": run.run.name, "state": run.state}
@@ -226,12 +226,12 @@ MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patienc
 """Settings that say how a run is measured."""
 
 
-def measured_as(settings: Mapping[str, Any]) -> Measured:
+def measured_as(settings: Mapping[str, Any]) -> MeasurementSettings:
     """Return how runs with these settings, in plain values, are measured."""
     if missing := [name for name in MEASURED_BY if name not in settings]:
         raise RunError(f"the settings of {settings.get('algorithm', 'a run')} lack {', '.join(missing)}: restore them.")
     period, is_seconds = parse_period(settings["schedule"].get("eval_every", 0))
-    return Measured(
+    return MeasurementSettings(
         unit="updates" if settings["experience"] == "recorded" else "env steps",
         evaluates=period > 0 and settings["eval_episodes"] > 0,
         period=None if is_seconds else period,
@@ -288,11 +288,11 @@ def compare(*runs: Path | str, figure: Path | str | None = None) -> Comparison:
     groups = [group for location in runs for group in groups_at(os.fspath(location)).items()]
     contenders = [contender(name, paths) for name, paths in groups]
     if png is not None:
-        from reverie.log.plot import compared_curves  # matplotlib takes a fifth of the time of all imports
+        from reverie.log.plot import plot_comparison  # matplotlib takes a fifth of the time of all imports
 
         with writing(png):
-            png = compared_curves(png, contenders)
-    return Comparison(contenders=contenders, better=improvements(contenders), figure=png)
+            png = plot_comparison(png, contenders)
+    return Comparison(settings=contenders, probability_of_improvement=improvements(contenders), figure=png)
 
 
 def groups_at(location: str) -> dict[str, list[Path]]:
@@ -309,7 +309,7 @@ def groups_at(location: str) -> dict[str, list[Path]]:
     return groups or {location: [path]}  # reading it says what is wrong
 
 
-def contender(name: str, paths: Sequence[Path]) -> Contender:
+def contender(name: str, paths: Sequence[Path]) -> ComparedSetting:
     """Read the runs of one setting; RunError if none has a score."""
     saved = {path: read_saved(path) for path in paths}
     settings = [{"algorithm": config.algorithm, **config.experiment} for config in saved.values()]
@@ -317,16 +317,19 @@ def contender(name: str, paths: Sequence[Path]) -> Contender:
     check_alike(name, settings)
     results, final = {}, {}
     for path, folder in zip(paths, map(RunFolder, paths), strict=True):
-        results[path] = of_seed(folder.metrics, found_at_end(folder.evaluation) or {}, how)
+        results[path] = summarize_seed(folder.metrics, found_at_end(folder.evaluation) or {}, how)
         if is_of(folder.evaluation, results[path].steps) or is_of(folder.estimate, results[path].steps):
             final[path] = results[path]
     nothing = RunError(f"{name} holds no scores: nothing was evaluated, and no training episode has ended.")
-    if not (compared := final or {path: result for path, result in results.items() if len(result.measured[0])}):
+    if not (compared := final or {path: result for path, result in results.items() if len(result.points[0])}):
         raise nothing
     of_length = f"of {first['updates' if how.unit == 'updates' else 'steps']:,} {how.unit}"
     if excluded := [f"{path.name} at {result.steps:,}" for path, result in results.items() if path not in compared]:
         logger.warning(f"{name}: without a final evaluation, so left out: {', '.join(excluded)} {of_length}")
-    curve, measured = curve_of([result.measured for result in compared.values()], how), next(iter(saved.values())).env
+    curve, measured = (
+        seeds_curve_data([result.points for result in compared.values()], how),
+        next(iter(saved.values())).env,
+    )
     scores = [result.score for result in final.values() if result.score is not None]
     if not scores and (estimated := [result for result in final.values() if result.estimate is not None]):
         scores = [result.estimate for result in estimated if result.estimate is not None]
@@ -338,7 +341,7 @@ def contender(name: str, paths: Sequence[Path]) -> Contender:
         logger.warning(f"{name}: no final evaluation: compared by {measure}, at {int(curve.steps[-1]):,} {of_length}")
     if not scores:
         raise nothing
-    return Contender(name, measured, np.array(scores), curve.interval())
+    return ComparedSetting(name, measured, np.array(scores), curve.interval())
 
 
 def check_alike(name: str, settings: Sequence[Mapping[str, Any]]) -> None:
@@ -416,7 +419,7 @@ def own_paths() -> list[str]:
     return [path for path in map(os.path.abspath, sys.path) if not path.startswith(homes)]
 
 
-def verdict(code: int, words: str) -> tuple[LaneState, str]:
+def verdict(code: int, words: str) -> tuple[RunState, str]:
     """Return how a process ended, from its exit code and the last line that it wrote."""
     if code == 0:
         return "finished", "finished"
@@ -436,7 +439,7 @@ class Turns:
     """Their states are kept up to date."""
     command: Callable[[SeedRun], Sequence[str]]
     """Returns the words that train one, after ``reverie``."""
-    board: Board
+    board: RunsDisplay
     """Shows them."""
     ended: Callable[[SeedRun], None]
     """Called with each run that has ended."""
@@ -456,7 +459,7 @@ class Turns:
         """Return the words that train ``run``, which begins."""
         words = list(self.command(run))
         run.begin()
-        self.board.changed(run)
+        self.board.show_state(run)
         return words
 
     def drop(self, run: SeedRun) -> bool:
@@ -473,7 +476,7 @@ class Turns:
             self.refused.append(run.note.removeprefix("failed: "))
         run.read()
         self.ended(run)
-        self.board.changed(run)
+        self.board.show_state(run)
 
 
 Train = Callable[[Turns, int], None]

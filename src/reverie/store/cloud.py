@@ -1,4 +1,4 @@
-"""The place of a store behind a URL: S3, Google Cloud, Azure, memory, or anything else that fsspec knows."""
+"""A store behind a URL: S3, Google Cloud, Azure, memory, or any other file system that fsspec supports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from reverie.core.errors import ConfigError, RunError, did_you_mean
 from reverie.store.places import Objects
-from reverie.store.retry import for_each, reason
+from reverie.store.retry import for_each, short_error
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 """Extra of this package (``pip install 'reverie-rl[s3]'``) that each kind of URL needs."""
@@ -28,7 +28,7 @@ class RemoteObjects(Objects):
 
     def __init__(self, url: str) -> None:
         """Prepare the file system of ``url``; no request is sent yet."""
-        self.where: str = url.rstrip("/")
+        self.location: str = url.rstrip("/")
         self.threads: int = 8
         self.failures: tuple[type[Exception], ...] = (Exception,)
         self.kind: str = url.partition("://")[0]
@@ -57,19 +57,19 @@ class RemoteObjects(Objects):
 
     def sizes(self, prefix: str = "") -> dict[str, int | None]:
         self.fs.invalidate_cache()
-        found = self.fs.find(self._path(prefix).rstrip("/"), detail=True)
-        return {path[len(self.root) + 1 :]: info.get("size") for path, info in sorted(found.items())}
+        infos = self.fs.find(self._path(prefix).rstrip("/"), detail=True)
+        return {path[len(self.root) + 1 :]: info.get("size") for path, info in sorted(infos.items())}
 
     def children(self) -> list[str]:
         self.fs.invalidate_cache()
         try:
-            found = self.fs.ls(self.root, detail=False)
+            paths = self.fs.ls(self.root, detail=False)
         except FileNotFoundError:
             return []
-        return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
 
     def error(self, error: Exception) -> RunError:
-        return RunError(f"the store {self.where} cannot be used: {reason(error)}. {self._advice(error)}")
+        return RunError(f"the store {self.location} cannot be used: {short_error(error)}. {self._advice(error)}")
 
     def _advice(self, error: Exception) -> str:
         extra = EXTRAS.get(self.kind, "")
@@ -93,14 +93,14 @@ def file_system(url: str, kind: str) -> tuple[Any, str]:
     try:
         fs, path = fsspec.core.url_to_fs(url, **(options if extra else {}))
     except ImportError as error:
-        how = f"pip install 'reverie-rl[{extra}]'" if extra else f"{reason(error)}"
+        how = f"pip install 'reverie-rl[{extra}]'" if extra else f"{short_error(error)}"
         raise ConfigError(f"the store '{url}' needs a package that is not installed: {how}.") from None
     except ValueError as error:
         if "Protocol not known" not in str(error):
-            raise ConfigError(f"the store '{url}' cannot be opened: {reason(error)}.") from None
-        known = sorted(fsspec.available_protocols())
+            raise ConfigError(f"the store '{url}' cannot be opened: {short_error(error)}.") from None
+        schemes = sorted(fsspec.available_protocols())
         raise ConfigError(
-            f"the store '{url}': unknown URL scheme {kind}://.{did_you_mean(kind, known)} "
+            f"the store '{url}': unknown URL scheme {kind}://.{did_you_mean(kind, schemes)} "
             "Expected a folder, s3://, gs://, az://, or another scheme of fsspec."
         ) from None
     return fs, path

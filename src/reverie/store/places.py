@@ -1,4 +1,4 @@
-"""The place of a store: bytes under names (*objects*), in a local folder (here) or behind a URL (``cloud.py``)."""
+"""The location of a store: bytes under names (*objects*), in a local folder (here) or behind a URL (``cloud.py``)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ AT_ONCE = 32 * 2**20
 class Objects(ABC):
     """Bytes under names such as ``0/reward/c.0.3``, replaced atomically. Up to ``threads`` threads may ``stage``."""
 
-    where: str  # the path or URL, for messages
+    location: str  # the path or URL, for messages
     threads: int  # number of objects that are best sent or fetched at the same time
     failures: tuple[type[Exception], ...]
-    """Exceptions of a place that cannot be reached or is full; callers treat ``FileNotFoundError`` separately."""
+    """Exceptions if the location is unreachable or full; callers treat ``FileNotFoundError`` separately."""
 
     @abstractmethod
     def get(self, name: str) -> bytes:
@@ -40,11 +40,11 @@ class Objects(ABC):
 
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:
-        """Delete those of the named objects that exist."""
+        """Delete the named objects, where they exist."""
 
     @abstractmethod
     def sizes(self, prefix: str = "") -> Mapping[str, int | None]:
-        """Return the size in bytes (None: not told) of every object below the folder ``prefix``, by name, sorted."""
+        """Return the size in bytes (None: unknown) of every object below the folder ``prefix``, by name, sorted."""
 
     @abstractmethod
     def children(self) -> list[str]:
@@ -60,30 +60,30 @@ class Objects(ABC):
         self.publish()
 
 
-def write(files: Mapping[Path, Sequence[bytes | memoryview]]) -> None:
+def write_files(files: Mapping[Path, Sequence[bytes | memoryview]]) -> None:
     """Write files, each the concatenation of its parts, and make missing folders."""
     for path, parts in files.items():
         try:
-            file = opened(path)
+            file = open_empty(path)
         except FileNotFoundError:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = opened(path)
+            file = open_empty(path)
         with file:
             for part in parts:
                 file.write(part)
 
 
-def place(staged: Mapping[Path, Path]) -> None:
+def rename_files(staged: Mapping[Path, Path]) -> None:
     """Rename files (the values) to the keys, all synchronised first. Once this returns, the change survives a crash."""
-    for beside in staged.values():
-        sync(beside)
-    for path, beside in staged.items():
-        os.replace(beside, path)
+    for part_path in staged.values():
+        sync(part_path)
+    for path, part_path in staged.items():
+        os.replace(part_path, path)
     for folder in dict.fromkeys(path.parent for path in staged):
         sync(folder)
 
 
-def opened(path: Path) -> BinaryIO:
+def open_empty(path: Path) -> BinaryIO:
     """Open a file for writing, emptied."""
     return path.open("wb")
 
@@ -93,7 +93,7 @@ class LocalObjects(Objects):
 
     def __init__(self, folder: Path) -> None:
         """Open a folder; nothing is created until something is written."""
-        self.where: str = str(folder)
+        self.location: str = str(folder)
         self.threads: int = 1
         self.failures: tuple[type[Exception], ...] = (OSError,)
         self.folder = folder
@@ -106,9 +106,9 @@ class LocalObjects(Objects):
 
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
         path = below(self.folder, name)
-        beside = path.with_name(f".{path.name}{PART}")
-        self.staged[path] = beside
-        self.unwritten[beside] = parts
+        part_path = path.with_name(f".{path.name}{PART}")
+        self.staged[path] = part_path
+        self.unwritten[part_path] = parts
         self.unwritten_bytes += sum(map(len, parts))
         if self.unwritten_bytes >= AT_ONCE:
             self._write()
@@ -116,12 +116,12 @@ class LocalObjects(Objects):
     def publish(self) -> None:
         try:
             self._write()
-            place(self.staged)
+            rename_files(self.staged)
         finally:
             self.staged, self.unwritten, self.unwritten_bytes = {}, {}, 0
 
     def _write(self) -> None:
-        write(self.unwritten)
+        write_files(self.unwritten)
         self.unwritten, self.unwritten_bytes = {}, 0
 
     def delete(self, names: Iterable[str]) -> None:
@@ -129,24 +129,24 @@ class LocalObjects(Objects):
             below(self.folder, name).unlink(missing_ok=True)
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for folder, _, names in os.walk(self.folder / prefix):
             for file in names:
                 path = Path(folder, file)
                 with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
-                    found[path.relative_to(self.folder).as_posix()] = path.stat().st_size
-        return dict(sorted(found.items()))
+                    sizes[path.relative_to(self.folder).as_posix()] = path.stat().st_size
+        return dict(sorted(sizes.items()))
 
     def children(self) -> list[str]:
         return sorted(os.listdir(self.folder)) if self.folder.is_dir() else []
 
     def error(self, error: Exception) -> RunError:
-        name, why = getattr(error, "filename", None) or self.where, getattr(error, "strerror", None) or error
-        return RunError(f"the store {self.where} cannot be used: {why} ({name}). {remedy(error)}")
+        name, why = getattr(error, "filename", None) or self.location, getattr(error, "strerror", None) or error
+        return RunError(f"the store {self.location} cannot be used: {why} ({name}). {remedy(error)}")
 
 
 def open_objects(url: str | Path) -> Objects:
-    """Return the place at ``url``: a local folder, or any URL that fsspec knows."""
+    """Return the objects at ``url``: a local folder, or any URL that fsspec supports."""
     text = str(url).removeprefix("file://")
     if "://" not in text:
         return LocalObjects(Path(text))

@@ -11,7 +11,7 @@ import numpy as np
 from reverie.store.places import Objects
 from reverie.store.retry import for_each
 from reverie.store.segment import Segment
-from reverie.store.zarr import chunk_name, decode
+from reverie.store.zarr import chunk_name, decode_chunk
 
 Room = Callable[[int], Mapping[str, np.ndarray] | None]
 """Given a number of rows, returns the arrays to read them into, or None for new ones."""
@@ -40,7 +40,7 @@ class Chunk:
     streams: tuple[int, ...]  # numbers of the S streams
     rows: dict[str, np.ndarray]  # columns ``[S, stop - start, *shape]`` by name; zeros where damaged
     damaged: list[Damage]
-    placed: bool = False  # true if the rows are in the arrays that the caller's ``room`` gave
+    in_buffer: bool = False  # true if the rows are in the arrays that the caller's ``room`` returned
 
     def intact(self, stream: int) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yield each range of rows of ``stream`` without damage in a column: its first row, columns ``[n, *shape]``."""
@@ -71,20 +71,20 @@ def read_chunk(
         name, index = job
         out, file = rows[name][index], chunk_name(segment, name, streams[index], number)
         direct = n == segment.chunk and out.flags.c_contiguous
-        whole = out if direct else np.empty((segment.chunk, *out.shape[1:]), out.dtype)
+        buffer = out if direct else np.empty((segment.chunk, *out.shape[1:]), out.dtype)
         try:
-            decode(objects.get(file), whole)
+            decode_chunk(objects.get(file), buffer)
             if not direct:
-                out[...] = whole[low : low + n]
+                out[...] = buffer[low : low + n]
             return
-        except FileNotFoundError:  # other errors of the place are no damage: it may answer again in a minute
-            why = "is missing"
+        except FileNotFoundError:  # other errors are not damage: the location may answer again in a minute
+            reason = "is missing"
         except ValueError as error:
-            why = str(error)
-        damaged.append(Damage(file, streams[index], start, stop, why))
+            reason = str(error)
+        damaged.append(Damage(file, streams[index], start, stop, reason))
         out[...] = 0
 
     jobs = [(name, index) for name in rows for index in range(len(streams))]
     for_each(fetch, jobs, max(objects.threads, min(4, os.cpu_count() or 1)))
     damaged.sort(key=lambda d: (d.stream, d.start, d.file))
-    return Chunk(start, stop, streams, rows, damaged, placed=room is not None)
+    return Chunk(start, stop, streams, rows, damaged, in_buffer=room is not None)

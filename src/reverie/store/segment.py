@@ -1,13 +1,13 @@
 """Segments: what one process has written to a store.
 
-A process that writes makes a *segment* of its own, a Zarr group that nobody else ever writes to. Its ``parent`` is the
-segment, and the row of it, after which the process went on; row numbers go on through this *chain*. So a process may be
-killed at any moment, and a copy of a run is merely a second child: nothing is locked, repaired or moved. Rows of the
-parent after that row are *superseded*: they stay readable, but are not part of the chain.
+Each writing process makes its own *segment*, a Zarr group that no other process ever writes to. Its ``parent`` is the
+segment and row from which the process resumed; row numbers continue through this *chain*. So a process may be killed at
+any moment, and a copy of a run is merely a second child: nothing is locked, repaired or moved. Rows of the parent after
+that row are *superseded*: they stay readable, but are not part of the chain.
 
 A row is *stored* once ``zarr.json`` of its segment's group counts it; files that hold other rows as well are normal.
-That file holds everything about the segment, with a SHA-256 of it (*seal*). Each column's ``zarr.json`` repeats it: if
-the first is damaged, the newest of these is used.
+This ``zarr.json`` describes the whole segment and ends with its SHA-256 (*seal*). Each column's ``zarr.json`` repeats
+the description: if the group's is damaged, the newest copy among the columns is used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Segment:
     columns: Mapping[str, Column]
     chunk: int  # number of rows per file; a file holds rows of one stream and one column
     parent: tuple[str, int] | None = None
-    """Name of the segment, and number of its row, before which the process went on."""
+    """Name of the segment and number of the row before which this segment continues it."""
     first: int = 0  # number of the first row
     rows: int = 0  # number of the newest row plus 1. The same for all streams, as they grow together
     kept: int = 0  # number of the oldest row that has not been deleted
@@ -59,7 +59,7 @@ class Segment:
         columns = {name: {"shape": list(c.shape), "dtype": c.dtype} for name, c in self.columns.items()}
         content = {name: getattr(self, name) for name in self.__slots__ if name != "name"}
         content |= {"columns": columns, "parent": list(self.parent) if self.parent else None, "format": FORMAT}
-        return {**content, "seal": seal(content)}
+        return {**content, "seal": segment_digest(content)}
 
 
 class Part(NamedTuple):
@@ -70,19 +70,19 @@ class Part(NamedTuple):
     stop: int
 
 
-def seal(content: Mapping[str, Any]) -> str:
+def segment_digest(content: Mapping[str, Any]) -> str:
     """Return the SHA-256 of ``content`` as JSON with sorted keys, in hexadecimal."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def parse(name: str, data: bytes) -> Segment:
+def parse_segment(name: str, data: bytes) -> Segment:
     """Return the segment ``name`` that the bytes of one of its ``zarr.json`` describe."""
     try:
         content = dict(json.loads(data)["attributes"])
         sealed = content.pop("seal")
         if (version := int(content["format"])) > FORMAT:
             raise RunError(f"{name}/{META} has format {version}; this version reads up to {FORMAT}: upgrade reverie.")
-        if sealed != seal(content):
+        if sealed != segment_digest(content):
             raise ValueError("its checksum does not match")
         del content["format"]
         columns = {key: Column(tuple(c["shape"]), str(c["dtype"])) for key, c in content.pop("columns").items()}
@@ -92,31 +92,33 @@ def parse(name: str, data: bytes) -> Segment:
         raise ValueError(str(error) or repr(error)) from error
 
 
-def is_store(data: bytes) -> bool:
-    """Return True if the bytes of a ``zarr.json`` are those at the root of a store."""
+def is_store_root(data: bytes) -> bool:
+    """Return True if ``data``, the bytes of a ``zarr.json``, mark the root of a store."""
     try:
         return "reverie_store" in json.loads(data)["attributes"]
     except (ValueError, TypeError, KeyError):
         return False
 
 
-def load(objects: Objects, name: str) -> Segment | None:
-    """Read the segment in the folder ``name``; None if there is none, or it was never begun."""
+def load_segment(objects: Objects, name: str) -> Segment | None:
+    """Read the segment in the folder ``name``; None if it has no readable ``zarr.json``."""
     group = f"{name}/{META}"
     try:
-        return parse(name, objects.get(group))
+        return parse_segment(name, objects.get(group))
     except FileNotFoundError:
-        wrong = ""
+        problem = ""
     except ValueError as error:
-        wrong = f"is damaged ({error})"
-    found = []
+        problem = f"is damaged ({error})"
+    readable = []
     for file in objects.sizes(name):
         if file.endswith(f"/{META}") and file != group:
             with contextlib.suppress(ValueError, FileNotFoundError):
-                found.append(parse(name, objects.get(file)))
-    newest = max(found, key=lambda segment: segment.rows, default=None)
-    if newest is None and wrong:
-        logger.warning(f"{objects.where}/{group} {wrong}, and so are those of its columns: its rows are left out")
+                readable.append(parse_segment(name, objects.get(file)))
+    newest = max(readable, key=lambda segment: segment.rows, default=None)
+    if newest is None and problem:
+        logger.warning(
+            f"{objects.location}/{group} {problem}, and so is the zarr.json of every column: its rows are left out"
+        )
     if newest is not None and newest.rows > newest.first:
-        logger.warning(f"{objects.where}/{group} {wrong or 'is missing'}: using those of its columns")
+        logger.warning(f"{objects.location}/{group} {problem or 'is missing'}: using the zarr.json of a column")
     return newest

@@ -8,7 +8,7 @@
         obs/image/zarr.json  c.0.0.0.0.0     one array per column [streams, rows, *shape]; a file is one stream's chunk
 
 - *stream*: the rows of one environment, in order.
-- *segment*: streams with fixed columns, all of one length, written by one process. Row numbers go on from its parent.
+- *segment*: streams of equal length with fixed columns, written by one process. Row numbers continue its parent's.
 - *chunk*: a fixed number of consecutive rows of one stream and column; one file.
 """
 
@@ -34,13 +34,13 @@ from reverie.store.read import Chunk, Damage, Room, read_chunk
 from reverie.store.retry import for_each
 from reverie.store.segment import META, Part, Segment
 from reverie.store.writer import Writer
-from reverie.store.zarr import ROOT, chunk_rows, packed, segment_metas
+from reverie.store.zarr import ROOT, chunk_rows, meta_bytes, segment_metas
 
 
 class Store:
     """Appends rows in a background thread, and reads them back.
 
-    All N streams grow together; row numbers and streams are those of the replay. Files are never changed in place, only
+    All N streams grow together; row numbers and streams equal the replay's. Files are never changed in place, only
     replaced atomically by files that hold the same rows and more, and only by the process that began their segment. So
     a process may be killed at any moment, and several may write to one store.
     """
@@ -52,15 +52,15 @@ class Store:
         """Open a store for reading: a folder, or a URL of fsspec. Nothing is written before ``claim`` or ``begin``.
 
         Args:
-            url: its place.
+            url: its location.
             buffer_bytes: bytes of rows that may wait in memory to be written.
-            keep: "all" to keep all rows for ever; "replay" to delete those that ``drop`` names.
+            keep: "all" to keep all rows forever; "replay" to delete the rows that ``drop`` names.
             run: the folder of the run that writes; "" if all segments are of one run.
             waits: True to keep rows in memory and retry while they cannot be written; False to raise at once.
 
         Raises:
             ConfigError: the kind of URL is unknown, or a package is missing.
-            RunError: the place cannot be reached, or a segment is of a newer version.
+            RunError: the location cannot be reached, or a segment is of a newer version.
         """
         self.objects: Objects = open_objects(url)
         self.buffer_bytes = buffer_bytes
@@ -71,12 +71,12 @@ class Store:
         self.stopping: Callable[[], bool] = lambda: False
         """Asked while ``add`` waits for room in a full buffer; True lets it exceed the bound, as the run will end."""
         self.writer: Writer | None = None
-        found: list[Segment | None] = []
-        with self._reached():
+        loaded: list[Segment | None] = []
+        with self._report_unreachable():
             names = [name for name in self.objects.children() if name.partition("-")[0].isdigit()]
-            for_each(lambda name: found.append(segments.load(self.objects, name)), names, self.objects.threads)
-        known = sorted((s for s in found if s is not None), key=lambda s: (s.number, s.name))
-        self._segments = {segment.name: segment for segment in known}
+            for_each(lambda name: loaded.append(segments.load_segment(self.objects, name)), names, self.objects.threads)
+        stored = sorted((s for s in loaded if s is not None), key=lambda s: (s.number, s.name))
+        self._segments = {segment.name: segment for segment in stored}
 
     # ------------------------------------------------------------ segments
 
@@ -97,72 +97,73 @@ class Store:
     def histories(self) -> list[list[Part]]:
         """Return the rows of every run, each row once, without superseded and imported ones.
 
-        A history is what the newest segment of a run goes back to, as parts in order. Rows from which two runs went on
-        belong to the first of these.
+        A history is the chain of a run's newest segment, as parts in order. Rows that two runs continue belong to the
+        first of these runs.
         """
         leaves = {(self.chain(segment.name)[0].segment.name, segment.run): segment for segment in self.segments}
-        seen: dict[str, int] = {}
-        found = []
+        next_row: dict[str, int] = {}
+        histories = []
         for leaf in leaves.values():
             history = []
             for segment, start, stop in self.chain(leaf.name):
-                start = max(start, segment.first + segment.imported, seen.get(segment.name, 0))
+                start = max(start, segment.first + segment.imported, next_row.get(segment.name, 0))
                 if start < stop:
                     history.append(Part(segment, start, stop))
-                    seen[segment.name] = stop
-            found += [history] if history else []
-        return found
+                    next_row[segment.name] = stop
+            histories += [history] if history else []
+        return histories
 
-    def rows(self) -> int:
+    def num_rows(self) -> int:
         """Return the number of rows in all histories, over all streams."""
         return sum((stop - start) * s.streams for history in self.histories() for s, start, stop in history)
 
     # ------------------------------------------------------------ writing
 
     def claim(self) -> None:
-        """Check that the place is a store or empty and, behind a URL, that it can be written; RunError if not.
+        """Check that the location is a store or empty and, behind a URL, that it can be written; RunError if not.
 
-        A folder is only looked at: it may be in that of a run that has not begun yet.
+        A local folder is only inspected: it may lie in the folder of a run that has not begun yet.
         """
         self._claim(write=not isinstance(self.objects, LocalObjects))
 
     def _claim(self, write: bool) -> None:
-        with self._reached():
+        with self._report_unreachable():
             with contextlib.suppress(FileNotFoundError):
-                if segments.is_store(self.objects.get(META)):
+                if segments.is_store_root(self.objects.get(META)):
                     return
-            others = [name for name in self.objects.children() if name[0] != "." and name != META]
-            if others and not self._segments:
-                where = self.objects.where
+            names = [name for name in self.objects.children() if name[0] != "." and name != META]
+            if names and not self._segments:
+                url = self.objects.location
                 raise RunError(
-                    f"{where} is not empty and is not a replay store (it contains {others[0]}): choose another folder."
+                    f"{url} is not empty and is not a replay store (it contains {names[0]}): choose another folder."
                 )
             if write:
-                self.objects.put(META, packed(ROOT))
+                self.objects.put(META, meta_bytes(ROOT))
 
     def begin(
         self, columns: Mapping[str, Column], streams: int, *, first: int = 0, parent: tuple[str, int] | None = None,
         imported: int = 0,
     ) -> str:  # fmt: skip
-        """Begin a segment and return its name; RunError if the place cannot be written, or is no store.
+        """Begin a segment and return its name; RunError if the location cannot be written, or is no store.
 
-        ``first`` is the number of its first row. With a ``parent``, a segment with these columns, it goes on before
-        that row of it. The first ``imported`` rows of each stream will be copies of rows that this store has already.
+        ``first`` is the number of its first row. With a ``parent`` (a segment with these columns, and a row number),
+        it continues that segment before that row. The first ``imported`` rows of each stream will be copies of rows
+        that this store has already.
         """
         self.close()
         self._claim(write=True)
-        with self._reached():
-            taken = [name.partition("-")[0] for name in self.objects.children()]
-            number = max((int(text) for text in taken if text.isdigit()), default=-1) + 1
+        with self._report_unreachable():
+            numbers = [name.partition("-")[0] for name in self.objects.children()]
+            number = max((int(text) for text in numbers if text.isdigit()), default=-1) + 1
             segment = Segment(
                 name=f"{number}-{uuid.uuid4().hex[:8]}", run=self.run, streams=streams, columns=dict(columns),
                 chunk=chunk_rows(columns.values(), streams), parent=parent, first=first, rows=first, kept=first,
                 imported=imported,
             )  # fmt: skip
             self._commit(segment)
-        own = [part for part in self.chain(*parent) if part.segment.run == self.run] if parent else []
+        ancestors = [part for part in self.chain(*parent) if part.segment.run == self.run] if parent else []
         self.writer = Writer(self.objects, segment, self._commit, buffer_bytes=self.buffer_bytes,
-                             ancestors=own, waits=self.waits, stopping=lambda: self.stopping())  # fmt: skip
+                             ancestors=ancestors, waits=self.waits, stopping=lambda: self.stopping())  # fmt: skip
         return segment.name
 
     def add(self, rows: StepRows) -> None:
@@ -177,7 +178,7 @@ class Store:
         self._writing().extend(rows)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Store all rows added so far; True if that took at most ``timeout`` seconds (None: wait for ever)."""
+        """Store all rows added so far; True if that took at most ``timeout`` seconds (None: wait forever)."""
         return self._writing().flush(timeout)
 
     def pending(self) -> dict[str, np.ndarray]:
@@ -195,10 +196,12 @@ class Store:
         if writer is None:
             return True
         writer.close(timeout)
-        if left := writer.count - writer.committed:
-            rows = plural(left, "row")
-            logger.warning(f"the store {self.objects.where} was closed before {rows} of each stream could be written")
-        return not left
+        if num_lost := writer.count - writer.committed:
+            rows = plural(num_lost, "row")
+            logger.warning(
+                f"the store {self.objects.location} was closed before {rows} of each stream could be written"
+            )
+        return not num_lost
 
     def _writing(self) -> Writer:
         assert self.writer is not None, "call begin() first"
@@ -224,13 +227,13 @@ class Store:
         ``streams`` and ``columns`` default to all. ``room`` returns the arrays that a chunk is read into, or None for
         new ones. Damaged rows are in ``Chunk.damaged``; damage in other columns goes unnoticed.
         """
-        found = segment if isinstance(segment, Segment) else self._segments[segment]
-        chosen = tuple(range(found.streams) if streams is None else streams)
-        names = tuple(found.columns if columns is None else columns)
-        start, stop = max(start, found.kept), min(found.rows if stop is None else stop, found.rows)
+        source = segment if isinstance(segment, Segment) else self._segments[segment]
+        chosen = tuple(range(source.streams) if streams is None else streams)
+        names = tuple(source.columns if columns is None else columns)
+        start, stop = max(start, source.kept), min(source.rows if stop is None else stop, source.rows)
         while start < stop:
-            end = min(stop, start + found.chunk - (start - found.first) % found.chunk)
-            yield read_chunk(self.objects, found, start, end, chosen, names, room and room(end - start))
+            end = min(stop, start + source.chunk - (start - source.first) % source.chunk)
+            yield read_chunk(self.objects, source, start, end, chosen, names, room and room(end - start))
             start = end
 
     def intact(
@@ -244,31 +247,31 @@ class Store:
                     on_damage(damage)
                 yield from chunk.intact(stream)
 
-    def left_out(self, damage: Damage) -> None:
+    def log_damage(self, damage: Damage) -> None:
         """Log, once, that damaged rows are left out."""
         if str(damage) not in self.reported:
             self.reported.add(str(damage))
             logger.warning(f"damaged and left out: {damage}")
 
-    def damaged(self) -> list[str]:
-        """Read every file of every segment; return what is missing or does not match its checksum, a sentence each."""
-        wrong = []
+    def find_damage(self) -> list[str]:
+        """Read every file of every segment; return one sentence per missing file or wrong checksum."""
+        problems = []
         for segment in self.segments:
             for name, expected in segment_metas(segment).items():
                 try:
-                    found = self.objects.get(name)
-                    if found != expected:  # it may be newer, if a process was killed
-                        segments.parse(segment.name, found)
+                    data = self.objects.get(name)
+                    if data != expected:  # it may be newer, if a process was killed
+                        segments.parse_segment(segment.name, data)
                 except FileNotFoundError:
-                    wrong.append(f"{name} is missing")
+                    problems.append(f"{name} is missing")
                 except ValueError as error:
-                    wrong.append(f"{name} is damaged ({error})")
-            wrong += [str(damage) for chunk in self.read(segment) for damage in chunk.damaged]
-        return wrong
+                    problems.append(f"{name} is damaged ({error})")
+            problems += [str(damage) for chunk in self.read(segment) for damage in chunk.damaged]
+        return problems
 
     @contextlib.contextmanager
-    def _reached(self) -> Iterator[None]:
-        """While entered, raise errors of the place as a RunError with advice."""
+    def _report_unreachable(self) -> Iterator[None]:
+        """Turn errors of the location into a RunError with advice."""
         try:
             yield
         except ReverieError:
@@ -280,7 +283,7 @@ class Store:
 # ---------------------------------------------------------------- episodes
 
 
-LOST = "an episode whose first row is not stored is left out"
+FIRST_ROW_MISSING = "an episode whose first row is not stored is left out"
 STEPLESS = "an episode of a single row is left out, as it has no step"
 
 
@@ -300,19 +303,19 @@ class Episode:
         return len(self.rows["is_first"])
 
     @property
-    def begun(self) -> bool:
-        """Whether its first row is here."""
+    def has_first_row(self) -> bool:
+        """Whether the episode's first row is stored."""
         return bool(self.rows["is_first"][0])
 
     @property
-    def ended(self) -> bool:
-        """Whether its last row is here."""
+    def has_last_row(self) -> bool:
+        """Whether the episode's last row is stored."""
         return bool(self.rows["is_last"][-1])
 
     @property
-    def unusable(self) -> str:
-        """Why it cannot be part of a dataset; "" if it can: its first row and at least one step are here."""
-        return LOST if not self.begun else STEPLESS if len(self) < 2 else ""
+    def unusable_reason(self) -> str:
+        """Why it cannot be part of a dataset; "" if it can: its first row and at least one step are stored."""
+        return FIRST_ROW_MISSING if not self.has_first_row else STEPLESS if len(self) < 2 else ""
 
     @property
     def score(self) -> float:
@@ -335,16 +338,16 @@ def episodes(
 def _of_stream(
     store: Store, parts: Sequence[Part], stream: int, columns: Sequence[str] | None, on_damage: Callable[[Damage], None]
 ) -> Iterator[Episode]:
-    held: list[Rows] = []
+    pending: list[Rows] = []
     begin = following = -1
     for start, rows in store.intact(parts, stream, columns, on_damage):
         first, last = rows["is_first"], rows["is_last"]
         cuts = 1 + np.flatnonzero(first[1:] | last[:-1])
         for low, high in itertools.pairwise([0, *cuts.tolist(), len(first)]):
-            if held and (start + low != following or first[low] or held[-1]["is_last"][-1]):
-                yield Episode(stream, begin, joined(held))
-                held = []
-            begin, following = begin if held else start + low, start + high
-            held.append({name: column[low:high].copy() for name, column in rows.items()})
-    if held:
-        yield Episode(stream, begin, joined(held))
+            if pending and (start + low != following or first[low] or pending[-1]["is_last"][-1]):
+                yield Episode(stream, begin, joined(pending))
+                pending = []
+            begin, following = begin if pending else start + low, start + high
+            pending.append({name: column[low:high].copy() for name, column in rows.items()})
+    if pending:
+        yield Episode(stream, begin, joined(pending))

@@ -13,20 +13,20 @@ from reverie.core.columns import RingBuffer, StepRows, check_columns, put_rows
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
 from reverie.store.places import Objects
-from reverie.store.retry import Patience, Stopped, for_each
+from reverie.store.retry import Retrier, StoreClosed, for_each
 from reverie.store.segment import Part, Segment
-from reverie.store.zarr import chunk_name, compressor, encode, files_of
+from reverie.store.zarr import chunk_files, chunk_name, compressor, encode_chunks
 
 Block = dict[str, np.ndarray]
 """One chunk of every stream and column, ``[streams, R, *shape]``."""
 
 
 class Writer:
-    """Copies rows of one segment into memory, and writes them to the store in a thread of its own; see ``Store``.
+    """Copies rows of one segment into memory, and writes them to the store in its own thread; see ``Store``.
 
-    ``add`` copies into the newest *block*. The thread writes full blocks, or as much of the newest as a flush asks for.
+    ``add`` copies into the newest *block*. The thread writes full blocks, and the newest one as far as a flush asks.
     A block leaves memory once all its rows are committed. Neither side locks a block: the thread reads rows only up to
-    the row number that it was told, and ``add`` writes only rows after that.
+    the row number that it was given, and ``add`` writes only later rows.
     """
 
     def __init__(
@@ -40,49 +40,49 @@ class Writer:
         self.ancestors: list[Part] = list(ancestors)
         self.count: int = segment.rows
         self.committed: int = segment.rows
-        self.wanted: int = segment.rows
+        self.flush_goal: int = segment.rows
         self.checked: bool = False
         self.stopping = stopping
-        self.most_blocks: int = max(2, buffer_bytes // (segment.nbytes_of_row * segment.streams * segment.chunk))
+        self.max_blocks: int = max(2, buffer_bytes // (segment.nbytes_of_row * segment.streams * segment.chunk))
         self.blocks: dict[int, Block] = {}
         self.spare: list[Block] = []
         self.ring: RingBuffer | None = None  # of the newest block
-        self.oldest_wanted: int = 0
+        self.oldest_needed: int = 0
         self.dropped: int = 0
         self.failure: BaseException | None = None
         self.changed: threading.Condition = threading.Condition()
-        self.patience: Patience = Patience(objects.where, objects.failures if waits else (), self._waiting)
+        self.retrier: Retrier = Retrier(objects.location, objects.failures if waits else (), self._waiting)
         self.thread: threading.Thread = threading.Thread(target=self._run, name="store", daemon=True)
         self.thread.start()
 
-    def _place(self, row: int) -> tuple[int, int]:
-        """Return the number of the block of a row, and its slot there."""
+    def _block_and_slot(self, row: int) -> tuple[int, int]:
+        """Return the block number of a row, and the row's slot in that block."""
         return divmod(row - self.segment.first, self.segment.chunk)
 
     def add(self, rows: StepRows) -> None:
         if not self.checked:
             self._check(rows, 1)
-        slot, block = self._place(self.count)[1], self._block()
+        slot, block = self._block_and_slot(self.count)[1], self._block()
         if self.ring is None or self.ring.columns is not block:
             self.ring = RingBuffer(block)
         put_rows(self.ring, rows, slot)
-        self._added(1)
+        self._advance(1)
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
         self._check(rows, 2)
         done, total = 0, next(iter(rows.values())).shape[1]
         while done < total:
-            slot = self._place(self.count)[1]
+            slot = self._block_and_slot(self.count)[1]
             n = min(total - done, self.segment.chunk - slot)
             for name, column in self._block().items():
                 column[:, slot : slot + n] = rows[name][:, done : done + n]
             done += n
-            self._added(n)
+            self._advance(n)
 
     def flush(self, timeout: float | None) -> bool:
         end = np.inf if timeout is None else time.monotonic() + timeout
         with self.changed:
-            self.wanted = goal = self.count
+            self.flush_goal = goal = self.count
             self.changed.notify_all()
         while self.committed < goal and time.monotonic() < end:
             self._wait(min(0.5, max(0.0, end - time.monotonic())))
@@ -90,7 +90,7 @@ class Writer:
 
     def drop(self, before: int) -> None:
         with self.changed:
-            self.oldest_wanted = max(self.oldest_wanted, before)
+            self.oldest_needed = max(self.oldest_needed, before)
             self.changed.notify_all()
 
     def pending(self) -> dict[str, np.ndarray]:
@@ -108,7 +108,7 @@ class Writer:
         try:
             self.flush(timeout)
         finally:
-            self.patience.stop.set()
+            self.retrier.stop.set()
             with self.changed:
                 self.changed.notify_all()
             self.thread.join(1.0)
@@ -116,10 +116,10 @@ class Writer:
     # ------------------------------------------------------------ the caller's side
 
     def _block(self) -> Block:
-        number, slot = self._place(self.count)
+        number, slot = self._block_and_slot(self.count)
         if slot:
             return self.blocks[number]
-        self.patience.look()
+        self.retrier.report_hang()
         self._raise_failure()  # before a row is added: whoever adds it again after the error must not add it twice
         self._wait_for_room()
         segment = self.segment
@@ -131,22 +131,22 @@ class Writer:
         return block
 
     def _wait_for_room(self) -> None:
-        """Wait until a block is free, or until the run is to stop: its last rows may exceed the bound."""
-        waiting, said = time.monotonic(), False
-        while len(self.blocks) >= self.most_blocks and not self.stopping():
+        """Wait until a block is free, or until the run is stopping: its last rows may exceed the bound."""
+        waiting, warned = time.monotonic(), False
+        while len(self.blocks) >= self.max_blocks and not self.stopping():
             self._wait(0.2)
-            if not said and time.monotonic() - waiting > 1.0:
-                said = True
+            if not warned and time.monotonic() - waiting > 1.0:
+                warned = True
                 logger.warning(
-                    f"the buffer of the store {self.objects.where} is full (replay.buffer): "
+                    f"the buffer of the store {self.objects.location} is full (replay.buffer): "
                     f"{self._waiting()} are waiting. The run pauses until some are written"
                 )
-        if said:
+        if warned:
             logger.warning("the store accepts rows again: the run continues")
 
-    def _added(self, n: int) -> None:
+    def _advance(self, n: int) -> None:
         self.count += n
-        if self._place(self.count)[1] == 0:
+        if self._block_and_slot(self.count)[1] == 0:
             with self.changed:
                 self.changed.notify_all()
 
@@ -155,13 +155,13 @@ class Writer:
         self._raise_failure()
         with self.changed:
             self.changed.wait(timeout)
-        self.patience.look()
+        self.retrier.report_hang()
 
     def _raise_failure(self) -> None:
         if isinstance(self.failure, self.objects.failures):
             raise self.objects.error(self.failure) from self.failure
         if self.failure is not None:
-            raise RunError(f"writing to the store {self.objects.where} failed: {self.failure!r}.") from self.failure
+            raise RunError(f"writing to the store {self.objects.location} failed: {self.failure!r}.") from self.failure
 
     def _waiting(self) -> str:
         rows = (self.count - self.committed) * self.segment.streams
@@ -178,13 +178,13 @@ class Writer:
     def _run(self) -> None:
         try:
             compressor()  # loaded here, while the run is still being set up
-            while not self.patience.stop.is_set():
+            while not self.retrier.stop.is_set():
                 stop, drop = self._next()
                 if stop > self.committed:
                     self._write(stop)
                 if drop > self.dropped:
                     self._drop(drop)
-        except Stopped:
+        except StoreClosed:
             pass
         except BaseException as error:
             self.failure = error
@@ -192,25 +192,25 @@ class Writer:
                 self.changed.notify_all()
 
     def _next(self) -> tuple[int, int]:
-        """Wait for work. Return the row number to write up to, and the one to delete up to (both exclusive)."""
+        """Wait for work. Return the row numbers to write up to and to delete up to (both exclusive)."""
         with self.changed:
             while True:
                 first, chunk = self.segment.first, self.segment.chunk
-                goal = max(self.wanted, first + self._place(self.count)[0] * chunk)
-                stop = min(goal, first + (self._place(self.committed)[0] + 1) * chunk)
-                drop = min(self.oldest_wanted, self.committed)
-                if stop > self.committed or drop > self.dropped or self.patience.stop.is_set():
+                goal = max(self.flush_goal, first + self._block_and_slot(self.count)[0] * chunk)
+                stop = min(goal, first + (self._block_and_slot(self.committed)[0] + 1) * chunk)
+                drop = min(self.oldest_needed, self.committed)
+                if stop > self.committed or drop > self.dropped or self.retrier.stop.is_set():
                     return stop, drop
                 self.changed.wait()
 
     def _write(self, stop: int) -> None:
         """Write the rows before number ``stop``, which all lie in one block: first the chunks, then ``zarr.json``."""
-        number = self._place(self.committed)[0]
+        number = self._block_and_slot(self.committed)[0]
         block, segment = self.blocks[number], replace(self.segment, rows=stop)
         rows = stop - segment.first - number * segment.chunk
-        self.patience.begin()
-        self.patience.insist(lambda: self._write_chunks(number, block, rows))
-        self.patience.insist(lambda: self.commit(segment))
+        self.retrier.begin()
+        self.retrier.run(lambda: self._write_chunks(number, block, rows))
+        self.retrier.run(lambda: self.commit(segment))
         self.segment = segment
         with self.changed:
             self.committed = stop
@@ -219,45 +219,45 @@ class Writer:
                 if len(self.spare) < 2:
                     self.spare.append(block)
             self.changed.notify_all()
-        self.patience.end()
+        self.retrier.end()
 
     def _write_chunks(self, number: int, block: Block, rows: int) -> None:
         def stage(job: tuple[str, tuple[bytes | memoryview, ...]]) -> None:
             file, parts = job
-            self.patience.insist(lambda: self.objects.stage(file, *parts))
+            self.retrier.run(lambda: self.objects.stage(file, *parts))
 
         for stream in range(self.segment.streams):  # one at a time, for the memory
-            encoded = encode([filled(column[stream], rows) for column in block.values()])
+            encoded = encode_chunks([zero_padded(column[stream], rows) for column in block.values()])
             names = [chunk_name(self.segment, name, stream, number) for name in block]
             for_each(stage, zip(names, encoded, strict=True), self.objects.threads)
         self.objects.publish()
 
     def _drop(self, before: int) -> None:
         """Delete files of rows before ``before``, after ``zarr.json`` has ceased to count them."""
-        self.patience.begin()
+        self.retrier.begin()
         for index, part in enumerate(self.ancestors):
-            self.ancestors[index] = part._replace(segment=self._dropped(part.segment, before, part.stop))
-        self.segment = self._dropped(self.segment, before, None)
-        self.patience.end()
+            self.ancestors[index] = part._replace(segment=self._drop_from(part.segment, before, part.stop))
+        self.segment = self._drop_from(self.segment, before, None)
+        self.retrier.end()
         self.dropped = before
 
-    def _dropped(self, segment: Segment, before: int, stop: int | None) -> Segment:
-        """Drop rows of one segment; all, if those from ``stop`` on are superseded and none before is needed."""
+    def _drop_from(self, segment: Segment, before: int, stop: int | None) -> Segment:
+        """Drop rows of one segment; all rows if rows from ``stop`` on are superseded and no earlier row is needed."""
         chunk = segment.chunk
         first, last = ((row - segment.first) // chunk for row in (segment.kept, min(before, segment.rows)))
-        kept = segment.first + last * chunk
+        first_kept = segment.first + last * chunk
         if stop is not None and before >= stop:
-            kept, last = segment.rows, -(-(segment.rows - segment.first) // chunk)
-        if kept <= segment.kept:
+            first_kept, last = segment.rows, -(-(segment.rows - segment.first) // chunk)
+        if first_kept <= segment.kept:
             return segment
-        segment = replace(segment, kept=kept)
-        self.patience.insist(lambda: self.commit(segment))
-        self.patience.insist(lambda: self.objects.delete(files_of(segment, range(first, last))))
+        segment = replace(segment, kept=first_kept)
+        self.retrier.run(lambda: self.commit(segment))
+        self.retrier.run(lambda: self.objects.delete(chunk_files(segment, range(first, last))))
         return segment
 
 
-def filled(rows: np.ndarray, count: int) -> np.ndarray:
-    """Return ``rows`` ``[R, *shape]`` with zeros after the first ``count``; a copy unless all of them count."""
+def zero_padded(rows: np.ndarray, count: int) -> np.ndarray:
+    """Return ``rows`` ``[R, *shape]`` with zeros after the first ``count``; a copy unless ``count`` is R."""
     if count == len(rows):
         return rows
     out = np.zeros_like(rows)

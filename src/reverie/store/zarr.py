@@ -1,7 +1,7 @@
 """The Zarr 3 format of a store: the metadata of groups and arrays, and the bytes of a chunk.
 
 Chunks are encoded here and not by the Zarr library: many files must be synchronised together before the manifest counts
-them and replaced atomically, without an event loop. The codecs are those of Zarr (Zstandard, then a CRC32C).
+them and replaced atomically, without an event loop. The codecs are Zarr's (Zstandard, then a CRC32C).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from reverie.core.accelerate import accelerated
 from reverie.core.columns import Column
 from reverie.store.segment import FORMAT, META, Segment
 
-LEVEL = 1
+ZSTD_LEVEL = 1
 """Compression level of Zstandard: the fastest of its standard levels."""
-CHUNK_BYTES, BLOCK_BYTES, MOST_ROWS = 4 * 2**20, 256 * 2**20, 4096
+CHUNK_BYTES, BLOCK_BYTES, MAX_CHUNK_ROWS = 4 * 2**20, 256 * 2**20, 4096
 
 
 def chunk_rows(columns: Iterable[Column], streams: int) -> int:
-    """Return the number of rows per chunk: a power of two of at most ``MOST_ROWS``, 2 to 4 MiB of the largest column.
+    """Return the number of rows per chunk: a power of two up to ``MAX_CHUNK_ROWS``, 2 to 4 MiB of the largest column.
 
-    Fewer if one chunk of all streams and columns, which is held in memory, would exceed ``BLOCK_BYTES``; at least 1.
+    Fewer if one chunk of all streams and columns would exceed ``BLOCK_BYTES`` in memory; at least 1.
     """
     sizes = [max(column.nbytes, 1) for column in columns]
-    most = min(MOST_ROWS, CHUNK_BYTES // max(sizes), BLOCK_BYTES // (sum(sizes) * streams))
-    return 1 << max(0, most.bit_length() - 1)
+    limit = min(MAX_CHUNK_ROWS, CHUNK_BYTES // max(sizes), BLOCK_BYTES // (sum(sizes) * streams))
+    return 1 << max(0, limit.bit_length() - 1)
 
 
 def chunk_name(segment: Segment, column: str, stream: int, number: int) -> str:
@@ -50,11 +50,11 @@ def codec() -> Any:
 @functools.cache
 def compressor() -> zstandard.ZstdCompressor:
     """Return the Zstandard compressor for writing: one call compresses many chunks, without holding the GIL."""
-    return zstandard.ZstdCompressor(level=LEVEL)
+    return zstandard.ZstdCompressor(level=ZSTD_LEVEL)
 
 
-def encode(chunks: Sequence[np.ndarray]) -> list[tuple[memoryview, bytes]]:
-    """Compress each chunk, contiguous rows ``[R, *shape]``; return (compressed, its CRC32C as 4 bytes) of each."""
+def encode_chunks(chunks: Sequence[np.ndarray]) -> list[tuple[memoryview, bytes]]:
+    """Compress chunks of contiguous rows ``[R, *shape]``; return (compressed bytes, CRC32C as 4 bytes) for each."""
     contents: list[Any] = [rows.reshape(-1).view(np.uint8) for rows in chunks]
     pieces: Any = compressor().multi_compress_to_buffer(contents)
     compressed = [memoryview(piece) for piece in pieces]
@@ -69,7 +69,7 @@ def checksums(pieces: Sequence[memoryview]) -> list[int]:
     return [google_crc32c.value(bytes(piece)) for piece in pieces]
 
 
-def decode(data: bytes, out: np.ndarray) -> None:
+def decode_chunk(data: bytes, out: np.ndarray) -> None:
     """Decode a chunk into the contiguous array ``out`` ``[R, *shape]``."""
     import google_crc32c
 
@@ -94,7 +94,7 @@ def array_meta(segment: Segment, name: str) -> dict[str, Any]:
         "fill_value": kind.type(0).item(),
         "codecs": [
             {"name": "bytes", "configuration": {"endian": "little"}},
-            {"name": "zstd", "configuration": {"level": LEVEL, "checksum": False}},
+            {"name": "zstd", "configuration": {"level": ZSTD_LEVEL, "checksum": False}},
             {"name": "crc32c"},
         ],
         "attributes": segment.sealed(),
@@ -119,16 +119,16 @@ def segment_metas(segment: Segment) -> dict[str, bytes]:
         for depth in range(1, len(parts)):
             metas[f"{segment.name}/{'/'.join(parts[:depth])}/{META}"] = group_meta({})
         metas[f"{segment.name}/{name}/{META}"] = array_meta(segment, name)
-    return {name: packed(meta) for name, meta in metas.items()}
+    return {name: meta_bytes(meta) for name, meta in metas.items()}
 
 
-def packed(meta: dict[str, Any]) -> bytes:
+def meta_bytes(meta: dict[str, Any]) -> bytes:
     """Return the bytes of a ``zarr.json``."""
     return json.dumps(meta, indent=1).encode()
 
 
-def files_of(segment: Segment, numbers: range) -> Iterator[str]:
-    """Yield the names of the chunk files of every stream and column with those chunk numbers."""
+def chunk_files(segment: Segment, numbers: range) -> Iterator[str]:
+    """Yield the file names of the chunks ``numbers`` of every stream and column."""
     for number in numbers:
         for name in segment.columns:
             for stream in range(segment.streams):

@@ -308,7 +308,7 @@ class Page {
     s: ["next surprise", () => this.nextSurprise()],
     m: ["take over, or give back", () => this.hands.toggle()],
     o: ["the model sees up to here", () => this.about.dreams && this.see()],
-    d: ["go on dreaming", () => this.about.dreams && this.dreamOn()],
+    d: ["continue the dream", () => this.about.dreams && this.dreamOn()],
     c: ["let the dream happen", () => $("#catchup").hidden || this.catchUp()],
     b: ["branch: futures from here", () => this.about.dreams && this.panels.branch()],
     u: ["undo an edit", () => this.about.dreams && this.panels.undo()],

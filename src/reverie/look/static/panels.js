@@ -314,7 +314,7 @@ export class Panels {
     const { page } = this;
     this.cell = [latent, value];
     page.stop();
-    await page.change("edit", { at: page.at, latent, value, keep: Boolean($("#keep")?.checked) });
+    await page.change("edit", { at: page.at, latent, value, pin: Boolean($("#keep")?.checked) });
   }
 
   async undo() {
@@ -375,7 +375,7 @@ export class Panels {
     for (const { name } of [...this.known.checkpoints].reverse()) {
       if (page.playing || this.loading || !this.wrong || page.episode() !== episode) break;
       if (this.judged.errors.has(name)) continue;
-      const head = await page.link.ask("judge", { checkpoint: name }).catch(() => null); // it may be gone by now
+      const head = await page.link.ask("compare_checkpoint", { checkpoint: name }).catch(() => null); // it may be gone by now
       this.judged.errors.set(name, head?.errors ?? {});
       this.drawCurves();
     }
@@ -395,7 +395,7 @@ export class Panels {
     page.stop();
     this.loading = true;
     this.sayCheckpoint();
-    const head = await page.ask("use", { checkpoint: wanted.name });
+    const head = await page.ask("switch_checkpoint", { checkpoint: wanted.name });
     this.loading = false;
     if (head) {
       const at = page.at;
@@ -431,7 +431,7 @@ export class Panels {
     const kinds = { html: ["A page", "plays the episode and its dream; needs nothing but a browser"], mp4: ["A video (mp4)", "both sides, frame by frame"],
       gif: ["A GIF", "the same, for where videos do not play"], npz: ["The numbers (npz)", "rows, dream, states and predictions as arrays"] };
     const button = ([kind, [name, about]]) => el("button", { id: `save-${kind}`, onclick: async () => {
-      const head = await this.page.ask("export", { kind });
+      const head = await this.page.ask("export_file", { kind });
       if (head) save(head.file, head.pictures[0].blob);
     } }, name, el("span", {}, about));
     $("#panel").replaceChildren(el("p", {}, "The episode as it is now, with its dream, as a file."),
