@@ -32,7 +32,7 @@ from machine import child, machine, write
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.layers import layered
-from reverie.run.train import train
+from reverie.run.train import train_loop
 from reverie.scale.actor_feed import feeding
 
 ROUNDS = 3
@@ -89,7 +89,9 @@ def measure(case: str, way: str) -> dict[str, Any]:
 
         experiment.source.feedback = counted  # type: ignore[method-assign]  # a benchmark may
         last = Last()
-        train(experiment.algo, experiment.source, clock, experiment.meter, collector=experiment.collector, sinks=[last])
+        train_loop(
+            experiment.algo, experiment.source, clock, experiment.meter, collector=experiment.collector, sinks=[last]
+        )
         spent = time.perf_counter() - begun[0]
         experiment.close()
     steps, updates = (clock.env_steps - begun[1]) / spent, (clock.updates - begun[2]) / spent

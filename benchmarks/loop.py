@@ -140,7 +140,7 @@ def measure(case: str) -> dict[str, Any]:
     experiment, meter, watch = build(config), Meter(), Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
         outputs = Outputs(path=Path(folder), title=case, settings=config.to_dict())
-        sinks = list(outputs._each(experiment.clock, None))
+        sinks = list(outputs._iter_sinks(experiment.clock, None))
         store = Store(Path(folder) / "replay")
         kept = {k: column for k, column in experiment.replay.storage.specs.items() if not k.startswith(EXTRAS)}
         store.begin(kept, config.env.num)
@@ -148,7 +148,7 @@ def measure(case: str) -> dict[str, Any]:
         watch_all(watch, experiment, meter)
         begun = count_updates(watch, experiment, updates)
         clock, collector = experiment.clock, experiment.collector
-        loop.train(experiment.algo, experiment.replay, clock, meter, sinks=sinks, collector=collector,
+        loop.train_loop(experiment.algo, experiment.replay, clock, meter, sinks=sinks, collector=collector,
                    schedule=config.schedule)  # fmt: skip
         total = watch.total()
         store.close()

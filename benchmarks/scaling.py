@@ -38,7 +38,7 @@ from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.layers import layered
 from reverie.run.collect import Collector
-from reverie.run.train import train
+from reverie.run.train import train_loop
 from reverie.scale.actor_feed import Feed, feeding
 from reverie.scale.ray import PLACES
 from reverie.scale.wire import TURNS, Block
@@ -144,10 +144,13 @@ def parts(case: str) -> dict[str, float]:
 
 def feed_weights(feed: Feed) -> dict[str, float]:
     """Bytes of the weights that actors get, and what it costs to pack them."""
-    from reverie.scale.wire import acting, packed
+    from reverie.scale.wire import acting, serialize_weights
 
     weights = acting(feed.algo, feed.obs_spec)
-    return {"weight_bytes": len(packed(weights)), "publish": cost(functools.partial(packed, weights), 0.3)}
+    return {
+        "weight_bytes": len(serialize_weights(weights)),
+        "publish": cost(functools.partial(serialize_weights, weights), 0.3),
+    }
 
 
 def reduced(rank: int, place: str) -> list[dict[str, float]]:
@@ -228,7 +231,7 @@ def on_nodes(case: str, address: str, actors: int, updates: int) -> dict[str, fl
             return taken
 
         feed.add, feed.collect = counted, collected  # type: ignore[method-assign]
-        train(made.algo, made.source, clock, made.meter, collector=feed, schedule=made.schedule)
+        train_loop(made.algo, made.source, clock, made.meter, collector=feed, schedule=made.schedule)
         now = [time.process_time(), clock.env_steps, clock.updates, blocks[0], taking[0]]
         made.close()
     spent = dict(zip(("learner", "rows", "updates", "blocks", "taking"), np.subtract(now, begun).tolist(), strict=True))

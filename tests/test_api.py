@@ -23,8 +23,8 @@ from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.metrics import read_metrics
 from reverie.scale.actor_feed import feeding
-from reverie.scale.launch import share
-from reverie.scale.learners import Team, shared
+from reverie.scale.launch import learner_settings
+from reverie.scale.learners import Team, make_learner_experiment
 from tiny import NETWORKS, SMALL, settings
 
 
@@ -95,7 +95,7 @@ class Recorder(reverie.Callback):
         assert len(run.eval_env.call("spec")) == 2
         self.told.append((f"{self.name} evaluation", (run.env_steps, values["eval/episodes"])))
 
-    def on_end(self, run: reverie.TrainingRun, result: reverie.Result) -> None:
+    def on_end(self, run: reverie.TrainingRun, result: reverie.TrainResult) -> None:
         assert result.evaluation is not None
         run.log({"train/mine": 3.0})
         self.told.append((f"{self.name} end", (run.env_steps, run.updates, result.reason)))
@@ -149,14 +149,16 @@ def test_a_state_that_no_checkpoint_can_hold_is_told_before_training(tmp_path: P
 
 def test_callbacks_cannot_reach_environments_of_other_processes(tmp_path: Path) -> None:
     acted = build(settings(actors=1), actors=feeding)
-    several = shared(build(settings()), settings(), Team(), tmp_path)
+    several = make_learner_experiment(build(settings()), settings(), Team(), tmp_path)
     several.team.count = 2
     for experiment, message in ((acted, "actors = 1: a callback cannot"), (several, "learners = 2: callbacks run in")):
         with contextlib.closing(experiment), pytest.raises(RunError, match=message):
             experiment.reach("training")
     assert acted.reach("evaluation") is acted.eval_env
     several.team.rank = 1
-    share(settings(patience=3, schedule__eval_every=20, env__num=2), several.team).checked()  # evaluates nothing itself
+    learner_settings(
+        settings(patience=3, schedule__eval_every=20, env__num=2), several.team
+    ).checked()  # evaluates nothing itself
 
 
 def test_two_trainings_at_once_are_refused(tmp_path: Path, said: list[str]) -> None:
@@ -174,9 +176,9 @@ def test_check_env_suggests_what_suits_the_spaces() -> None:
     """Without a preset for the environment, quick learners where there are no images; with one, its own."""
     for name, env in {"sac": "Pendulum-v1", "dqn": "FrozenLake-v1", "dreamer_v3": "CartPole-v1"}.items():
         report = reverie.check_env(env, steps=50)
-        assert (report.algorithm, report.hours) == (name, None)
+        assert (report.algorithm, report.estimated_hours) == (name, None)
     report = reverie.check_env(Corridor, env_options={"time_limit": 4}, steps=50)
-    assert (report.algorithm, max(report.facts["lengths"]) <= 4) == ("dreamer_v3", True)
+    assert (report.algorithm, max(report.measurements["lengths"]) <= 4) == ("dreamer_v3", True)
 
 
 # ---------------------------------------------------------------- names

@@ -473,8 +473,9 @@ def test_the_table_of_suites() -> None:
     assert [row[0] for row in table] == [suite.title for suite in SUITES[:-1]]
     for suite, (_, ids, extra, preset, state) in zip(SUITES, table, strict=False):
         assert (ids, extra) == (", ".join(suite.prefixes), suite.extra)
-        assert preset == preset_name("dreamer_v3", suite.tried.split("--env ")[1].split()[0])
-        assert state.startswith(f"not trained, {suite.why}; " if suite.why else f"reverie train {suite.tried}")
+        assert preset == preset_name("dreamer_v3", suite.example.split("--env ")[1].split()[0])
+        reason = suite.untested_reason
+        assert state.startswith(f"not trained, {reason}; " if reason else f"reverie train {suite.example}")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert {suite.extra for suite in SUITES} <= {"", *extras}
 

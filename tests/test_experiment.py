@@ -24,7 +24,7 @@ from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.meter import Meter
 from reverie.log.metrics import read_metrics
-from reverie.run.train import train as loop
+from reverie.run.train import train_loop as loop
 from shared_generators import Lucky, Paying, Shared
 from tiny import FEW, settings
 

@@ -49,7 +49,7 @@ MIXED: dict[str, Any] = {"env": "Pendulum-v1", "learning_starts": 10, "random_st
                          "schedule.save_every": 20, "eval_episodes": 0}  # fmt: skip
 
 
-def train(data: Any, run: Path, **more: Any) -> reverie.Result:
+def train(data: Any, run: Path, **more: Any) -> reverie.TrainResult:
     return reverie.train(more.pop("algorithm", "td3"), data=data, run=run, **ON_DATA | more)
 
 

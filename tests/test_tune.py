@@ -237,7 +237,7 @@ def test_a_trial_of_several_seeds_that_was_interrupted_goes_on(cast: list[Actor]
 ])  # fmt: skip
 def test_spaces_that_cannot_be_searched(space: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        tune.tune_of(CONFIG, space, trials=1, run="bad", where="s.yaml")
+        tune.tune_of(CONFIG, space, trials=1, run="bad", space_name="s.yaml")
     assert not Path("bad").exists()
 
 

@@ -22,7 +22,7 @@ from reverie.agent.dreaming import dream
 from reverie.cli.show import print_files
 from reverie.core.errors import ReverieError, plural
 from reverie.experiment.layers import PRESETS
-from reverie.run.run import Result
+from reverie.run.run import TrainResult
 
 PRESET, SOLVED, EPISODES = "demo", 0.9, 20
 """The settings, and the mean return over so many episodes that counts as solved."""
@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
-def learn(run: Path, seed: int, **options: Any) -> Iterator[Result]:
+def learn(run: Path, seed: int, **options: Any) -> Iterator[TrainResult]:
     """Train until the task is solved, then a little longer; yield how each of the two ended."""
     result = reverie.train("dreamer_v3", preset=PRESET, env=ENV, seed=seed, run=run, **options)
     yield result

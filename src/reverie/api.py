@@ -34,14 +34,13 @@ from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
 from reverie.replay.sources import Experience
-from reverie.run.callback import Callback, checked, kind_of, made
+from reverie.run.callback import Callback, check_callbacks, import_callback, make_callback
 from reverie.run.checkpoint import export
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
-from reverie.run.run import Result
-from reverie.run.run import run as run_life
+from reverie.run.run import TrainResult, run_experiment
 from reverie.scale.actor_feed import feeding
-from reverie.scale.launch import log_rules, of_team, scaled, share, team_of
-from reverie.scale.learners import Shared, folder_of, follow, shared
+from reverie.scale.launch import learner_settings, log_rules, of_team, scaled, team_of
+from reverie.scale.learners import LearnerExperiment, folder_of, make_learner_experiment, run_follower
 from reverie.scale.search import TuneResult, tune_of
 from reverie.scale.seeds import SeedsResult, train_seeds_of
 
@@ -71,7 +70,7 @@ def train(
     sinks: Sequence[Sink] = (),
     callbacks: Sequence[Callback | str] = (),
     **overrides: Any,
-) -> Result:
+) -> TrainResult:
     """Train an agent, or continue a run.
 
     Settings come in layers, each overriding those before: the preset, the files of ``config``, ``size``, ``env``, and
@@ -135,7 +134,7 @@ def train(
         "eval_env": eval_env if isinstance(eval_env, str | Mapping) else None,
         "callbacks": tuple(each for each in callbacks if isinstance(each, str)) or None,
     }
-    own = checked([each for each in callbacks if not isinstance(each, str)])
+    own = check_callbacks([each for each in callbacks if not isinstance(each, str)])
     overrides |= {name: value for name, value in common.items() if value is not None}
     given = None if env is None or isinstance(env, str) else env
     judge = None if isinstance(eval_env, str | Mapping) else eval_env
@@ -149,7 +148,7 @@ def train_config(
     config: ExperimentConfig, env: EnvLike | None = None, run: Path | str | None = None, *,
     eval_env: MakeEnv | gymnasium.Env[Any, Any] | None = None, sinks: Sequence[Sink] = (),
     callbacks: Sequence[Callback] = (),
-) -> Result:  # fmt: skip
+) -> TrainResult:  # fmt: skip
     """Train as ``config`` says, in a new run folder or continuing an existing run.
 
     Args:
@@ -175,26 +174,26 @@ def train_config(
             )
             config = config.merge({"schedule.eval_every": 0})
         config.to_dict()  # settings that cannot be saved are refused here
-        called = [] if team.rank else [*map(made, config.callbacks), *callbacks]
+        called = [] if team.rank else [*map(make_callback, config.callbacks), *callbacks]
         folder = None if run is None else RunFolder.at(run)
         before = read_saved(folder.path).experiment if folder is not None and folder.config.is_file() else None
         config = of_team(resolved(config, env, before), team)
         log_rules(config, team.count)
-        folder, before = team.tell((folder or RunFolder.at(new_path(config.subject, config.name)), before))
+        folder, before = team.broadcast_object((folder or RunFolder.at(new_path(config.subject, config.name)), before))
         title = f"{config.name} on {config.subject}"
 
-        def built(start: int | None) -> Shared:
+        def built(start: int | None) -> LearnerExperiment:
             if team.rank == 0:
-                team.tell(("build", start))
+                team.broadcast_object(("build", start))
             continued = config if start is None or before is None else with_beginning(config, before, folder.path)
-            own, place = share(scaled(continued, team.count), team), folder_of(folder.path, team.rank)
+            own, place = learner_settings(scaled(continued, team.count), team), folder_of(folder.path, team.rank)
             found = build(
                 own, env, eval_env=eval_env, start=start or 0, rank=team.rank, run=place, estimates=Estimator,
                 actors=feeding,
             )  # fmt: skip
             found = paced(found) if start is None and team.count == 1 else found
             whole = continued.merge({"threads": found.config.threads}).checked()
-            return shared(found, whole, team, folder.path)
+            return make_learner_experiment(found, whole, team, folder.path)
 
         @contextlib.contextmanager
         def opened(experiment: Any, again: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
@@ -207,12 +206,12 @@ def train_config(
                 user_sinks=sinks,
                 note="; training returns sum clipped rewards" * clips,
             )
-            with outputs.open(experiment.clock, again) as opened_sinks, team.joined():
+            with outputs.open(experiment.clock, again) as opened_sinks, team.use_group():
                 yield opened_sinks
 
         if team.rank:
-            return follow(team, built, folder)
-        result = run_life(built, folder, saved_settings(config, env, eval_env), opened, called)
+            return run_follower(team, built, folder)
+        result = run_experiment(built, folder, saved_settings(config, env, eval_env), opened, called)
         team.end(result)
         return result
 
@@ -371,7 +370,7 @@ def check_env(
     found.algo.check_actions(spec)
     if not report.ok:
         return report
-    return dataclasses.replace(report, algorithm=found.name, hours=hours(found, report) if forecast else None)
+    return dataclasses.replace(report, algorithm=found.name, estimated_hours=hours(found, report) if forecast else None)
 
 
 def hours(config: ExperimentConfig, report: EnvReport) -> float:
@@ -382,7 +381,7 @@ def hours(config: ExperimentConfig, report: EnvReport) -> float:
             torch.set_num_threads(config.threads)
         device = torch.device(choose_device(config.device))
         speed, learner = bench.speed_of(config.algo, report.obs_spec, report.action_spec, device, 3.0, {config.env.num})
-    return bench.forecast(config, config.ratio(learner.window), speed, report.facts["steps_per_second"]).hours
+    return bench.forecast(config, config.ratio(learner.window), speed, report.measurements["steps_per_second"]).hours
 
 
 def settings_of(
@@ -402,7 +401,7 @@ def settings_of(
             "the class: 'module:Class(setting=value)'."
         )
     for text in overrides.get("callbacks") or ():
-        kind_of(text)
+        import_callback(text)
     values = spelled_out(overrides)
     settings = base_of(algorithm, env, size, preset, files, values, run)
     if isinstance(options := values.get("env"), EnvConfig) and options.id == EnvConfig().id:

@@ -35,7 +35,7 @@ from reverie.nn.memory import MEMORY
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.estimators import GAE, TD1, NStep, TDLambda, VTrace
-from reverie.scale.wire import acting, adopt, packed
+from reverie.scale.wire import acting, adopt, serialize_weights
 
 DREAMERS = {"dreamer_v1", "dreamer_v2", "dreamer_v3", "plan2explore", "plan2explore_v1", "plan2explore_v3", "r2dreamer"}
 CLONES = [name for name in OFFLINE if name.startswith("bc") and not name.startswith("bcq")]
@@ -59,7 +59,7 @@ def test_what_the_policy_reads_is_all_that_an_actor_needs(name):
     """A learner with these weights of another one acts as that does; a critic beside an actor is not among them."""
     spec, moves = SPECS["everything"], ACTIONS.get(name, MOVES)
     one, other = (tiny(name).build(spec, moves, seed=seed) for seed in (1, 2))
-    adopt(acting(other, spec), packed(acting(one, spec)))
+    adopt(acting(other, spec), serialize_weights(acting(one, spec)))
     found = []
     for agent in (one, other):
         torch.manual_seed(0)

@@ -145,7 +145,7 @@ def test_observations_outside_their_space(space, obs, message):
 def test_keys_that_cannot_be_folders(key):
     space = spaces.Dict({key: spaces.Discrete(2), "b": spaces.Discrete(2)})
     with pytest.raises(EnvError, match=rf"observation {re.escape(repr(key))} cannot be stored"):
-        ObsCodec(space, EnvConfig().keeps)
+        ObsCodec(space, EnvConfig().uses_key)
     assert list(ObsCodec(space, lambda name: name == "b").spec) == ["b"]
 
 

@@ -69,7 +69,7 @@ def test_kinds_of_observations_survive(tmp_path, what, to):
     if (what, to) == (
         "image",
         "d4rl",
-    ):  # without next observations: that of row 5 is not needed, that of row 11 is lost
+    ):  # next ones are not stored: row 5 repeats, 11 is lost
         for part in (slice(0, 5), slice(6, 11)):
             np.testing.assert_array_equal(rows["obs/image"][part], expected["obs/image"][part])
     else:

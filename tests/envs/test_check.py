@@ -205,18 +205,18 @@ FAULTY = {
                           "warning generator", "reset() draws from the global generator of NumPy"),
     "Python's generator": (walk(drawn=lambda self: random.randint(-1, 1)),
                            "warning generator", "the global generator of Python"),
-    "endless": (ENDLESS, "warning endless", "no episode ended in 7,500 steps"),  # learnables/learn2learn#349
+    "endless": (ENDLESS, "warning endless", "no episode ended within 7,500 steps"),  # learnables/learn2learn#349
     "horizon": (Horizon, "warning horizon", "12 episodes were terminated after exactly 25 steps"),
     "unpicklable": (walk(__init__=lambda self: setattr(self, "lock", threading.Lock())),
                     "note unsaved", "its field 'lock' cannot be pickled"),
     "state elsewhere": (Elsewhere, "warning state", "does not go on the same"),
-    "still pixels": (STILL, "warning still", "the image 'image' never changed"),
+    "still pixels": (STILL, "warning still", "the image 'image' did not change"),
     "unbounded": (walk(action_space=spaces.Box(-np.inf, np.inf, (1,), np.float32)),
                   "fault spaces", "action 'action' is unbounded"),
     "mask of 3": (masked(mask=lambda self: [1, 1, 0]), "fault refused", "has 3 values: expected 2, one for each class"),
     "no legal": (masked(mask=lambda self: [abs(self.x) < 2] * 2), "fault refused", "leaves no legal action"),
     "mask of 2.5": (masked(told=lambda self: np.array([1, 2.5])), "fault refused", "expected 1 for legal actions and"),
-    "leak": (Leaks, "warning memory", "MB more memory were taken"),
+    "leak": (Leaks, "warning memory", "memory use grew by"),
     "alone": (Alone, "warning copies", "OSError: the port is taken"),
 }  # fmt: skip
 
@@ -242,14 +242,14 @@ def test_sound_environments_have_no_fault_and_no_warning(name):
     report = examine(None, EnvConfig(id=name), 1_000)
     assert report.ok
     assert {one.severity for one in report.findings} <= {"note"}
-    assert report.facts["steps"] >= 1_000
-    assert report.facts["steps_per_second"] > 0
+    assert report.measurements["steps"] >= 1_000
+    assert report.measurements["steps_per_second"] > 0
 
 
 def test_what_is_seen_of_a_sound_environment():
     watched = []
     report = examine(Walk, EnvConfig(), 300, worker=True, watch=watched.append)
-    facts = report.facts
+    facts = report.measurements
     assert (report.env, report.findings, watched) == ("Walk", (), [*range(1, 301)])
     assert (facts["steps"], facts["plays_in_worker"], facts["time_limit"]) == (300, True, None)
     assert (facts["least_reward"], facts["largest_reward"]) == (0, 1)
@@ -258,30 +258,30 @@ def test_what_is_seen_of_a_sound_environment():
     assert 280 < sum(facts["lengths"]) <= 300
     assert facts["bytes_of_state"] > 100
     limited = examine(None, EnvConfig(id="CartPole-v1", time_limit=7), 100)
-    assert (limited.facts["time_limit"], max(limited.facts["lengths"])) == (7, 7)
+    assert (limited.measurements["time_limit"], max(limited.measurements["lengths"])) == (7, 7)
 
 
 @pytest.mark.parametrize("how", ["info", "observation", "method"])
 def test_random_actions_are_those_that_masks_allow(how):
     report = examine(masked(how=how), EnvConfig(), 300, worker=True)
     assert {one.severity for one in report.findings} <= {"note"}
-    assert report.facts["masks"] == how
-    assert 0.5 < report.facts["legal_share"] < 1.0
+    assert report.measurements["masks"] == how
+    assert 0.5 < report.measurements["legal_share"] < 1.0
     assert report.obs_spec["action_mask"].kind == "mask"
-    assert "masks" not in examine(Walk, EnvConfig(), 10).facts
+    assert "masks" not in examine(Walk, EnvConfig(), 10).measurements
 
 
 def test_settings_change_what_is_seen():
     report = examine(None, EnvConfig(id="CartPole-v1", pixels="only", resize=(16, 24)), 50)
     assert {key: part.shape for key, part in report.obs_spec.items()} == {"image": (16, 24, 3)}
-    assert examine(None, EnvConfig(id="Blackjack-v1", exclude="1"), 50).facts["learners_ignore"] == "1"
+    assert examine(None, EnvConfig(id="Blackjack-v1", exclude="1"), 50).measurements["learners_ignore"] == "1"
 
 
 def test_an_instance_is_played_and_left_open():
     env = Walk()
     report = examine(env, EnvConfig(), 100, worker=True)
     assert report.findings == ()
-    assert "plays_in_worker" not in report.facts
+    assert "plays_in_worker" not in report.measurements
     env.reset(seed=3)
     assert [*found(examine(Leaves(), EnvConfig(), 100))] == ["warning reset"]
 

@@ -79,7 +79,7 @@ def test_no_ops_and_repeats_of_atari_are_those_of_the_option():
 
 
 def test_repeats_multiply():
-    assert EnvConfig(wrappers=("action_repeat(2)", "action_repeat(times=3)"), action_repeat=2).frames == 12
+    assert EnvConfig(wrappers=("action_repeat(2)", "action_repeat(times=3)"), action_repeat=2).frames_per_action == 12
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_rewards_in_the_order_of_the_list():
         ("rescale_action(-1.0, 1.0)", "TypeError: RescaleAction requires a Box"),
         (f"{__name__}:Picky", "OSError: no eyes"),
         ("normalise", "missing a required argument: 'mean'.*use algo.normalise = running"),
-        ("gymnasium.wrappers:NormalizeObservation", "evaluations, would have its own.*use algo.normalise = running"),
+        ("gymnasium.wrappers:NormalizeObservation", "would have separate statistics.*use algo.normalise = running"),
     ],
 )  # fmt: skip
 def test_misfits_are_told_before_anything_is_written(wrapper, message, tmp_path):

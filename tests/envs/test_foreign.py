@@ -28,11 +28,13 @@ def play(count=30, **options):
     return env, steps
 
 
-@pytest.mark.parametrize("suite", [suite for suite in SUITES if not suite.why], ids=lambda suite: suite.title)
+@pytest.mark.parametrize(
+    "suite", [suite for suite in SUITES if not suite.untested_reason], ids=lambda suite: suite.title
+)
 def test_each_suite_that_is_installed(suite):
     if find_spec(suite.package) is None:  # not imported: MiniWorld must learn first that there is no screen
         pytest.skip(suite.package)
-    env_id = suite.tried.split("--env ")[1].split()[0]
+    env_id = suite.example.split("--env ")[1].split()[0]
     (_, one), (_, two) = play(id=env_id), play(id=env_id)
     assert [*map(stepping.as_bytes, one)] == [*map(stepping.as_bytes, two)]
 

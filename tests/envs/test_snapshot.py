@@ -308,7 +308,7 @@ def test_fields_that_change_are_no_constants(resumed, after):
 
 
 def test_the_number_of_environments_is_no_setting_of_one():
-    assert "num" not in EnvConfig().one()
+    assert "num" not in EnvConfig().single_env_text()
 
 
 def test_a_class_that_was_edited_meanwhile(resumed, tmp_path, monkeypatch):

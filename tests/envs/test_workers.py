@@ -17,7 +17,7 @@ import torch
 from stepping import play
 
 from reverie.envs.dummy import Count
-from reverie.envs.worker import Line
+from reverie.envs.worker import PipeEnd
 
 PATIENCE = 300
 """Most seconds for what a machine with other work on it may do slowly."""
@@ -129,7 +129,7 @@ def test_a_process_of_multiprocessing_that_leaves_environments_open_ends(tmp_pat
 @pytest.fixture
 def ends():
     near, far = multiprocessing.Pipe()
-    yield Line(near), Line(far)
+    yield PipeEnd(near), PipeEnd(far)
     near.close()
     far.close()
 
@@ -138,9 +138,9 @@ def ends():
 def test_steps_are_told_exactly(ends, outcome):
     vector, worker = ends
     vector.step(2**40)
-    assert worker.heard()[:2] == (2**40, "step")
+    assert worker.receive()[:2] == (2**40, "step")
     worker.step(7, *outcome)
-    turn, what, row = vector.heard()
+    turn, what, row = vector.receive()
     assert (turn, what, row) == (7, "step", outcome)
     assert [*map(type, row)] == [float, bool, bool]
 
@@ -148,14 +148,14 @@ def test_steps_are_told_exactly(ends, outcome):
 def test_what_was_said_before_the_end_is_heard_first_and_the_end_stays(ends):
     vector, worker = ends
     assert not vector.ready(0.01)
-    worker.say(1, "done", "the last word")
+    worker.send(1, "done", "the last word")
     worker.pipe.close()
     assert vector.ready(0.0)
-    assert vector.heard() == (1, "done", "the last word")
+    assert vector.receive() == (1, "done", "the last word")
     for _ in range(2):
         assert vector.ready(0.0)
         with pytest.raises((EOFError, OSError)):
-            vector.heard()
+            vector.receive()
     with pytest.raises(OSError):  # noqa: PT011 - of several kinds
         vector.step(1)
 
@@ -165,10 +165,10 @@ def test_pickles_of_any_size(ends, size):
     """More than a pipe holds: whoever says it waits until the other end listens, and ``ready`` tells that it comes."""
     vector, worker = ends
     snapshot = np.random.default_rng(0).bytes(size)
-    speaker = threading.Thread(target=worker.say, args=(5, "done", snapshot), daemon=True)
+    speaker = threading.Thread(target=worker.send, args=(5, "done", snapshot), daemon=True)
     speaker.start()
     assert vector.ready(30.0)
-    assert vector.heard() == (5, "done", snapshot)
+    assert vector.receive() == (5, "done", snapshot)
     speaker.join(30.0)
 
 
@@ -179,4 +179,4 @@ def test_half_a_pickle_is_an_end(ends):
     worker.pipe.close()
     assert vector.ready(0.0)
     with pytest.raises((EOFError, OSError)):
-        vector.heard()
+        vector.receive()

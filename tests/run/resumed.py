@@ -16,7 +16,7 @@ from reverie.algos.dqn import DQNConfig
 from reverie.api import train_config as train
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.checkpoint import Checkpoints, read
-from reverie.run.run import Result
+from reverie.run.run import TrainResult
 from reverie.store.store import Store
 from tiny import SETTINGS
 
@@ -61,7 +61,7 @@ class Walk(gymnasium.Env[Any, Any]):
 
 def run_until(
     run: Path, stop_at: int, monkeypatch: pytest.MonkeyPatch, env: Any = Walk, callbacks: Any = (), **more: Any
-) -> Result:
+) -> TrainResult:
     """Interrupted at that step of the environments."""
     with monkeypatch.context() as patch:
         patch.setattr(Walk, "stop_at", stop_at)

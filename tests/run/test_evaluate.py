@@ -68,7 +68,7 @@ def test_episodes_that_do_not_end_are_cut_off_and_counted(fakes):
     assert (result.cut_off, result.most_steps, result.metrics()["eval/cut_off"]) == (2, 4, 2.0)
     assert result.cut_text() == "2 of 5 episodes were cut off at 4 steps"
     assert result.to_dict()["cut_off"] == 2
-    assert result.and_also(result).cut_off == 4
+    assert result.merge(result).cut_off == 4
     assert torch.equal(env.actions[4][1], torch.zeros(7))  # nothing is taken where an episode is cut off
 
 

@@ -222,15 +222,15 @@ def test_patience_goes_on_counting_and_ends_a_run_for_good(
     own = {"patience": 2, "steps": 90, "replay_ratio": 0.1, "learning_starts": 62}
     config, run = COSTS.merge(own), tmp_path / "run"
     monkeypatch.setattr(Experiment, "evaluate", costing([7.0, 8.0, 8.0, 7.0, 7.5, 6.0, 6.0]))
-    assert train(config, env=Walk, run=run).why == ""
+    assert train(config, env=Walk, run=run).stop_reason == ""
     longer = config.merge({"steps": 150})
     result = train(longer, env=Walk, run=run)
     assert (result.reason, result.env_steps, best_step(run)) == ("finished", 100, 20)
-    assert result.why == "patience = 2 (no eval/cost was better than 7 in 2 evaluations)"
-    assert any(f"by {result.why}" in line for line in said)
+    assert result.stop_reason == "patience = 2 (no eval/cost was better than 7 in 2 evaluations)"
+    assert any(f"by {result.stop_reason}" in line for line in said)
     assert result.evaluation is not None
     again = train(longer, env=Walk, run=run)
-    assert (again.env_steps, again.why) == (result.env_steps, result.why)
+    assert (again.env_steps, again.stop_reason) == (result.env_steps, result.stop_reason)
     assert "set another patience, or None, to continue" in said[-1]
     assert train(longer.merge({"patience": None}), env=Walk, run=run).env_steps >= 150
     assert best_step(run) == 120
@@ -242,7 +242,7 @@ def test_the_lowest_cost_ends_a_run_if_it_was_no_luck(tmp_path: Path, monkeypatc
     config = COSTS.merge({"stop_score": 4.0, "steps": 150})
     monkeypatch.setattr(Experiment, "evaluate", costing([9.0, 3.5, 2.0]))
     result = train(config, env=Walk, run=tmp_path)
-    assert result.why == "stop_score = 4 (best eval/cost 3.5)"
+    assert result.stop_reason == "stop_score = 4 (best eval/cost 3.5)"
     rows = [row["eval/cost"] for row in read_metrics(tmp_path / "metrics.jsonl") if "eval/cost" in row]
     assert rows == [9.0, (3.5 + 5.0) / 2, 3.5, 5.0]
 
@@ -277,13 +277,17 @@ def test_a_callback_ends_a_run_for_good(hook: str, tmp_path: Path, said: list[st
     config = QUICK.merge({"schedule.eval_every": 20, "schedule.log_every": 10, "eval_episodes": 1, "steps": 90})
     first = train(config, env=Walk, run=tmp_path, callbacks=[Stops(hook)])
     at = 20 if hook == "on_evaluation" else 10
-    assert (first.reason, first.why, at <= first.env_steps < at + 10) == ("finished", "a callback: enough", True)
+    assert (first.reason, first.stop_reason, at <= first.env_steps < at + 10) == (
+        "finished",
+        "a callback: enough",
+        True,
+    )
     assert first.evaluation is not None
     again = train(config, env=Walk, run=tmp_path)
-    assert (again.env_steps, again.why) == (first.env_steps, first.why)
+    assert (again.env_steps, again.stop_reason) == (first.env_steps, first.stop_reason)
     assert "ended early by a callback: enough: increase steps to continue" in said[-1]
     longer = train(config.merge({"steps": 100}), env=Walk, run=tmp_path)
-    assert (longer.env_steps >= 100, longer.why) == (True, "")
+    assert (longer.env_steps >= 100, longer.stop_reason) == (True, "")
 
 
 # ---------------------------------------------------------------- episodes that do not end
@@ -310,7 +314,7 @@ def test_episodes_that_do_not_end_are_cut_off_everywhere(tmp_path: Path, said: l
     with contextlib.closing(Session(agent)) as session:
         for _ in range(7):
             session.step()
-        assert session.line.real[-1].facts["last"]
+        assert session.timeline.real[-1].values["last"]
         with pytest.raises(DataError, match="over"):
             session.step()
 

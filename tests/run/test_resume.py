@@ -301,4 +301,4 @@ def test_callbacks_that_are_not_passed_again_are_missed(tmp_path: Path, said: li
     config = QUICK.merge({"eval_episodes": 0, "steps": 10})
     train(config, env=Sloped, run=tmp_path, callbacks=[Steeper(), Steeper()])
     train(config.merge({"steps": 12}), env=Sloped, run=tmp_path, callbacks=[Steeper()])
-    assert any(f"without its callbacks {NAME[:-1]}2: pass them again" in line for line in said)
+    assert any(f"without the callbacks {NAME[:-1]}2: pass them again" in line for line in said)

@@ -17,7 +17,7 @@ from reverie.core.errors import ActionError, DataError, RunError
 from reverie.run.collect import Collector, EpisodeStats
 from reverie.run.metrics import FiniteCheck
 from reverie.run.schedule import Schedule, parse_period
-from reverie.run.train import train
+from reverie.run.train import train_loop
 
 
 def setting(fakes, lengths=((3,),), algo=None, **clock):
@@ -34,7 +34,7 @@ def setting(fakes, lengths=((3,),), algo=None, **clock):
 
     def go(**options):
         options = {"collector": run.collector, "checkpoint": checkpoint, "sinks": [run.sink], **options}
-        return train(run.algo, run.source, run.clock, run.meter, **options)
+        return train_loop(run.algo, run.source, run.clock, run.meter, **options)
 
     run.go = go
     return run

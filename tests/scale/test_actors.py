@@ -26,9 +26,9 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import ReplayConfig
 from reverie.replay.replay import Replay
 from reverie.run.collect import EpisodeStats
-from reverie.scale.actor_processes import Child
+from reverie.scale.actor_processes import LocalActorConnection
 from reverie.scale.actor_replays import Lanes
-from reverie.scale.wire import FAILED, HEAD, ROWS, Board, Failure, Over, Port, acting, adopt, packed
+from reverie.scale.wire import FAILED, HEAD, ROWS, Failure, Over, Port, WeightBoard, acting, adopt, serialize_weights
 from reverie.store.store import Store
 from tiny import CONFIG
 
@@ -164,9 +164,9 @@ def test_without_bound_the_learner_never_waits_once_it_has_begun() -> None:
 # ---------------------------------------------------------------- what arrives
 
 
-def wire() -> Child:
+def wire() -> LocalActorConnection:
     columns = {"action": Column((1,), "float32"), "reward": Column((), "float32")}
-    return Child(multiprocessing.get_context("spawn"), columns, 2)
+    return LocalActorConnection(multiprocessing.get_context("spawn"), columns, 2)
 
 
 def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
@@ -218,8 +218,8 @@ def test_a_torn_copy_of_weights_counts_as_none() -> None:
     weights = acting(algo, SPEC)
     assert {name.split(".")[0] for name in weights} == {"world", "actor"}
     assert not any(name.startswith("world.decoder") for name in weights)
-    data = packed(weights)
-    board = Board(multiprocessing.get_context("spawn"), len(data))
+    data = serialize_weights(weights)
+    board = WeightBoard(multiprocessing.get_context("spawn"), len(data))
     assert board.read(None) is None
     board.publish(data, 5)
     assert board.read(5) is None
@@ -229,7 +229,7 @@ def test_a_torn_copy_of_weights_counts_as_none() -> None:
     assert board.read(5) is None
     other = {name: torch.zeros_like(x) for name, x in weights.items()}
     adopt(other, data)
-    assert packed(other) == data
+    assert serialize_weights(other) == data
 
 
 # ---------------------------------------------------------------- several replays

@@ -24,7 +24,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.replay.durable import iter_every_nth_episode
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import read_saved
-from reverie.scale.launch import check, log_rules, meet, scaled
+from reverie.scale.launch import check, log_rules, open_store, scaled
 from reverie.store.store import Store
 
 FLAGS = [
@@ -88,9 +88,9 @@ def test_learners_that_meet_by_environment_variables_listen_on_the_named_address
     for unspecified in ("0.0.0.0", "::"):
         monkeypatch.setenv("MASTER_ADDR", unspecified)
         with pytest.raises(ConfigError, match="opens them to every network"):
-            meet()
+            open_store()
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    store, *_ = meet()
+    store, *_ = open_store()
     store.set("key", "value")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port), timeout=5)
@@ -116,7 +116,7 @@ def test_another_number_of_learners_shares_the_rows_and_says_so(run, tmp_path, s
     shutil.copytree(run, alone)
     config = ExperimentConfig(algo=DQNConfig()).merge(read_saved(alone).experiment)
     train_config(config.merge({"learners": 1, "steps": 210}), run=alone)
-    assert any("had 2 learners and has 1 learner now" in line for line in said)
+    assert any("saved with 2 learners and now has 1 learner" in line for line in said)
     count = Store(alone / "replay").segments[-1].rows
     assert 95 <= count <= 120  # of each of two environments: of both learners, without the last episode's end
 
@@ -152,7 +152,7 @@ def test_one_learner_goes_on_with_the_rows_of_two_and_another_actor(acted, tmp_p
     steps = int(logged(acted)["counters/env_steps"]) + 10  # actors may have been ahead of its end
     made = train_config(config.merge({"learners": 1, "actors": 1, "steps": steps}), run=alone)
     assert made.env_steps >= steps
-    assert any("had 2 learners and has 1 learner now" in line for line in said)
+    assert any("saved with 2 learners and now has 1 learner" in line for line in said)
     assert before <= logged(alone)["replay/windows"] + 40 <= before + 150
 
 

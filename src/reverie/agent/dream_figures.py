@@ -17,8 +17,8 @@ from reverie.core.files import file_stem
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
 from reverie.envs.flat import make_flat
-from reverie.envs.make import Single, put_away
-from reverie.envs.render import Paint, painter
+from reverie.envs.make import Single, close_quietly
+from reverie.envs.render import RenderFn, painter
 from reverie.log.video import dream_video, shrink, to_rgb, upscale, write_video
 from reverie.run.folder import RunFolder
 
@@ -117,10 +117,10 @@ def painting(agent: Agent, keys: Collection[str]) -> Iterator[Draw | None]:
         paint = painter(env.env, spec, spec.keys() == agent.obs_spec.keys())
         yield None if paint is None else functools.partial(_pictures, paint, spec, agent.config.env.frame_stack)
     finally:
-        put_away(env)
+        close_quietly(env)
 
 
-def _pictures(paint: Paint, spec: ObsSpec, stacked: int, side: Arrays) -> np.ndarray:
+def _pictures(paint: RenderFn, spec: ObsSpec, stacked: int, side: Arrays) -> np.ndarray:
     obs = {key: _observed(side[key], part, stacked) for key, part in spec.items()}
     count, steps = next(iter(obs.values())).shape[:2]
     at = ([{key: x[b, t] for key, x in obs.items()} for t in range(steps)] for b in range(count))

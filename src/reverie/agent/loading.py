@@ -26,8 +26,8 @@ from reverie.core.specs import ActionSpec, differences, signature
 from reverie.core.types import State
 from reverie.datasets.reader import Space
 from reverie.envs.flat import FlatEnv, make_flat
-from reverie.envs.make import EnvLike, MakeEnv, Placeholder, env_factory, put_away
-from reverie.envs.slot import generator_kept
+from reverie.envs.make import EnvLike, MakeEnv, Placeholder, close_quietly, env_factory
+from reverie.envs.slot import preserve_torch_rng
 from reverie.experiment.build import eval_maker
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.log.artifacts import download_agent
@@ -131,7 +131,7 @@ def spaces_of(folder: RunFolder) -> tuple[Space, Space] | None:
 def _example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator[FlatEnv]:
     """Make an environment whose spaces are read, and close it afterwards; an instance of the user's stays open."""
     try:
-        with generator_kept("load"):
+        with preserve_torch_rng("load"):
             flat = make_flat(config.env, factory, 0, False)
     except EnvError as error:
         if factory is not None:
@@ -143,7 +143,7 @@ def _example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator[Flat
     try:
         yield flat
     finally:
-        put_away(flat)
+        close_quietly(flat)
 
 
 def own_factory(saved: Saved, run: Path, place: str, given: EnvLike | None) -> EnvLike | None:

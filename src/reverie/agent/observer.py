@@ -16,8 +16,8 @@ from reverie.core.images import ImageOptions, latest, rgb
 from reverie.core.spaces import column, follow, leaves_of, replaced, with_leaves
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.envs.config import EnvConfig
-from reverie.envs.flat import FlatEnv, codec_of
-from reverie.envs.masks import ActionMask, told
+from reverie.envs.flat import FlatEnv, env_obs_codec
+from reverie.envs.masks import ActionMask, read_mask
 from reverie.envs.wrappers import FlatObs, FrameStack
 
 
@@ -40,10 +40,10 @@ class Observer:
         self._wrappers, self.space = _own_wrappers(flat.env if self._masks is None else self._masks.env)
         self.shown: spaces.Space[Any] = flat.env.observation_space
         """Space of what :meth:`readable` returns."""
-        self._codec = codec_of(flat.env, config)
+        self._codec = env_obs_codec(flat.env, config)
         spec: dict[str, ObsPart] = dict(self._codec.spec) if self._codec else {}
         self._lists = str(flat.env.render_mode).endswith("_list")
-        self._drawn = config.pixels != "none" and config.keeps("image")
+        self._drawn = config.pixels != "none" and config.uses_key("image")
         if self._drawn:
             spec["image"] = ObsPart(kind="image", shape=(*flat.obs_spec["image"].shape[:2], 3), dtype="uint8")
             image = spaces.Box(0, 255, (1, 1, 3), np.uint8)  # only the rank matters
@@ -64,7 +64,7 @@ class Observer:
 
     def told(self, env: gymnasium.Env[Any, Any], info: Mapping[str, Any]) -> Any:
         """Return what ``env`` told of legal actions beside its latest observation; None if nothing."""
-        return None if self._masks is None else told(env, self._masks.source, info)
+        return None if self._masks is None else read_mask(env, self._masks.source, info)
 
     def readable(self, obs: Any, mask: Any = None, last: bool = False, count: int | None = None) -> Any:
         """Return what learners' environments show for ``obs``; ``mask`` is told beside it, ``last`` if it is an end.

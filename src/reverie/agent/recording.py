@@ -27,7 +27,7 @@ from reverie.datasets.convert import write
 from reverie.datasets.reader import BOTH, SEED, About, Reader, Space
 from reverie.datasets.writers import Exported, size_of, size_written
 from reverie.envs.limits import own_limit
-from reverie.envs.make import layers_of, put_away, settings_of, spec_of, written
+from reverie.envs.make import close_quietly, env_settings, layers_of, spec_of, written
 from reverie.envs.wrappers import checked_reset, checked_step
 
 
@@ -85,7 +85,7 @@ def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") ->
             raise
         raise EnvError(f"the environment ended the recording: {told(error)}") from error
     finally:
-        put_away(env)
+        close_quietly(env)
 
 
 class View(NamedTuple):
@@ -170,7 +170,7 @@ def named_env(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple[di
     named = {"env": prefix + spec.id, "env_spec": json.loads(text)}
     reduction = {} if raw or config.pixels != "none" else {"resize": config.resize, "grayscale": config.grayscale}
     applied = {name: value for name, value in reduction.items() if value}
-    return named | {"env_settings": {"id": prefix + spec.id, **settings_of(env, config), **applied}}, remark
+    return named | {"env_settings": {"id": prefix + spec.id, **env_settings(env, config), **applied}}, remark
 
 
 def expected_size(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:

@@ -26,7 +26,7 @@ from reverie.core.files import write_json
 from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsSpec, signature
 from reverie.envs.flat import make_flat
-from reverie.envs.make import EnvLike, env_factory, put_away
+from reverie.envs.make import EnvLike, close_quietly, env_factory
 from reverie.experiment.config import ExperimentConfig, saved_settings
 from reverie.nn.perceptron import ReluMLP
 from reverie.run.checkpoint import Checkpoints
@@ -144,7 +144,7 @@ def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None =
     try:
         obs, action = flat.obs_spec, flat.action_spec
     finally:
-        put_away(flat)
+        close_quietly(flat)
     learner = config.algo.build(obs, action, "cpu", config.seed)
     with torch.no_grad():
         WRITERS[name](theirs, learner, obs, action)

@@ -74,8 +74,8 @@ def check_env_command(args: list[str]) -> int:
         env_flags = [(flag, words) for flag, words in flags.items() if flag == "config" or flag.startswith("env.")]
         words = [text for flag, words in env_flags for text in (f"--{flag}", *words)]
         print(f"\nBegin with:\n  {shlex.join(['reverie', 'train', report.algorithm, '--env', options.id, *words])}")
-    if report.hours is not None:
-        print(f"  It takes about {format_hours(report.hours)} on this machine, without evaluations.")
+    if report.estimated_hours is not None:
+        print(f"  It takes about {format_hours(report.estimated_hours)} on this machine, without evaluations.")
     if options.json is not None:
         from reverie.core.files import write_json, writing
 
@@ -94,7 +94,7 @@ def print_report(report: EnvReport, settings: EnvConfig) -> None:
         ),
         "learners see": [(key, f"{x.kind} {brief(x.classes or x.shape)}") for key, x in report.obs_spec.items()],
         "learners choose": [(key, f"{x.kind} {brief(x.classes or (x.size,))}") for key, x in actions.items()],
-        "environment": [(name.replace("_", " "), format_fact(value)) for name, value in report.facts.items()],
+        "environment": [(name.replace("_", " "), format_fact(value)) for name, value in report.measurements.items()],
         "algorithms": [(name, ", ".join(names)) for name, names in report.algorithms.items()],
     }
     print_sections(sections)

@@ -23,9 +23,9 @@ from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig, fitted
 from reverie.experiment.layers import SUITES, env_in, layered, sections, settings_in
 from reverie.log.aggregate import format_seeds_table
-from reverie.run.callback import kind_of
+from reverie.run.callback import import_callback
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
-from reverie.scale.launch import check, launch, launched, rank
+from reverie.scale.launch import check, is_launched, launch, rank
 from reverie.scale.ray import ClusterRequest, train_on_ray
 from reverie.scale.search import tune_of
 from reverie.scale.seeds import train_seeds_of
@@ -54,7 +54,7 @@ def parse_and_train(
         return fail(f"'{args[1]}' after the algorithm: for an environment, pass --env {args[1]}.", 2)
     options = at_its_run(options, has_algorithm=has_algorithm)
     for text in flags.get("callbacks", ()):
-        kind_of(text)
+        import_callback(text)
     if options.configs:
         options = replace(options, config=sections(options.configs, options.config))
     first = {name: words[0] for name, words in flags.items() if words}
@@ -85,7 +85,7 @@ def parse_and_train(
     # The first of the learners says it, not each, nor who starts them; the trials of a search start theirs themselves.
     common, is_single = replace(parsed.common, run=options.run), config.learners == 1 and not parsed.common.on
     runs_children = end is not None or common.seeds is not None  # runs, that start their own learners
-    starts = not runs_children and not is_single and not launched()
+    starts = not runs_children and not is_single and not is_launched()
     with silent(starts or rank() > 0):
         config = fitted(config, {name.replace("-", "_") for name in flags})
     if refused := placement_error(common, config.learners):
@@ -166,7 +166,7 @@ def one_run(config: ExperimentConfig, options: CommonOptions) -> int:
     if rank():  # the first learner tells how the run ended
         return 0 if result.signal is None else 128 + result.signal
     position = "" if config.offline else f"at env step {result.env_steps:,} "
-    stop_reason = f", by {result.why}" if result.why else ""
+    stop_reason = f", by {result.stop_reason}" if result.stop_reason else ""
     tell(f"\n{result.reason} {position}after {plural(result.updates, 'update')}{stop_reason}")
     if result.evaluation is not None:
         print(score_line(result.evaluation))
@@ -258,7 +258,7 @@ def search(config: ExperimentConfig, options: TuneOptions) -> int:
     space, source = (options.grid, "--grid") if options.grid else (read_yaml(options.space), str(options.space))
     search_options = {name: getattr(options, name) for name in ("trials", "jobs", "prune", "run")}
     result = tune_of(
-        config, space, grid=bool(options.grid), seeds=seeds, where=source, on=on_ray(options), **search_options
+        config, space, grid=bool(options.grid), seeds=seeds, space_name=source, on=on_ray(options), **search_options
     )
     counts = {state: sum(trial.state == state for trial in result.trials) for state in ("finished", "pruned", "failed")}
     tell(f"\n{plural(len(result.trials), 'trial')}: {', '.join(f'{n} {state}' for state, n in counts.items() if n)}")

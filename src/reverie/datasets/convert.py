@@ -33,7 +33,7 @@ from reverie.datasets.own_store import ABOUT, SPEC, SeenReader
 from reverie.datasets.reader import BOTH, SEED, About, Reader, Space
 from reverie.datasets.recorded_env import clipped, env_of, made_with
 from reverie.datasets.validate import DataReport, environment_of
-from reverie.envs.make import put_away, registered, written
+from reverie.envs.make import close_quietly, registered, written
 
 UNBOUNDED = "the action space is not declared: continuous actions are written without bounds"
 SCALED = "the action space is not declared: actions are scaled by their recorded range, which the files do not store"
@@ -97,7 +97,7 @@ def _about_env(reader: Reader) -> About:
             seen, done = (env.observation_space, env.action_space) if env is not None else (None, None)
             store.learn_spaces(seen, done, why)
             if env is not None:
-                put_away(env)
+                close_quietly(env)
     return reader.about()
 
 

@@ -143,11 +143,11 @@ class Recorded:
         """Return observations and actions as they were recorded, but without the observations that ``env`` excludes."""
         if self.about.specs is not None:
             seen, done = self.about.specs
-            kept = {key: part for key, part in seen.items() if env.keeps(key)}
+            kept = {key: part for key, part in seen.items() if env.uses_key(key)}
             if not kept:
                 raise DataError(f"{self.reader.path}: env.include and env.exclude select none of {', '.join(seen)}.")
             return kept, done
-        self.obs = ObsCodec(self.about.observation, env.keeps, env.channels)
+        self.obs = ObsCodec(self.about.observation, env.uses_key, env.channels)
         self.spaces = self.about.observation, self._action_space(action_space)
         self.actions = ActionCodec(self.spaces[1])
         check_recorded(self.obs.spec, self.actions.spec)

@@ -16,7 +16,7 @@ from reverie.core.importing import check_module, names_in
 from reverie.core.specs import MASK, ObsSpec
 from reverie.datasets.reader import About
 from reverie.envs.config import EnvConfig
-from reverie.envs.make import make_gym, put_away, readable, registered, written
+from reverie.envs.make import close_quietly, make_gym, registered, to_learnable_obs, written
 from reverie.envs.masks import with_mask
 from reverie.envs.transforms import Grayscale, Resize
 
@@ -146,7 +146,7 @@ def env_as_recorded(about: About, env: EnvConfig | None = None) -> gymnasium.Env
     for name in (config.id, *(entry.partition("(")[0] for entry in config.wrappers), *names_in(config.kwargs)):
         check_module(name, "the dataset")
     made = make_gym(config, None, render=False)
-    shown = readable(made, config.mission)
+    shown = to_learnable_obs(made, config.mission)
     if isinstance(about.observation, spaces.Dict) and MASK in about.observation.spaces:
         shown = with_mask(shown)
     if about.specs is None:  # stores hold what learners see, whatever the environment shows
@@ -154,7 +154,7 @@ def env_as_recorded(about: About, env: EnvConfig | None = None) -> gymnasium.Env
         shown = Grayscale(shown) if config.grayscale else shown
     has = json.loads(written(made.spec)[0] or "{}") if made.spec is not None else {}
     if missing := absent(wrappers_in(about.env_spec), has):
-        put_away(made)
+        close_quietly(made)
         raise EnvError(
             f"the data were recorded in {about.env} with {names_of(missing)}, and {about.env} without that is another "
             "task. Register an environment with it under an id of your own, and name that to evaluate in it."

@@ -21,7 +21,7 @@ from reverie.core.spaces import classes_of, columns_in, nested
 from reverie.datasets.dataset import shown
 from reverie.datasets.reader import SEED, About, Reader, Space, step_text
 from reverie.datasets.recorded_env import env_as_recorded
-from reverie.envs.make import put_away
+from reverie.envs.make import close_quietly
 from reverie.envs.together import first_of
 
 BLANK = 10
@@ -107,7 +107,7 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
     report.remarks += filter(None, [mostly_stepless(report.rows, stepless)])
     report.remarks += reader.remarks()
     if env is not None:
-        put_away(env)
+        close_quietly(env)
         why = "no episode has a recorded seed" if replayed else "the number of episodes to replay is 0"
     if not done:
         which = "an" if env is None else "the"

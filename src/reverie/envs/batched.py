@@ -43,10 +43,10 @@ class Batched:
         self._codec = ActionCodec(self._actions)
         space: Any = self._vector.single_observation_space
         self._mask = None
-        if isinstance(space, spaces.Dict) and MASK in space.spaces and config.keeps(MASK):
+        if isinstance(space, spaces.Dict) and MASK in space.spaces and config.uses_key(MASK):
             self._mask = MaskCodec(self._actions)
             space = spaces.Dict({**space.spaces, MASK: spaces.MultiBinary(self._mask.spec.width)})
-        self._obs = ObsCodec(space, config.keeps, config.channels)
+        self._obs = ObsCodec(space, config.uses_key, config.channels)
         self._options = ImageOptions(self._obs.spec, config.resize, config.grayscale)
         self.num_envs: int = config.num
         self.obs_spec: ObsSpec = self._options.spec
@@ -54,7 +54,7 @@ class Batched:
         spec = self._vector.spec
         self.time_limit: int | None = spec.max_episode_steps if spec is not None else None
         self._check_limits = LimitCheck(declared_bounds(self._obs) if warns else {})
-        self._unmasked = self._mask is None and config.keeps(MASK) and has_choices(self._actions)
+        self._unmasked = self._mask is None and config.uses_key(MASK) and has_choices(self._actions)
         self._none, self._must_reset = np.zeros(self.num_envs, bool), False
         self._ended = self._none
         self.exact_rewards: list[float] = []
@@ -65,7 +65,7 @@ class Batched:
         """Start N new episodes. Without a ``seed`` the generators go on; the first reset uses the seed given before."""
         seed, self._seed = self._seed if seed is None else seed, None  # type: ignore[assignment]  # used up
         self._must_reset = False
-        obs, info = self._answered(self._vector.reset, seed=seed)
+        obs, info = self._call_vector(self._vector.reset, seed=seed)
         self._check_masks(info)
         self._ended = self._none
         return self._step(self._rows(obs, self._none), np.zeros(self.num_envs), ~self._none, self._none, self._none)
@@ -80,11 +80,11 @@ class Batched:
 
     def step(self, action: Tensor) -> Step:
         """Take ``action`` ``[N, A]``. After an ``is_last`` row an ``is_first`` row follows, whatever the action."""
-        flat = flat_actions(action, (self.num_envs, self.action_spec.width))
+        flat = check_flat_actions(action, (self.num_envs, self.action_spec.width))
         if self._must_reset:
             return self.reset()
-        given = nested(self._actions, self._codec.decode(flat, self._none), "action")
-        obs, reward, terminal, truncated, info = self._answered(self._vector.step, given)
+        actions = nested(self._actions, self._codec.decode(flat, self._none), "action")
+        obs, reward, terminal, truncated, info = self._call_vector(self._vector.step, actions)
         self._check_masks(info)
         first, terminal = self._ended, np.asarray(terminal, bool)
         last = (terminal | np.asarray(truncated, bool)) & ~first
@@ -96,7 +96,7 @@ class Batched:
         self._must_reset = True
         return replace(step, is_last=torch.ones_like(step.is_last))
 
-    def _answered(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _call_vector(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return what the vector returns; what it raises, SystemExit too, as EnvError."""
         try:
             return method(*args, **kwargs)
@@ -115,15 +115,15 @@ class Batched:
     def _rows(self, obs: Any, last: np.ndarray) -> dict[str, np.ndarray]:
         if self._mask is not None:
             spec = self._mask.spec
-            flags = [with_choice(self._mask(one), spec, over) for one, over in zip(obs[MASK], last, strict=True)]
+            flags = [with_choice(self._mask(mask), spec, over) for mask, over in zip(obs[MASK], last, strict=True)]
             obs = {**obs, MASK: np.array(flags, np.int8)}
         if missing := self._obs.missing(obs):
             raise DataError(f"the observations lack '{missing[0]}', which their space declares.")
         columns = {column("obs", leaf.path): np.asarray(follow(obs, leaf.path)) for leaf in self._obs.leaves}
         rows = self._options(self._obs.encode(columns), "obs/")
-        found = {key.removeprefix("obs/"): np.array(values) for key, values in rows.items()}  # it may reuse its memory
-        self._check_limits(found, lambda number: f"environment {number}")
-        return found
+        arrays = {key.removeprefix("obs/"): np.array(values) for key, values in rows.items()}  # it may reuse its memory
+        self._check_limits(arrays, lambda number: f"environment {number}")
+        return arrays
 
     def _step(
         self, rows: dict[str, np.ndarray], reward: Any, first: np.ndarray, last: np.ndarray, terminal: np.ndarray
@@ -144,14 +144,14 @@ class Batched:
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call the method ``name`` of each environment, if the vector can, as those of Gymnasium."""
-        return list(self._own("call")(name, *args, **kwargs))
+        return list(self._vector_method("call")(name, *args, **kwargs))
 
     def set_attr(self, name: str, value: Any) -> None:
         """Set the attribute ``name``, which each environment has, to ``value``, if the vector can."""
-        self._own("get_attr")(name)  # AttributeError if there is none
-        self._own("set_attr")(name, [value] * self.num_envs)
+        self._vector_method("get_attr")(name)  # AttributeError if there is none
+        self._vector_method("set_attr")(name, [value] * self.num_envs)
 
-    def _own(self, method: str) -> Callable[..., Any]:
+    def _vector_method(self, method: str) -> Callable[..., Any]:
         vector: Any = self._vector.unwrapped
         if not hasattr(vector, method):
             raise EnvError(
@@ -169,7 +169,7 @@ class Batched:
         self._vector.close()
 
 
-def flat_actions(action: Tensor, shape: tuple[int, int]) -> np.ndarray:
+def check_flat_actions(action: Tensor, shape: tuple[int, int]) -> np.ndarray:
     """Return ``action`` as float32 ``[N, A]``; DataError if it has another ``shape``, ActionError if not finite."""
     if action.requires_grad or action.dtype is not torch.float32 or not action.is_cpu:
         action = action.detach().to("cpu", torch.float32)

@@ -72,15 +72,15 @@ warning seed: with the same seed, another copy of it plays another episode: {err
     reset, and draw from self.np_random alone
 warning reset: with the same seed, an episode after others is a different one: {error}. Set everything anew in reset,
     call super().reset(seed=seed) there, and draw from self.np_random alone
-warning endless: no episode ended in {steps:,} steps, and no time limit is known: returns are those of whole episodes.
-    Set env.time_limit = 1000, or max_episode_steps where the id is registered
+warning endless: no episode ended within {steps:,} steps and no time limit is known, so no return can be reported. Set
+    env.time_limit = 1000, or max_episode_steps where the id is registered
 warning horizon: all {count} episodes were terminated after exactly {steps} steps. If that is a time limit, return
     truncated=True there, and terminated=False: learners take what follows termination as worth nothing
-warning still: the image '{name}' never changed within an episode, in {steps:,} steps: expected that it shows the state.
+warning still: the image '{name}' did not change within any episode in {steps:,} steps, so it does not show the state.
     Is it drawn anew in each step?
-warning memory: {value:.0f} MB more memory were taken in the second half of {steps:,} steps: what does it keep?
-warning copies: no second one can be made beside it: {error}. Evaluations during training need one: set
-    eval_episodes = 0, eval_envs = 1
+warning memory: memory use grew by {value:.0f} MB in the second half of {steps:,} steps: the environment may leak memory
+warning copies: a second instance of the environment cannot be created: {error}. Evaluations during training need one:
+    set eval_episodes = 0, eval_envs = 1
 warning state: it does not go on the same from its state, saved in mid-episode: {error}. Give it the methods snapshot()
     and restore(state)
 warning worker: it does not play in a worker process: {error}. Use env.vector = 'serial'
@@ -116,14 +116,14 @@ class EnvReport:
     obs_spec: Mapping[str, ObsPart]
     """What learners see; empty if the spaces are not supported."""
     action_spec: ActionSpec | None
-    facts: Mapping[str, Any]
-    """What was seen, by name, as far as the check came: its spaces, and of random play numbers, or lists of them."""
+    measurements: Mapping[str, Any]
+    """Results by name, as far as the check came: the spaces as text, and numbers (or lists) of random play."""
     algorithms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Algorithms for such actions: ``collected``, and ``recorded`` for those that are meant for recorded data."""
     algorithm: str = ""
-    """The one to begin with; "" if there are faults."""
-    hours: float | None = None
-    """Forecast of that run on this machine, without evaluations; None if it was not asked for."""
+    """The algorithm to begin with; "" if there are faults."""
+    estimated_hours: float | None = None
+    """Hours that a run takes on this machine, without evaluations; None if no estimate was requested."""
 
     @property
     def ok(self) -> bool:
@@ -142,17 +142,17 @@ class Findings(dict[str, Finding]):
     def add(self, name: str, /, **values: Any) -> None:
         """Add a finding: its text, with ``values``. A fault replaces what else was found in the newest call."""
         severity, text = TEXTS[name]
-        for other in self.keys() - self.before if severity == "fault" else ():
-            del self[other]
+        for key in self.keys() - self.before if severity == "fault" else ():
+            del self[key]
         self.setdefault(name, Finding(severity=severity, name=name, text=" ".join(text.split()).format(**values)))
 
 
-class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Looks at what an environment answers before the library converts it, and at the time that it takes."""
+class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Checks what an environment returns before the library converts it, and measures the time of each call."""
 
-    def __init__(self, env: Env, found: Findings) -> None:
+    def __init__(self, env: Env, findings: Findings) -> None:
         super().__init__(env)
-        self._found, self._where = found, ""
+        self._findings, self._where = findings, ""
         self._held: list[tuple[np.ndarray, np.ndarray]] = []  # arrays of the newest observation, and copies of them
         self.times: dict[str, list[float]] = {"reset()": [], "step()": [], "render()": []}  # seconds of each call
 
@@ -165,62 +165,62 @@ class Seen(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         answer: Any = self._timed("reset()", lambda: self.env.reset(seed=seed, options=options))
         if isinstance(answer, tuple | list) and len(answer) == 2:
-            self._look(answer[0], answer[1])
+            self._check_obs(answer[0], answer[1])
         return answer
 
     def step(self, action: Any) -> Any:
         answer: Any = self._timed("step()", lambda: self.env.step(action))
         if isinstance(answer, tuple | list) and len(answer) == 5:
-            self._look(answer[0], answer[4])
+            self._check_obs(answer[0], answer[4])
             if not isinstance(answer[1], float | int | np.floating | np.integer):
-                self._found.add("reward", **_typed(answer[1]))
+                self._findings.add("reward", **_value_and_type(answer[1]))
             for name, flag in zip(("terminated", "truncated"), answer[2:4], strict=True):
                 if not isinstance(flag, bool | np.bool_):
-                    self._found.add("ends", name=name, **_typed(flag))
+                    self._findings.add("ends", name=name, **_value_and_type(flag))
         return answer
 
     def render(self) -> Any:
         return self._timed("render()", self.env.render)
 
-    def _timed(self, where: str, call: Callable[[], Any]) -> Any:
-        self._where, self._found.before = where, frozenset(self._found)
+    def _timed(self, method: str, call: Callable[[], Any]) -> Any:
+        self._where, self._findings.before = method, frozenset(self._findings)
         before, started = _generators(), time.perf_counter()
         answer = call()
-        self.times[where].append(time.perf_counter() - started)
+        self.times[method].append(time.perf_counter() - started)
         if drawn := [owner for owner, state in _generators().items() if state != before[owner]]:
-            self._found.add("generator", where=where, name=" and ".join(drawn))
+            self._findings.add("generator", where=method, name=" and ".join(drawn))
         return answer
 
-    def _look(self, obs: Any, info: Any) -> None:
+    def _check_obs(self, obs: Any, info: Any) -> None:
         if any(not np.array_equal(array, copy, equal_nan=array.dtype.kind == "f") for array, copy in self._held):
-            self._found.add("reused", where=self._where)
+            self._findings.add("reused", where=self._where)
         self._held = [(array, array.copy()) for array in _arrays_in(obs)]
         if not isinstance(info, dict):
-            self._found.add("info", where=self._where, **_typed(info))
+            self._findings.add("info", where=self._where, **_value_and_type(info))
         for path, leaf in leaves_of(self.observation_space):
             if isinstance(leaf, spaces.Box):
                 with contextlib.suppress(DataError, TypeError, ValueError):  # a misfit, told as a fault
-                    self._look_at(column("obs", path), follow(obs, path), leaf)
+                    self._check_leaf(column("obs", path), follow(obs, path), leaf)
 
-    def _look_at(self, name: str, value: Any, leaf: spaces.Box) -> None:
+    def _check_leaf(self, name: str, value: Any, leaf: spaces.Box) -> None:
         array, is_array = np.asarray(value), isinstance(value, np.ndarray | np.generic)
         if array.shape != leaf.shape or array.dtype.kind not in NUMBERS or not np.isfinite(array).all():
             return  # told as a fault
         if not is_array or not np.can_cast(array.dtype, leaf.dtype):
             kind = array.dtype if is_array else type(value).__name__
-            self._found.add("dtype", name=name, where=self._where, kind=kind, dtype=leaf.dtype)
+            self._findings.add("dtype", name=name, where=self._where, kind=kind, dtype=leaf.dtype)
         wrong = np.argwhere((array.astype(leaf.dtype) < leaf.low) | (array.astype(leaf.dtype) > leaf.high))
         if len(wrong):
             at = tuple(map(int, wrong[0]))
             declared = {"low": leaf.low[at], "high": leaf.high[at]}
-            self._found.add("bounds", name=name, where=self._where, value=array[at], at=at, **declared)
+            self._findings.add("bounds", name=name, where=self._where, value=array[at], at=at, **declared)
         large = np.argwhere((np.abs(array.astype(np.float64)) > EXACT) & is_wide(leaf))
         if len(large):
             at = tuple(map(int, large[0]))
-            self._found.add("exact", name=name, where=self._where, value=array[at], at=at, most=EXACT)
+            self._findings.add("exact", name=name, where=self._where, value=array[at], at=at, most=EXACT)
 
 
-def _typed(value: Any) -> dict[str, str]:
+def _value_and_type(value: Any) -> dict[str, str]:
     return {"value": brief(value), "kind": type(value).__name__}
 
 
@@ -237,16 +237,16 @@ def _arrays_in(value: Any) -> Iterator[np.ndarray]:
             yield from _arrays_in(inner)
 
 
-def _made(config: EnvConfig, factory: MakeEnv | None, found: Findings) -> FlatEnv:
-    """Make the environment with a :class:`Seen` around it, below the wrappers of the settings."""
+def _make_checked_env(config: EnvConfig, factory: MakeEnv | None, findings: Findings) -> FlatEnv:
+    """Make the environment with a :class:`CheckingWrapper` around it, below the wrappers of the settings."""
 
     def raw(**kwargs: Any) -> Env:
         env = from_registry(config, render=False) if factory is None else factory(**kwargs)
         if not isinstance(env, gymnasium.Env):
             return env  # type: ignore[unreachable]  # a user's factory may return anything, which is refused
         check_spaces(env)
-        found.spaces = env.observation_space, env.action_space
-        return Seen(env, found)
+        findings.spaces = env.observation_space, env.action_space
+        return CheckingWrapper(env, findings)
 
     return make_flat(config, raw, 0, render=False)
 
@@ -257,7 +257,7 @@ def _made(config: EnvConfig, factory: MakeEnv | None, found: Findings) -> FlatEn
 class Row(NamedTuple):
     """A row: the flat action, or the seed of the reset, that led to it; the reward and ends, and the observations."""
 
-    by: np.ndarray | int | None
+    cause: np.ndarray | int | None
     outcome: Outcome
     obs: dict[str, np.ndarray]
 
@@ -267,18 +267,18 @@ class Player:
 
     def __init__(self, slot: Slot, arrays: Mapping[str, np.ndarray], spec: ActionSpec) -> None:
         self._slot, self._arrays, self._spec, self._rng = slot, arrays, spec, np.random.default_rng(0)
-        self.by: np.ndarray | int | None = None  # the newest action, or after a reset its seed
+        self.cause: np.ndarray | int | None = None  # the newest action, or after a reset its seed
 
-    def ask(self, what: str, *args: Any) -> Any:
+    def ask(self, request: str, *args: Any) -> Any:
         """Return the answer of the slot."""
-        self._slot.send(what, *args)
+        self._slot.send(request, *args)
         return self._slot.receive()
 
-    def do(self, by: np.ndarray | int | None) -> Row:
+    def do(self, cause: np.ndarray | int | None) -> Row:
         """Take a flat action, or reset with a seed."""
-        self.by = by
-        outcome = self.ask("step" if isinstance(by, np.ndarray) else "reset", by)
-        return Row(by, outcome, {key: array.copy() for key, array in self._arrays.items()})
+        self.cause = cause
+        outcome = self.ask("step" if isinstance(cause, np.ndarray) else "reset", cause)
+        return Row(cause, outcome, {key: array.copy() for key, array in self._arrays.items()})
 
     def random_step(self) -> Row:
         """Take a random action among those that the mask of the newest row, if it has one, allows."""
@@ -291,13 +291,15 @@ class Player:
 
     def differs_from(self, rows: list[Row], step: int = 0) -> str:
         """Do again what led to ``rows``, which follow ``step``; return what differs, "" if nothing does."""
-        for then in rows:
-            now, step = self.do(then.by), step + 1 if isinstance(then.by, np.ndarray) else 0
-            ends = zip(("the reward", "terminated", "truncated"), then.outcome, now.outcome, strict=True)
+        for expected in rows:
+            actual, step = self.do(expected.cause), step + 1 if isinstance(expected.cause, np.ndarray) else 0
+            ends = zip(("the reward", "terminated", "truncated"), expected.outcome, actual.outcome, strict=True)
             wrong = [name for name, before, after in ends if before != after]
-            wrong += [f"observation '{key}'" for key in then.obs if not np.array_equal(then.obs[key], now.obs[key])]
+            wrong += [
+                f"observation '{key}'" for key, x in expected.obs.items() if not np.array_equal(x, actual.obs[key])
+            ]
             if wrong:
-                return f"{wrong[0]} differs {f'at step {step}' if step else f'after reset(seed={then.by})'}"
+                return f"{wrong[0]} differs {f'at step {step}' if step else f'after reset(seed={expected.cause})'}"
         return ""
 
 
@@ -322,16 +324,16 @@ def examine(
         check.blame(failed)
     finally:
         close(check.slots)
-    found = tuple(sorted(check.found.values(), key=lambda one: get_args(Severity).index(one.severity)))
-    assert check.found.spaces is not None
-    seen, taken = check.found.spaces
-    obs, action = check.made[:2] if check.made else ({}, None)
-    keys = {"/".join(map(str, path)) for path, _ in leaves_of(seen)} - {""}
-    texts = {"observation_space": seen, "action_space": taken}
-    facts = {name: " ".join(str(space).split()) for name, space in texts.items()}
-    facts["learners_ignore"] = ", ".join(sorted(keys - obs.keys()))
+    findings = tuple(sorted(check.findings.values(), key=lambda finding: get_args(Severity).index(finding.severity)))
+    assert check.findings.spaces is not None
+    obs_space, action_space = check.findings.spaces
+    obs, action = check.specs[:2] if check.specs else ({}, None)
+    keys = {"/".join(map(str, path)) for path, _ in leaves_of(obs_space)} - {""}
+    texts = {"observation_space": obs_space, "action_space": action_space}
+    measurements = {name: " ".join(str(space).split()) for name, space in texts.items()}
+    measurements |= {"learners_ignore": ", ".join(sorted(keys - obs.keys()))} | check.measurements
     name = config.id if env is None else env_name(env)
-    return EnvReport(env=name, findings=found, obs_spec=obs, action_spec=action, facts=facts | check.facts)
+    return EnvReport(env=name, findings=findings, obs_spec=obs, action_spec=action, measurements=measurements)
 
 
 class _Check:
@@ -339,13 +341,13 @@ class _Check:
 
     player: Player
     env: FlatEnv
-    made: EnvSpecs | None = None
+    specs: EnvSpecs | None = None
 
     def __init__(self, factory: MakeEnv | None, config: EnvConfig) -> None:
-        self.single, self.found = isinstance(factory, Single), Findings()
-        self.make = functools.partial(_made, config, factory, self.found)
+        self.single, self.findings = isinstance(factory, Single), Findings()
+        self.make = functools.partial(_make_checked_env, config, factory, self.findings)
         self.slots: list[Slot] = []
-        self.facts: dict[str, Any] = {}
+        self.measurements: dict[str, Any] = {}
         self.rows: list[Row] = []  # the beginning of the first episode
         self.starts: list[Row] = []  # first rows of others
         self.saved: tuple[int, bytes | None] = 0, None  # step of the first episode, and the state after it
@@ -353,46 +355,47 @@ class _Check:
     def _player(self) -> tuple[Player, Slot]:
         slot = Slot(0, self.make)
         slot.start()
-        self.made = slot.receive()
+        self.specs = slot.receive()
         self.slots.append(slot)
-        slot.rows = {key: np.zeros(part.shape, part.dtype) for key, part in self.made.obs_spec.items()}
-        return Player(slot, slot.rows, self.made.action_spec), slot
+        slot.rows = {key: np.zeros(part.shape, part.dtype) for key, part in self.specs.obs_spec.items()}
+        return Player(slot, slot.rows, self.specs.action_spec), slot
 
     def begin(self) -> None:
         """Make the environment, and play the first episode."""
         started = time.perf_counter()
         self.player, slot = self._player()
         self.env = slot.env
-        self.facts["seconds_to_make"] = time.perf_counter() - started
+        self.measurements["seconds_to_make"] = time.perf_counter() - started
         self.rows.append(self.player.do(1))
         while not any(self.rows[-1].outcome[1:]) and len(self.rows) <= REPLAYED:
             if len(self.rows) in (1, SAVED + 1):
                 self.saved = len(self.rows) - 1, self.player.ask("snapshot")
             self.rows.append(self.player.random_step())
         self.starts = [self.player.do(seed) for seed in SEEDS]
-        self.facts["bytes_of_state"] = self.saved[1] and len(self.saved[1])
+        self.measurements["bytes_of_state"] = self.saved[1] and len(self.saved[1])
         if self.saved[1] is None:
-            self.found.add("unsaved", error=_unpicklable(self.env))
+            self.findings.add("unsaved", error=_unpicklable(self.env))
 
     def blame(self, failed: Failed) -> None:
         """Add the fault that ended the check; raise its error if no environment could be made."""
-        if self.found.spaces is None or isinstance(failed.error, ConfigError):  # a setting, not the environment
+        if self.findings.spaces is None or isinstance(failed.error, ConfigError):  # a setting, not the environment
             raise failed.error from failed
-        if self.made and failed.trace and isinstance(self.player.by, np.ndarray):
-            self.found.add("raises", error=failed.error, **_typed(ActionCodec(self.found.spaces[1])(self.player.by)))
+        if self.specs and failed.trace and isinstance(self.player.cause, np.ndarray):
+            action = ActionCodec(self.findings.spaces[1])(self.player.cause)
+            self.findings.add("raises", error=failed.error, **_value_and_type(action))
         else:
-            self.found.add("refused" if self.made else "spaces", error=failed.error)
+            self.findings.add("refused" if self.specs else "spaces", error=failed.error)
 
-    def play(self, most: int, watch: Callable[[int], object]) -> None:
-        """Play random episodes, ``most`` steps together; then the first one again."""
+    def play(self, max_steps: int, watch: Callable[[int], object]) -> None:
+        """Play random episodes, ``max_steps`` steps together; then the first one again."""
         layers = layers_of(self.env)
-        seen = next(layer for layer in layers if isinstance(layer, Seen))
-        seen.times = {name: [] for name in seen.times}
+        wrapper = next(layer for layer in layers if isinstance(layer, CheckingWrapper))
+        wrapper.times = {name: [] for name in wrapper.times}
         limits = [layer._max_episode_steps for layer in layers if isinstance(layer, gymnasium.wrappers.TimeLimit)]
         still = {key for key, part in self.env.obs_spec.items() if part.kind == "image"}
         rows, legal, until, ended, half = list[Outcome](), list[float](), time.perf_counter() + SECONDS, False, 0.0
         first = self.player.do(None)
-        while not rows or (time.perf_counter() < until and len(rows) < most * (1 if ended or limits else PATIENT)):
+        while not rows or (time.perf_counter() < until and len(rows) < max_steps * (1 if ended or limits else PATIENT)):
             if rows and any(rows[-1][1:]):
                 first = self.player.do(None)
             row = self.player.random_step()
@@ -400,12 +403,12 @@ class _Check:
             ended = ended or any(row.outcome[1:])
             still -= {key for key in still if not np.array_equal(row.obs[key], first.obs[key])}
             legal += [float(row.obs[MASK].mean())] if MASK in row.obs else []
-            half = _resident() if len(rows) == most // 2 else half
+            half = _resident() if len(rows) == max_steps // 2 else half
             watch(len(rows))
         reward, terminated, truncated = map(np.array, zip(*rows, strict=True))
         ends = np.flatnonzero(terminated | truncated) + 1
-        spent, resets = sum(map(sum, seen.times.values())), seen.times["reset()"]
-        self.facts |= {
+        spent, resets = sum(map(sum, wrapper.times.values())), wrapper.times["reset()"]
+        self.measurements |= {
             "steps": len(rows),
             "episodes": len(ends),
             "terminated": int(terminated.sum()),
@@ -420,45 +423,46 @@ class _Check:
             "MB_grown": max(0.0, _resident() - half) if half else 0.0,
         }
         if isinstance(self.env.env, ActionMask):
-            self.facts |= {"masks": self.env.env.source, "legal_share": float(np.mean(legal))}
-        self._judge(still, most)
-        if "generator" not in self.found and (wrong := self.player.differs_from(self.rows + self.starts)):
-            self.found.add("reset", error=wrong)
+            self.measurements |= {"masks": self.env.env.source, "legal_share": float(np.mean(legal))}
+        self._add_statistics(still, max_steps)
+        if "generator" not in self.findings and (wrong := self.player.differs_from(self.rows + self.starts)):
+            self.findings.add("reset", error=wrong)
 
-    def _judge(self, still: set[str], most: int) -> None:
-        add, facts, steps, lengths = self.found.add, self.facts, self.facts["steps"], self.facts["lengths"]
-        if not lengths and facts["time_limit"] is None and steps >= most:
+    def _add_statistics(self, still: set[str], max_steps: int) -> None:
+        add, numbers = self.findings.add, self.measurements
+        steps, lengths = numbers["steps"], numbers["lengths"]
+        if not lengths and numbers["time_limit"] is None and steps >= max_steps:
             add("endless", steps=steps)
-        if len(lengths) >= FEW and min(lengths) == max(lengths) >= LONG and facts["terminated"] == len(lengths):
+        if len(lengths) >= FEW and min(lengths) == max(lengths) >= LONG and numbers["terminated"] == len(lengths):
             add("horizon", count=len(lengths), steps=lengths[0])
-        for key, declared in self.env.bounds.items() if "exact" not in self.found else ():
-            most = declared.high.max(initial=0)
-            if declared.high.dtype.kind in "iu" and EXACT < most < np.iinfo(declared.high.dtype).max:
-                add("wide", name=f"observation '{key}'", value=int(most), most=EXACT)
+        for key, declared in self.env.bounds.items() if "exact" not in self.findings else ():
+            highest = declared.high.max(initial=0)
+            if declared.high.dtype.kind in "iu" and EXACT < highest < np.iinfo(declared.high.dtype).max:
+                add("wide", name=f"observation '{key}'", value=int(highest), most=EXACT)
         for key, part in self.env.obs_spec.items():
             if key in still:
                 add("still", name=key, steps=steps)
             if part.kind == "image" and max(part.shape[:2]) > LARGE:
                 add("size", name=key, value=f"{part.shape[0]} x {part.shape[1]}")
-        if not facts["rewards_not_0"]:
+        if not numbers["rewards_not_0"]:
             add("sparse", steps=steps)
-        if facts["MB_grown"] > LEAK:
-            add("memory", value=facts["MB_grown"], steps=steps)
+        if numbers["MB_grown"] > LEAK:
+            add("memory", value=numbers["MB_grown"], steps=steps)
 
     def play_in_copy(self) -> None:
         """Play the first episode in another copy; and on from its saved state."""
         try:
             copy, _ = self._player()
         except Failed as failed:
-            return self.found.add("copies", error=failed.error)
-        if "generator" in self.found:
+            return self.findings.add("copies", error=failed.error)
+        if "generator" in self.findings:
             return None
         step, state = self.saved
         if wrong := copy.differs_from(self.rows + self.starts):
-            self.found.pop("reset", None)
-            self.found.add("seed", error=wrong)
+            self.findings.pop("reset", None)
+            self.findings.add("seed", error=wrong)
         elif state and (wrong := copy.ask("restore", state) or copy.differs_from(self.rows[step + 1 :], step)):
-            self.found.add("state", error=wrong)
+            self.findings.add("state", error=wrong)
         return None
 
     def play_in_worker(self) -> None:
@@ -469,15 +473,15 @@ class _Check:
             slot.start()
             spec = slot.receive().action_spec
             player = Player(slot, {key: array[0, ...] for key, array in arrays.items()}, spec)
-            skipped = {"seed", "reset", "generator"} & self.found.keys()
+            skipped = {"seed", "reset", "generator"} & self.findings.keys()
             wrong = player.differs_from([] if skipped else self.rows + self.starts)
         except Failed as failed:
             wrong = str(failed.error)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             wrong = f"what makes it cannot be sent there ({error})"
-        self.facts["plays_in_worker"] = not wrong
+        self.measurements["plays_in_worker"] = not wrong
         if wrong:
-            self.found.add("worker", error=wrong)
+            self.findings.add("worker", error=wrong)
 
 
 def _unpicklable(env: Env) -> str:

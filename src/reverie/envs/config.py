@@ -10,7 +10,7 @@ from reverie.core.bounds import Above, AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, brief
 from reverie.core.specs import MASK
-from reverie.envs.episode_info import wanted
+from reverie.envs.episode_info import parse_log_info
 from reverie.envs.transforms import parse_wrapper, repeats
 
 OF_ALL = {"num", "vector", "restarts", "restart_window", "timeout"}
@@ -28,7 +28,7 @@ class EnvConfig(Config):
     vector: Literal["serial", "process", "native"] = "serial"
     """`serial` steps them one by one in this process; `process` gives each a worker process with shared memory, and
     scripts need `if __name__ == "__main__":` then. `native` takes environments that are a vector already: an id with a
-    vector of its own in Gymnasium, `envpool/ID`, or a function of yours with the argument num_envs."""
+    vector entry point in Gymnasium, `envpool/ID`, or your function with the argument num_envs."""
     restarts: Annotated[int, AtLeast(0)] = 10
     """Restarts of failed environments allowed within `restart_window`, all environments together. 0: none."""
     restart_window: Annotated[float, Above(0)] = 3600.0
@@ -40,7 +40,7 @@ class EnvConfig(Config):
     """Wrappers around the environment, the innermost first: `name`, `name(setting=value)` or
     `module:Class(setting=value)`. The options below come after them."""
     action_repeat: Annotated[int, AtLeast(1)] = 1
-    """Take each action this many times and sum the rewards. Above 1, `ALE/` ids do not skip frames themselves."""
+    """Repeat each action this many times and sum the rewards. Above 1, `ALE/` ids do not skip frames themselves."""
     pool_frames: Annotated[int, AtLeast(1)] = 1
     """Observe the pixelwise maximum of this many of the last repeated frames (Atari: 2)."""
     noop_max: Annotated[int, AtLeast(0)] = 0
@@ -71,7 +71,7 @@ class EnvConfig(Config):
     mission: bool = False
     """MiniGrid and BabyAI: include the mission in the observation, as text."""
     full_view: bool = False
-    """MiniGrid and BabyAI: observe the whole grid as classes, in place of what the agent sees before it."""
+    """MiniGrid and BabyAI: observe the whole grid as classes instead of the agent's view."""
     map_view: bool = False
     """MiniGrid and BabyAI: observe what the agent sees as classes, `view`, beside what PyDreamer's map probe needs: the
     whole grid, `map`, and the agent's place and direction, `map_coord`."""
@@ -87,21 +87,21 @@ class EnvConfig(Config):
         if self.full_view and self.map_view:
             raise ConfigError("env.full_view = True, env.map_view = True: set one of them, or neither.")
         if self.pool_frames > self.action_repeat:
-            most = f"expected at most env.action_repeat = {self.action_repeat}"
-            raise ConfigError(f"env.pool_frames = {self.pool_frames}: {most}.")
+            expected = f"expected at most env.action_repeat = {self.action_repeat}"
+            raise ConfigError(f"env.pool_frames = {self.pool_frames}: {expected}.")
         if self.pool_frames > 1 and self.pixels != "none":
-            given = f"env.pool_frames = {self.pool_frames} with env.pixels = '{self.pixels}'"
-            raise ConfigError(f"{given}: renderings are drawn after the last repeat only. Use one of the two.")
-        wanted(self.log_info)
+            conflict = f"env.pool_frames = {self.pool_frames} with env.pixels = '{self.pixels}'"
+            raise ConfigError(f"{conflict}: renderings are drawn after the last repeat only. Use one of the two.")
+        parse_log_info(self.log_info)
         for entry in self.wrappers:
             parse_wrapper(entry)
 
     @property
-    def frames(self) -> int:
+    def frames_per_action(self) -> int:
         """Frames that an action takes."""
         return self.action_repeat * repeats(self.wrappers)
 
-    def one(self) -> str:
+    def single_env_text(self) -> str:
         """Return the settings that determine how a single environment behaves, as text without memory addresses."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OF_ALL}
         return re.sub(r" at 0x[0-9a-f]+", "", repr(values))
@@ -110,7 +110,7 @@ class EnvConfig(Config):
         """Return the id, and the arguments if there are any, in a line: ``Pendulum-v1 {'g': 5.0}``."""
         return f"{self.id} {brief(self.kwargs)}" if self.kwargs else self.id
 
-    def keeps(self, key: str) -> bool:
+    def uses_key(self, key: str) -> bool:
         """Return whether the observation ``key`` is used; the mask of legal actions is, unless it is excluded."""
         included = key == MASK or re.fullmatch(self.include, key, re.DOTALL)
         return bool(included) and not (self.exclude and re.fullmatch(self.exclude, key, re.DOTALL))

@@ -89,8 +89,8 @@ class Grid(_Timed):
         self.action_space: spaces.Discrete = spaces.Discrete(4)
 
     def _begin(self) -> np.ndarray:
-        here, goal = self.np_random.choice(self._size**2, size=2, replace=False)
-        self._here, self._goal = divmod(int(here), self._size), divmod(int(goal), self._size)
+        start, goal = self.np_random.choice(self._size**2, size=2, replace=False)
+        self._here, self._goal = divmod(int(start), self._size), divmod(int(goal), self._size)
         return self._obs()
 
     def step(self, action: int) -> Stepped:

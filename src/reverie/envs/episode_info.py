@@ -22,19 +22,19 @@ HOW = ("last", "sum", "mean", "max", "min")
 Summary = dict[str, float]
 
 
-def added(old: Summary, x: float) -> Summary:
+def update_summary(old: Summary, x: float) -> Summary:
     """Return the summaries ``HOW``, and the ``count``, of the numbers so far (none: ``{}``) and ``x``."""
     count, total = old.get("count", 0) + 1, old.get("sum", 0.0) + x
     low, high = min(old.get("min", x), x), max(old.get("max", x), x)
     return {"count": count, "last": x, "sum": total, "mean": total / count, "max": high, "min": low}
 
 
-def wanted(entries: Iterable[str]) -> dict[str, tuple[str, str]]:
+def parse_log_info(entries: Iterable[str]) -> dict[str, tuple[str, str]]:
     """Return what the entries ``KEY`` and ``KEY:HOW`` of ``env.log_info`` ask for: key and summary by name in the logs.
 
     The key ``a/b`` may also mean ``info["a"]["b"]``.
     """
-    found: dict[str, tuple[str, str]] = {}
+    keys_by_name: dict[str, tuple[str, str]] = {}
     for entry in entries:
         key, colon, how = entry.rpartition(":") if ":" in entry else (entry, "", "last")
         if not key or how not in HOW:
@@ -44,8 +44,8 @@ def wanted(entries: Iterable[str]) -> dict[str, tuple[str, str]]:
         if name in RESERVED:
             instead = f"Use '{key}:last', which is logged as {key}_last"
             raise ConfigError(f"env.log_info = {entry!r}: the logs use {name} for something else. {instead}.")
-        found[name] = key, how
-    return found
+        keys_by_name[name] = key, how
+    return keys_by_name
 
 
 class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -58,30 +58,30 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: gymnasium.Env[Any, Any], entries: Iterable[str]) -> None:
         super().__init__(env)
-        self._wanted = wanted(entries)
+        self._entries = parse_log_info(entries)
         self._ever: set[str] = set()  # keys that some episode had
         self._begin()
 
     def _begin(self) -> None:
         self._numbers: dict[str, Summary] = {}  # by key; without those that the episode has not had
-        self._others: set[str] = set()  # what else the info had, for messages
+        self._other_keys: set[str] = set()  # what else the info had, for messages
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        found = self.env.reset(seed=seed, options=options)
+        obs_and_info = self.env.reset(seed=seed, options=options)
         self._begin()
-        return found
+        return obs_and_info
 
     def step(self, action: Any) -> Any:
-        found = checked_step(self.env, action)
-        if not isinstance(info := found[4], Mapping):
+        result = checked_step(self.env, action)
+        if not isinstance(info := result[4], Mapping):
             raise DataError(f"env.log_info: the info of step() is {brief(info)}: expected a dictionary. Return {{}}")
-        for key in dict.fromkeys(key for key, _ in self._wanted.values()):
+        for key in dict.fromkeys(key for key, _ in self._entries.values()):
             number = _number(_value(info, key))
             if number is None:
-                self._others.update(map(str, info))
+                self._other_keys.update(map(str, info))
             elif math.isfinite(number):
-                self._numbers[key] = added(self._numbers.get(key, {}), number)
-        return found
+                self._numbers[key] = update_summary(self._numbers.get(key, {}), number)
+        return result
 
     def summary(self) -> tuple[Summary, str]:
         """Return the summaries of the episode by name in the logs, without those of keys that it did not have.
@@ -89,15 +89,16 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         Beside them an error text if no episode of this environment so far had some key; otherwise "".
         """
         self._ever.update(self._numbers)
-        found = {name: self._numbers[key][how] for name, (key, how) in self._wanted.items() if key in self._numbers}
-        missing = next((key for key, _ in self._wanted.values() if key not in self._ever), None)
-        return found, "" if missing is None else self._missing(missing)
+        numbers, entries = self._numbers, self._entries.items()
+        summaries = {name: numbers[key][how] for name, (key, how) in entries if key in numbers}
+        missing = next((key for key, _ in self._entries.values() if key not in self._ever), None)
+        return summaries, "" if missing is None else self._missing(missing)
 
     def _missing(self, key: str) -> str:
-        others = sorted(self._others)
-        has = f"It has: {', '.join(others[:20])}." if others else "It is empty, or that is not finite."
-        what = f"env.log_info: the info had no finite number '{key}' in any step of the first episode."
-        return f"{what}{did_you_mean(key, others)} {has}"
+        keys = sorted(self._other_keys)
+        has = f"It has: {', '.join(keys[:20])}." if keys else "It is empty, or that is not finite."
+        problem = f"env.log_info: the info had no finite number '{key}' in any step of the first episode."
+        return f"{problem}{did_you_mean(key, keys)} {has}"
 
 
 def _value(info: Mapping[str, Any], key: str) -> Any:
@@ -111,5 +112,5 @@ def _number(value: Any) -> float | None:
     """Return a number, a bool, or an array of one as a float; None if ``value`` is none of these."""
     if isinstance(value, float | int):
         return float(value)
-    found = np.asarray(value)
-    return float(found.reshape(())) if found.size == 1 and found.dtype.kind in "biuf" else None
+    array = np.asarray(value)
+    return float(array.reshape(())) if array.size == 1 and array.dtype.kind in "biuf" else None

@@ -19,10 +19,10 @@ from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import MASK, ActionSpec, ObsPart, observed
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Summary
-from reverie.envs.limits import Declared, declared_bounds, own_limit
-from reverie.envs.make import ChangedError, Env, MakeEnv, NoEnvironment, layers_of, make_gym, readable
+from reverie.envs.limits import DeclaredBounds, declared_bounds, own_limit
+from reverie.envs.make import ChangedError, Env, MakeEnv, NoEnvironment, layers_of, make_gym, to_learnable_obs
 from reverie.envs.masks import ActionMask, has_choices, mask_in, with_mask
-from reverie.envs.snapshot import as_made
+from reverie.envs.snapshot import env_fingerprint
 from reverie.envs.wrappers import FlatObs, FrameStack, checked_reset, checked_step
 
 Rows = Mapping[str, np.ndarray]
@@ -35,30 +35,30 @@ CLIPS: dict[str, Callable[[float], float]] = {"sign": lambda x: float((x > 0) - 
 def make_flat(config: EnvConfig, factory: MakeEnv | None, index: int, render: bool) -> FlatEnv:
     """Make environment number ``index`` of a vector."""
     try:
-        env = readable(make_gym(config, factory, render), config.mission)
+        env = to_learnable_obs(make_gym(config, factory, render), config.mission)
         name = config.id if factory is None else type(env.unwrapped).__name__
         return FlatEnv(env, config, f"environment {index} ('{name}')", drawn=index == 0)
     except BaseException as error:
         if isinstance(error, ReverieError) or is_interrupt(error):
             raise
         named = f" ('{config.id}')" if factory is None else ""
-        given = f" with env.kwargs = {brief(config.kwargs)}" if config.kwargs else ""
-        raise EnvError(f"environment {index}{named} could not be created{given}: {told(error)}") from error
+        kwargs_text = f" with env.kwargs = {brief(config.kwargs)}" if config.kwargs else ""
+        raise EnvError(f"environment {index}{named} could not be created{kwargs_text}: {told(error)}") from error
 
 
 class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """One environment whose observations are written to arrays and whose action is ``[A]`` float32.
 
-    Every error inside is raised as an ``EnvError`` or a ``DataError`` that names the environment, ``where``, and the
+    Every error inside is raised as an ``EnvError`` or a ``DataError`` that names the environment, ``label``, and the
     step, and that can be pickled. ``frame`` returns None unless ``drawn``.
     """
 
-    def __init__(self, env: Env, config: EnvConfig, where: str, drawn: bool) -> None:
+    def __init__(self, env: Env, config: EnvConfig, label: str, drawn: bool) -> None:
         super().__init__(env)
-        self._where, self._drawn = where, drawn
-        self.settings: str = config.one()  # first: what follows may reset it
-        self.made: dict[str, str] = as_made(env)
-        self.env: Env = with_mask(env) if config.keeps(MASK) else env
+        self._where, self._drawn = label, drawn
+        self.settings: str = config.single_env_text()  # first: what follows may reset it
+        self.fingerprint: dict[str, str] = env_fingerprint(env)
+        self.env: Env = with_mask(env) if config.uses_key(MASK) else env
         self._step = 0
         self.episode: int = 0
         """The number of the current episode, from 1."""
@@ -66,41 +66,42 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._inner = env.unwrapped
         self._space = self._inner.action_space  # the object itself: to see at once that it is another one
         self._declared = copy.deepcopy(env.action_space)
-        self._unmasked = config.keeps(MASK) and not isinstance(self.env, ActionMask) and has_choices(env.action_space)
+        lacks_mask = config.uses_key(MASK) and not isinstance(self.env, ActionMask)
+        self._unmasked = lacks_mask and has_choices(env.action_space)
         self._action = ActionCodec(env.action_space)
         self._codec, spec = self._observations(config)
         self._options = ImageOptions(spec, config.resize, config.grayscale)
         self._stack = FrameStack(self._options.spec, config.frame_stack) if config.frame_stack > 1 else None
         self.obs_spec: dict[str, ObsPart] = self._stack.spec if self._stack else self._options.spec
         self.action_spec: ActionSpec = self._action.spec
-        self.bounds: dict[str, Declared] = declared_bounds(self._codec)
+        self.bounds: dict[str, DeclaredBounds] = declared_bounds(self._codec)
         self.time_limit: int | None = own_limit(layers_of(env))
         """Most steps of an episode that the environment is known to allow."""
 
     def _observations(self, config: EnvConfig) -> tuple[ObsCodec | None, dict[str, ObsPart]]:
         """Return the codec (None if only pixels are observed) and the spec of all parts, before image options."""
-        self._pixels = config.pixels != "none" and config.keeps("image")
-        codec = codec_of(self.env, config)
+        self._pixels = config.pixels != "none" and config.uses_key("image")
+        codec = env_obs_codec(self.env, config)
         spec = dict(codec.spec) if codec else {}
         if self._pixels:
             if "image" in spec:
-                what = "env.pixels = 'add' adds the observation 'image', but the environment already has one"
-                raise EnvError(f"{what}. Use 'none' to keep that, or 'only' to observe the rendered one alone.")
-            spec["image"] = ObsPart(kind="image", shape=self._first_drawing().shape, dtype="uint8")
+                conflict = "env.pixels = 'add' adds the observation 'image', but the environment already has one"
+                raise EnvError(f"{conflict}. Use 'none' to keep that, or 'only' to observe the rendered one alone.")
+            spec["image"] = ObsPart(kind="image", shape=self._first_render().shape, dtype="uint8")
         if not observed(spec):
             raise EnvError("no observations are left to learn from: env.include and env.exclude remove all of them.")
         return codec, spec
 
-    def _first_drawing(self) -> np.ndarray:
+    def _first_render(self) -> np.ndarray:
         if self.env.render_mode is None:
             remedy = "Create it with render_mode='rgb_array': a class or function that has this parameter gets it"
             raise EnvError(f"{self._where} cannot render images: its render_mode is None. {remedy}.")
         self.env.reset()
         try:
-            return self._drawing()
+            return self._render()
         except Exception as error:
             hint = "On a headless machine, MuJoCo needs MUJOCO_GL=egl or MUJOCO_GL=osmesa."
-            raise EnvError(f"{self._where} could not render an image: {_said(error)}. {hint}") from error
+            raise EnvError(f"{self._where} could not render an image: {_format_env_error(error)}. {hint}") from error
 
     def reset_into(self, seed: int | None, rows: Rows) -> Outcome:
         """Start an episode; write its first observation to ``rows``."""
@@ -109,9 +110,9 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             obs, info = checked_reset(self.env, seed)
             self._check_unchanged("reset", info, obs)
-            self._show(obs, True, rows)
+            self._write_obs(obs, True, rows)
         except BaseException as error:
-            raise self._placed(error) from error
+            raise self._with_location(error) from error
         return 0.0, False, False
 
     def step_into(self, action: np.ndarray, rows: Rows) -> Outcome:
@@ -122,42 +123,42 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             has_mask = self._unmasked and isinstance(info, dict) and MASK in info
             if has_mask or self._inner.action_space is not self._space:
                 self._check_unchanged("step", info)
-            self._show(obs, False, rows)
+            self._write_obs(obs, False, rows)
         except BaseException as error:
-            raise self._placed(error) from error
+            raise self._with_location(error) from error
         return self._clip(reward) if self._clip else reward, terminated, truncated
 
     def _check_unchanged(self, method: str, info: Any, obs: Any = None) -> None:
         """Raise ChangedError if there are masks, or actions, that the environment did not have when it was made."""
         if self._unmasked and (mask_in(info) is not None or mask_in(obs) is not None):
-            place = "info" if mask_in(info) is not None else "observation"
+            source = "info" if mask_in(info) is not None else "observation"
             raise ChangedError(
-                f"the {place} of {method}() has an {MASK}, but there was none when the environment was made, neither "
-                "in the info of reset() nor in the observation space: the agent would take actions that it forbids. "
-                f"Tell it always, also in the info of reset(), or leave it out with env.exclude = {MASK}"
+                f"the {source} of {method}() has an {MASK}, but there was none when the environment was made, neither "
+                "in the info of reset() nor in the observation space: the agent would take illegal actions. "
+                f"Provide it in every step, also in the info of reset(), or set env.exclude = {MASK}"
             )
-        if (now := self.env.action_space) != self._declared:
+        if (action_space := self.env.action_space) != self._declared:
             raise ChangedError(
-                f"{method}() replaced the action space {self._declared} by {now}: the agent goes on to choose among "
-                "the former. Keep one action space; if some of its actions are illegal at times, tell it by "
+                f"{method}() replaced the action space {self._declared} by {action_space}: the agent goes on to choose "
+                "among the former. Keep one action space; if some of its actions are illegal at times, tell it by "
                 f"info['{MASK}']"
             )
         self._space = self._inner.action_space
 
-    def _show(self, obs: Any, first: bool, rows: Rows) -> None:
+    def _write_obs(self, obs: Any, first: bool, rows: Rows) -> None:
         flat: FlatObs = self._codec(obs) if self._codec else {}
         if self._pixels:
-            flat["image"] = self._drawing()
+            flat["image"] = self._render()
         flat = self._options(flat)
         if self._stack:
             flat = self._stack(flat, first)
         for key, array in flat.items():
             rows[key][...] = array
 
-    def _drawing(self) -> np.ndarray:
+    def _render(self) -> np.ndarray:
         return rgb(np.asarray(latest(self.env.render())))
 
-    def logged(self) -> tuple[Summary, str]:
+    def episode_summary(self) -> tuple[Summary, str]:
         """Return what ``env.log_info`` asks for of the episode that has just ended, as ``EpisodeInfo.summary`` does."""
         numbers, missing = self.env.get_wrapper_attr("summary")()
         return numbers, missing and f"{self._where}: {missing}"
@@ -167,11 +168,11 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if not self._drawn or self.env.render_mode != "rgb_array":
             return None
         try:
-            return self._drawing()
+            return self._render()
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            warnings.warn(f"{self._where} could not be rendered: {_said(error)}", stacklevel=2)
+            warnings.warn(f"{self._where} could not be rendered: {_format_env_error(error)}", stacklevel=2)
             return None
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, str]:
@@ -179,24 +180,25 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if name in ("reset", "step", "close"):
             return None, f"call('{name}'): the run itself does that."
         try:
-            found = self.env.get_wrapper_attr(name)
+            attribute = self.env.get_wrapper_attr(name)
         except AttributeError:
-            return None, self._lacks(name)
+            return None, self._missing_attribute_text(name)
         try:
-            return found(*args, **kwargs) if callable(found) else found, ""
+            return attribute(*args, **kwargs) if callable(attribute) else attribute, ""
         except BaseException as error:
-            return None, f"call('{name}'): {self._placed(error)}"
+            return None, f"call('{name}'): {self._with_location(error)}"
 
     def set_attr(self, name: str, value: Any) -> tuple[None, str]:
         """Set an attribute that the environment or a wrapper has; return what failed, or "", as ``call`` does."""
         try:
-            return None, "" if self.env.set_wrapper_attr(name, value, force=False) else self._lacks(name)
+            is_set = self.env.set_wrapper_attr(name, value, force=False)
+            return None, "" if is_set else self._missing_attribute_text(name)
         except BaseException as error:
-            return None, f"set_attr('{name}'): {self._placed(error)}"
+            return None, f"set_attr('{name}'): {self._with_location(error)}"
 
-    def _lacks(self, name: str) -> str:
-        own = [each for each in dir(self.env.unwrapped) if not each.startswith("_")]
-        return f"{self._where} has no '{name}', nor has a wrapper.{did_you_mean(name, own)}"
+    def _missing_attribute_text(self, name: str) -> str:
+        public_names = [attribute for attribute in dir(self.env.unwrapped) if not attribute.startswith("_")]
+        return f"{self._where} has no '{name}', nor has a wrapper.{did_you_mean(name, public_names)}"
 
     def snapshot(self) -> tuple[int, int, FlatObs]:
         """Return the state of this wrapper: numbers of the episode and the step, and the stacked observations."""
@@ -208,11 +210,11 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._stack:
             self._stack.past = past
 
-    def place(self) -> str:
+    def location(self) -> str:
         """Return the environment, the step and the episode, for messages."""
         return f"{self._where}, step {self._step} of episode {self.episode}"
 
-    def _placed(self, error: BaseException) -> ReverieError:
+    def _with_location(self, error: BaseException) -> ReverieError:
         """Return ``error`` with its environment, episode and step, as a type that every process can unpickle.
 
         What a signal raised is raised again.
@@ -221,20 +223,20 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise error
         if isinstance(error, NoEnvironment):
             return error
-        at = self.place()
+        at = self.location()
         if isinstance(error, ReverieError):
             kinds = (DataError, ChangedError, EnvError)
             return next((kind for kind in kinds if isinstance(error, kind)), EnvError)(f"{at}: {error}")
         last = traceback.extract_tb(error.__traceback__)[-1]
-        return EnvError(f"{at} failed with {_said(error)} ({last.filename}:{last.lineno} in {last.name})")
+        return EnvError(f"{at} failed with {_format_env_error(error)} ({last.filename}:{last.lineno} in {last.name})")
 
 
-def codec_of(env: Env, config: EnvConfig) -> ObsCodec | None:
+def env_obs_codec(env: Env, config: EnvConfig) -> ObsCodec | None:
     """Return the codec of the environment's own observations; None if rendered images alone are observed."""
     if config.pixels != "only":
-        return ObsCodec(env.observation_space, config.keeps, config.channels)
+        return ObsCodec(env.observation_space, config.uses_key, config.channels)
     return ObsCodec(env.observation_space, lambda key: key == MASK) if isinstance(env, ActionMask) else None
 
 
-def _said(error: BaseException) -> str:
+def _format_env_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

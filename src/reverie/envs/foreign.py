@@ -20,13 +20,13 @@ Base = gymnasium.Env[Any, Any]
 SEEDS = 2**31 - 1
 
 
-def space_of(space: Any) -> spaces.Space[Any]:
+def convert_space(space: Any) -> spaces.Space[Any]:
     """Return a space of the old Gym, or of a package derived from it, as Gymnasium's."""
     kinds = {kind.__name__ for kind in type(space).__mro__}
     if "Dict" in kinds:
-        return spaces.Dict({str(key): space_of(inner) for key, inner in space.spaces.items()})
+        return spaces.Dict({str(key): convert_space(inner) for key, inner in space.spaces.items()})
     if "Tuple" in kinds:
-        return spaces.Tuple([space_of(inner) for inner in space.spaces])
+        return spaces.Tuple([convert_space(inner) for inner in space.spaces])
     if "Box" in kinds:
         return spaces.Box(space.low, space.high, space.shape, space.dtype)
     if "Discrete" in kinds:
@@ -36,15 +36,15 @@ def space_of(space: Any) -> spaces.Space[Any]:
     return spaces.MultiBinary(space.n)
 
 
-def in_old(space: Any, action: Any) -> Any:
-    """Return an action of ``space_of(space)`` as one of ``space``: MineRL names the choices of its ``Enum``."""
+def convert_action(space: Any, action: Any) -> Any:
+    """Return an action of ``convert_space(space)`` as one of ``space``: MineRL names the choices of its ``Enum``."""
     if isinstance(action, Mapping):
-        return {key: in_old(space.spaces[key], part) for key, part in action.items()}
+        return {key: convert_action(space.spaces[key], part) for key, part in action.items()}
     return space.values[action] if type(space).__name__ == "Enum" else action
 
 
 class Adapter(Base):
-    """An environment with Gymnasium's interface: subclasses begin episodes, and draw what ``_drawn`` returns."""
+    """An environment with Gymnasium's interface: subclasses begin episodes, and draw what ``_render_image`` returns."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # an instance variable in Gymnasium
 
@@ -61,9 +61,9 @@ class Adapter(Base):
 
     def render(self) -> Any:
         """Return an image; None without a render mode."""
-        return self._drawn() if self.render_mode == "rgb_array" else None
+        return self._render_image() if self.render_mode == "rgb_array" else None
 
-    def _drawn(self) -> Any:
+    def _render_image(self) -> Any:
         return self._image
 
     _image: np.ndarray
@@ -76,23 +76,23 @@ class OldGym(Adapter):
     def __init__(self, env: Any, render_mode: str | None = None) -> None:
         self._old = env
         self.render_mode: str | None = render_mode
-        self.observation_space: spaces.Space[Any] = space_of(env.observation_space)
-        self.action_space: spaces.Space[Any] = space_of(env.action_space)
+        self.observation_space: spaces.Space[Any] = convert_space(env.observation_space)
+        self.action_space: spaces.Space[Any] = convert_space(env.action_space)
 
     def _begin(self, seed: int | None) -> Reset:
         if seed is not None and callable(getattr(self._old, "seed", None)):
             self._old.seed(seed)
-        found = self._old.reset()
-        both = isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)
-        return found if both else (found, {})
+        result = self._old.reset()
+        both = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+        return result if both else (result, {})
 
     def step(self, action: Any) -> Stepped:
         """Take ``action``. An end is a truncation if the info says so."""
-        obs, reward, *ends, info = self._old.step(in_old(self._old.action_space, action))
+        obs, reward, *ends, info = self._old.step(convert_action(self._old.action_space, action))
         cut = bool(ends[1] if len(ends) == 2 else info.get("TimeLimit.truncated"))
         return obs, float(reward), bool(ends[0]) and (len(ends) == 2 or not cut), cut, info
 
-    def _drawn(self) -> Any:
+    def _render_image(self) -> Any:
         return self._old.render(mode="rgb_array")
 
     def close(self) -> None:
@@ -109,8 +109,8 @@ def super_mario(
     from nes_py.wrappers import JoypadSpace
 
     kind = mario.SuperMarioBrosRandomStagesEnv if "RandomStages" in old_id else mario.SuperMarioBrosEnv
-    made = kind(**{**gym.spec(old_id).kwargs, **kwargs})  # gym.make would wrap it for the newer interface
-    return OldGym(JoypadSpace(made, getattr(actions, movement.upper())), render_mode)
+    env = kind(**{**gym.spec(old_id).kwargs, **kwargs})  # gym.make would wrap it for the newer interface
+    return OldGym(JoypadSpace(env, getattr(actions, movement.upper())), render_mode)
 
 
 class MemoryMaze(Adapter):
@@ -138,7 +138,7 @@ class MemoryMaze(Adapter):
         stepped: Stepped = self._read(self._maze.step(action))
         return stepped
 
-    def _drawn(self) -> Any:
+    def _render_image(self) -> Any:
         return self._maze.physics.render(height=256, width=256)  # from above
 
     def close(self) -> None:
@@ -149,8 +149,8 @@ def diambra(game: str, render_mode: str | None = None, rank: int = 0, **settings
     """Make a game of DIAMBRA Arena; ``settings`` are those of its EnvironmentSettings."""
     from diambra import arena
 
-    made: Base = arena.make(game, arena.EnvironmentSettings(**settings), render_mode=render_mode, rank=rank)
-    return made
+    env: Base = arena.make(game, arena.EnvironmentSettings(**settings), render_mode=render_mode, rank=rank)
+    return env
 
 
 def minerl(task: str, render_mode: str | None = None, **kwargs: Any) -> OldGym:
@@ -172,7 +172,7 @@ class Procgen(Adapter):
 
     def __init__(self, name: str, render_mode: str | None = None, **kwargs: Any) -> None:
         self.render_mode: str | None = render_mode
-        self._given = {"env_name": name, "num": 1, **kwargs}
+        self._kwargs = {"env_name": name, "num": 1, **kwargs}
         self._game: Any = None
         self.observation_space: spaces.Box = spaces.Box(0, 255, (64, 64, 3), np.uint8)
         self.action_space: spaces.Discrete = spaces.Discrete(15)
@@ -181,7 +181,7 @@ class Procgen(Adapter):
         if self._game is None or seed is not None:  # only its constructor takes one
             from procgen import ProcgenGym3Env
 
-            self._game = ProcgenGym3Env(**{"rand_seed": self._seed(), "num_threads": 0} | self._given)
+            self._game = ProcgenGym3Env(**{"rand_seed": self._seed(), "num_threads": 0} | self._kwargs)
         elif not self._game.observe()[2][0]:
             self._game.act(np.array([-1]))  # ends the episode
         self._image = self._game.observe()[1]["rgb"][0].copy()
@@ -209,27 +209,27 @@ class Craftax(Adapter):
         self._jax, self._game = jax, make_craftax_env_from_name(name, auto_reset=False)
         self._params = self._game.default_params
         self.max_episode_steps: int = int(self._params.max_timesteps)
-        seen = self._game.observation_space(self._params)
+        obs_space = self._game.observation_space(self._params)
         self._pixels = "Pixels" in name
-        high, kind = (255, np.uint8) if self._pixels else (seen.high, np.float32)
-        self.observation_space: spaces.Space[Any] = spaces.Box(0, high, seen.shape, kind)
+        high, kind = (255, np.uint8) if self._pixels else (obs_space.high, np.float32)
+        self.observation_space: spaces.Space[Any] = spaces.Box(0, high, obs_space.shape, kind)
         self.action_space: spaces.Discrete = spaces.Discrete(int(self._game.action_space(self._params).n))
 
     def _key(self) -> Any:
         return self._jax.random.PRNGKey(self._seed())
 
-    def _seen(self, obs: Any) -> np.ndarray:
+    def _to_array(self, obs: Any) -> np.ndarray:
         return np.rint(np.asarray(obs) * 255).astype(np.uint8) if self._pixels else np.asarray(obs)
 
     def _begin(self, seed: int | None) -> Reset:
         obs, self._state = self._game.reset(self._key(), self._params)
-        return self._seen(obs), {}
+        return self._to_array(obs), {}
 
     def step(self, action: Any) -> Stepped:
         """Take ``action``. The info holds the achievements, such as ``Achievements/collect_wood``."""
         obs, self._state, reward, done, info = self._game.step(self._key(), self._state, int(action), self._params)
         late = bool(self._state.timestep >= self._params.max_timesteps)
-        return self._seen(obs), float(reward), bool(done) and not late, late, {k: float(x) for k, x in info.items()}
+        return self._to_array(obs), float(reward), bool(done) and not late, late, {k: float(x) for k, x in info.items()}
 
 
 LAB_ACTIONS = ((0, 0, 0, 1, 0), (0, 0, 0, -1, 0), (0, 0, -1, 0, 0), (0, 0, 1, 0, 0), (-20, 0, 0, 0, 0),
@@ -278,34 +278,34 @@ class OneAgent(Adapter):
         module = importlib.import_module(f"pettingzoo.{name}")
         self.render_mode: str | None = render_mode
         self._world = module.env(render_mode=render_mode, **kwargs)
-        self._own = self._world.possible_agents[agent]
-        self.observation_space: spaces.Space[Any] = self._world.observation_space(self._own)
-        self.action_space: spaces.Space[Any] = self._world.action_space(self._own)
+        self._agent = self._world.possible_agents[agent]
+        self.observation_space: spaces.Space[Any] = self._world.observation_space(self._agent)
+        self.action_space: spaces.Space[Any] = self._world.action_space(self._agent)
 
     def _begin(self, seed: int | None) -> Reset:
-        own = self._seed()
-        self._world.reset(seed=own)
+        world_seed = self._seed()
+        self._world.reset(seed=world_seed)
         for number, agent in enumerate(self._world.possible_agents):
-            self._world.action_space(agent).seed(own + number)
-        obs, *_, info = self._now()
+            self._world.action_space(agent).seed(world_seed + number)
+        obs, *_, info = self._current_observation()
         return obs, info
 
     def step(self, action: Any) -> Stepped:
         """Take ``action``, and let the others act until it is this agent's turn again. Rewards are summed meanwhile."""
         self._world.step(action)
-        obs, reward, terminated, truncated, info = self._now()
+        obs, reward, terminated, truncated, info = self._current_observation()
         return obs, float(reward), bool(terminated), bool(truncated), info
 
-    def _now(self) -> Any:
-        while (other := self._world.agent_selection) != self._own:
+    def _current_observation(self) -> Any:
+        while (agent := self._world.agent_selection) != self._agent:
             obs, _, terminated, truncated, info = self._world.last()
             mask = (obs if isinstance(obs, dict) else info).get("action_mask")
-            space = self._world.action_space(other)
+            space = self._world.action_space(agent)
             over = terminated or truncated
             self._world.step(None if over else space.sample(None if mask is None else np.asarray(mask, np.int8)))
         return self._world.last()
 
-    def _drawn(self) -> Any:
+    def _render_image(self) -> Any:
         return self._world.render()
 
     def close(self) -> None:

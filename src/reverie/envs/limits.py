@@ -26,7 +26,7 @@ NO_LIMIT = 10**6
 """Larger numbers that are stated mean that there is none."""
 
 
-class Declared(NamedTuple):
+class DeclaredBounds(NamedTuple):
     """Bounds ``[*shape]`` of a vector, and whether its dtype holds whole numbers that float32 cannot tell apart."""
 
     low: np.ndarray
@@ -40,11 +40,11 @@ def is_wide(space: Space) -> bool:
     return (dtype.itemsize >= 4 and dtype.kind in "iu") or dtype.itemsize >= 8
 
 
-def declared_bounds(codec: ObsCodec | None) -> dict[str, Declared]:
+def declared_bounds(codec: ObsCodec | None) -> dict[str, DeclaredBounds]:
     """Return the bounds of the vectors by key; those of images are checked where they are converted."""
     leaves = [] if codec is None else codec.leaves
     return {
-        leaf.key: Declared(leaf.space.low, leaf.space.high, is_wide(leaf.space))
+        leaf.key: DeclaredBounds(leaf.space.low, leaf.space.high, is_wide(leaf.space))
         for leaf in leaves
         if leaf.part.kind == "vector" and isinstance(leaf.space, spaces.Box)
     }
@@ -62,12 +62,12 @@ class Limit(NamedTuple):
 class LimitCheck:
     """Warns of the first observation outside of each limit: rows are stored and learned from as they are."""
 
-    def __init__(self, bounds: Mapping[str, Declared]) -> None:
+    def __init__(self, bounds: Mapping[str, DeclaredBounds]) -> None:
         self._limits = list(limits_of(bounds))
         self._turn = 0
 
-    def __call__(self, rows: Mapping[str, np.ndarray], place: Callable[[int], str]) -> None:
-        """Look at ``rows``, ``[N, *shape]`` by key; ``place`` names the environment, of a number, and the step."""
+    def __call__(self, rows: Mapping[str, np.ndarray], location: Callable[[int], str]) -> None:
+        """Look at ``rows``, ``[N, *shape]`` by key; ``location`` names the environment, of a number, and the step."""
         if not self._limits:
             return
         self._turn += 1
@@ -80,20 +80,20 @@ class LimitCheck:
                 self._limits.remove(limit)
                 at = tuple(map(int, np.argwhere(wrong)[0]))
                 low, high = (np.broadcast_to(bound, array.shape[1:])[at[1:]] for bound in (limit.low, limit.high))
-                where = f" at index {at[1:]}" if at[1:] else ""
-                what = f"{place(at[0])}: observation '{limit.key}' is {array[at]:.7g}{where}"
-                logger.warning(f"{what}, {limit.text.format(low=low, high=high)} This is said once")
+                index_text = f" at index {at[1:]}" if at[1:] else ""
+                observation = f"{location(at[0])}: observation '{limit.key}' is {array[at]:.7g}{index_text}"
+                logger.warning(f"{observation}, {limit.text.format(low=low, high=high)} This is said once")
 
 
-def limits_of(bounds: Mapping[str, Declared]) -> Iterator[Limit]:
+def limits_of(bounds: Mapping[str, DeclaredBounds]) -> Iterator[Limit]:
     """Yield what there is to check: the bounds, if they are finite, and whole numbers that those would allow."""
     for key, declared in bounds.items():
         with np.errstate(over="ignore"):  # of float64, which then has no bounds
-            least, most = declared.low.astype(np.float32), declared.high.astype(np.float32)
-        if np.isfinite(least).any() or np.isfinite(most).any():
-            yield Limit(key, least, most, OUTSIDE)
-        if declared.is_wide and (least.min(initial=0) < -EXACT or most.max(initial=0) > EXACT):
-            yield Limit(key, np.full_like(least, -EXACT), np.full_like(most, EXACT), INEXACT)
+            low, high = declared.low.astype(np.float32), declared.high.astype(np.float32)
+        if np.isfinite(low).any() or np.isfinite(high).any():
+            yield Limit(key, low, high, OUTSIDE)
+        if declared.is_wide and (low.min(initial=0) < -EXACT or high.max(initial=0) > EXACT):
+            yield Limit(key, np.full_like(low, -EXACT), np.full_like(high, EXACT), INEXACT)
 
 
 OUTSIDE = (

@@ -27,7 +27,7 @@ from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
 from reverie.envs.suites import ENVPOOL, choose_renderer, load_suite, renderer_hint, unknown
-from reverie.envs.transforms import wrapped
+from reverie.envs.transforms import apply_wrappers
 from reverie.envs.wrappers import OLD_GYM, ActionRepeat, Lives, NoopReset
 
 Env = gymnasium.Env[Any, Any]
@@ -43,13 +43,13 @@ def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
         return None
     if isinstance(env, gymnasium.Env):
         if config.num != 1 or config.vector != "serial" or config.kwargs:
-            given = f"env.num = {config.num}, env.vector = '{config.vector}', env.kwargs = {brief(config.kwargs)}"
+            settings = f"env.num = {config.num}, env.vector = '{config.vector}', env.kwargs = {brief(config.kwargs)}"
             expected = "expected 1, 'serial' and no kwargs. Pass its class, or a function that makes it"
-            raise ConfigError(f"{given} with an environment instance: {expected}.")
+            raise ConfigError(f"{settings} with an environment instance: {expected}.")
         return Single(env)
     steps = all(callable(getattr(env, name, None)) for name in ("reset", "step"))
     if (steps and not isinstance(env, type)) or not callable(env):  # it may be callable, such as one of TorchRL
-        raise ConfigError(f"env is {_foreign(env)}")
+        raise ConfigError(f"env is {_wrong_type_text(env)}")
     return env
 
 
@@ -110,15 +110,16 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     cannot draw is an error only if ``config.pixels`` needs it.
     """
     try:
-        made = _made(config, factory, render)
+        base_env = _make_base(config, factory, render)
     except BaseException as error:
         if isinstance(error, Exception) or is_interrupt(error):
             raise
         raise EnvError(f"the environment could not be created: {told(error)}") from error
-    if not isinstance(made, gymnasium.Env):
-        raise EnvError(f"the environment factory returned {_foreign(made)}")
-    check_spaces(made)
-    env = wrapped(_grid_view(made, config) if config.full_view or config.map_view else made, config.wrappers)
+    if not isinstance(base_env, gymnasium.Env):
+        raise EnvError(f"the environment factory returned {_wrong_type_text(base_env)}")
+    check_spaces(base_env)
+    env = _grid_view(base_env, config) if config.full_view or config.map_view else base_env
+    env = apply_wrappers(env, config.wrappers)
     check_spaces(env)
     if config.noop_max:
         env = NoopReset(env, config.noop_max)
@@ -133,12 +134,12 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     return env
 
 
-def _made(config: EnvConfig, factory: MakeEnv | None, render: bool) -> object:
+def _make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> object:
     if config.vector == "native" or (factory is None and config.id.startswith(ENVPOOL)):
         from reverie.envs.together import OneOf, make_together
 
         return OneOf(make_together(config, factory, 1))
-    return from_registry(config, render) if factory is None else _own(factory, config, render)
+    return from_registry(config, render) if factory is None else _call_factory(factory, config, render)
 
 
 def check_spaces(env: object, prefix: str = "") -> None:
@@ -146,23 +147,23 @@ def check_spaces(env: object, prefix: str = "") -> None:
     for name in (f"{prefix}observation_space", f"{prefix}action_space"):
         space = getattr(env, name, None)
         if not isinstance(space, spaces.Space):
-            given = f"is {brief(space)}, a {type(space).__module__}.{type(space).__qualname__}"
-            given = given if hasattr(env, name) else "is missing"
+            problem = f"is {brief(space)}, a {type(space).__module__}.{type(space).__qualname__}"
+            problem = problem if hasattr(env, name) else "is missing"
             raise EnvError(
-                f"{type(getattr(env, 'unwrapped', env)).__name__}.{name} {given}: expected a space of Gymnasium, such "
-                "as gymnasium.spaces.Box, or gymnasium.spaces.Dict for a dictionary of spaces."
+                f"{type(getattr(env, 'unwrapped', env)).__name__}.{name} {problem}: expected a space of Gymnasium, "
+                "such as gymnasium.spaces.Box, or gymnasium.spaces.Dict for a dictionary of spaces."
             )
 
 
-def _own(factory: MakeEnv, config: EnvConfig, render: bool) -> object:
+def _call_factory(factory: MakeEnv, config: EnvConfig, render: bool) -> object:
     """Call ``factory``, with the render mode that is wanted if it has such a parameter."""
-    given = dict(config.kwargs)
+    kwargs = dict(config.kwargs)
     if render or config.pixels != "none":
         prepare_drawing()
         with contextlib.suppress(ValueError):  # some classes in C have no signature
             if "render_mode" in inspect.signature(factory).parameters:
-                given = {"render_mode": "rgb_array", **given}
-    return factory(**given)
+                kwargs = {"render_mode": "rgb_array", **kwargs}
+    return factory(**kwargs)
 
 
 def prepare_drawing() -> None:
@@ -182,16 +183,16 @@ def _grid_view(env: Env, config: EnvConfig) -> Env:
     raise EnvError(f"env.{name} is for MiniGrid and BabyAI, but the environment is {env}. Leave it out.")
 
 
-def readable(env: Env, mission: bool) -> Env:
+def to_learnable_obs(env: Env, mission: bool) -> Env:
     """Return ``env`` with observations that learners can see: of MiniGrid, one-hot grids, and the mission as text."""
     if "minigrid" not in sys.modules:
         return env
     from reverie.envs import minigrid  # needs the optional package
 
-    return minigrid.readable(env, mission) if minigrid.is_minigrid(env) else env
+    return minigrid.with_learnable_grid(env, mission) if minigrid.is_minigrid(env) else env
 
 
-def _foreign(env: object) -> str:
+def _wrong_type_text(env: object) -> str:
     """Return the end of the error message about what is no single Gymnasium environment."""
     return (
         f"{brief(env)}, a {type(env).__module__}.{type(env).__qualname__}: expected an id, a single gymnasium.Env, or "
@@ -208,24 +209,24 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
     drawing = render or config.pixels != "none"
     if drawing:
         prepare_drawing()
-    given: dict[str, Any] = {} if config.time_limit is None else {"max_episode_steps": -1}
-    if name.startswith("ALE/") and config.frames > 1:
-        given["frameskip"] = 1
-    given |= config.kwargs
+    kwargs: dict[str, Any] = {} if config.time_limit is None else {"max_episode_steps": -1}
+    if name.startswith("ALE/") and config.frames_per_action > 1:
+        kwargs["frameskip"] = 1
+    kwargs |= config.kwargs
     try:
-        return _make(name, given, drawing and "render_mode" not in given, required=config.pixels != "none")
+        return _make(name, kwargs, drawing and "render_mode" not in kwargs, required=config.pixels != "none")
     except ReverieError:
         raise
     except Exception as error:
         if isinstance(error, GymError) and name not in gymnasium.registry:
             raise unknown(config.id) from error
-        shown = f" with ({', '.join(f'{key}={brief(value)}' for key, value in given.items())})" if given else ""
-        failed = f"environment '{config.id}' could not be created{shown}: {told(error)}"
+        kwargs_text = f" with ({', '.join(f'{key}={brief(value)}' for key, value in kwargs.items())})" if kwargs else ""
+        failed = f"environment '{config.id}' could not be created{kwargs_text}: {told(error)}"
         raise EnvError(f"{failed}.{hint}" if (hint := renderer_hint(error)) else failed) from error
 
 
-def _make(name: str, given: dict[str, Any], drawing: bool, required: bool) -> Env:
-    plain = functools.partial(gymnasium.make, name, **{"disable_env_checker": True, **given})
+def _make(name: str, kwargs: dict[str, Any], drawing: bool, required: bool) -> Env:
+    plain = functools.partial(gymnasium.make, name, **{"disable_env_checker": True, **kwargs})
     if not drawing:
         return plain()
     try:
@@ -236,8 +237,8 @@ def _make(name: str, given: dict[str, Any], drawing: bool, required: bool) -> En
         return plain()
 
 
-def put_away(env: Env) -> None:
-    """Close an environment of the user's whose work is done; what its ``close`` raises spoils nothing."""
+def close_quietly(env: Env) -> None:
+    """Close the user's environment and ignore any error that its ``close`` raises."""
     with contextlib.suppress(Exception, SystemExit):
         env.close()
 
@@ -277,7 +278,8 @@ def written(spec: EnvSpec) -> tuple[str, str]:
     A class or function as entry point becomes ``module:name`` if another process can import it by that name.
     """
     plain, remark = copy.copy(spec), ""
-    plain.vector_entry_point, plain.entry_point = named(spec.vector_entry_point), named(spec.entry_point)
+    plain.vector_entry_point = entry_point_name(spec.vector_entry_point)
+    plain.entry_point = entry_point_name(spec.entry_point)
     if plain.entry_point is None:
         remark = f"other processes cannot import {spec.entry_point}: register {spec.id} before you use this dataset"
     try:
@@ -289,15 +291,15 @@ def written(spec: EnvSpec) -> tuple[str, str]:
         return "", f"the dataset does not name its environment {spec.id}: {why}"
 
 
-def settings_of(env: Env, config: EnvConfig) -> dict[str, Any]:
+def env_settings(env: Env, config: EnvConfig) -> dict[str, Any]:
     """Return the settings that make ``env``, which ``make_gym`` made with ``config``, again from the id in its spec.
 
     That is what a spec does not say: ``IN_ROWS``, and whether the environment's own limit counts frames or decisions.
     """
     inner = _below_limit(env, config).spec
     assert inner is not None
-    known = registered(inner.id) if config.time_limit is None else None
-    usual = known.max_episode_steps if known is not None else None
+    registered_spec = registered(inner.id) if config.time_limit is None else None
+    usual = registered_spec.max_episode_steps if registered_spec is not None else None
     limit = {} if inner.max_episode_steps == usual else {"max_episode_steps": inner.max_episode_steps or -1}
     return {"kwargs": inner.kwargs | limit} | {name: getattr(config, name) for name in IN_ROWS}
 
@@ -319,10 +321,10 @@ def _below_limit(env: Env, config: EnvConfig) -> Env:
     return env.env if config.time_limit is not None and isinstance(env, gymnasium.wrappers.TimeLimit) else env
 
 
-def named(maker: object) -> str | None:
+def entry_point_name(maker: object) -> str | None:
     """Return ``module:name`` of an entry point; None if it cannot be imported by that name."""
     if maker is None or isinstance(maker, str):
         return maker
     module, name = str(getattr(maker, "__module__", "")), str(getattr(maker, "__qualname__", ""))
-    here = getattr(sys.modules.get(module), name, None) is maker
-    return f"{module}:{name}" if here and findable(module) else None
+    is_defined = getattr(sys.modules.get(module), name, None) is maker
+    return f"{module}:{name}" if is_defined and findable(module) else None

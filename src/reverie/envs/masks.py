@@ -56,7 +56,7 @@ def has_choices(space: Space) -> bool:
     return not all(isinstance(leaf, spaces.Box) for _, leaf in leaves_of(space))
 
 
-def told(env: Env, source: Source, info: Mapping[str, Any]) -> Any:
+def read_mask(env: Env, source: Source, info: Mapping[str, Any]) -> Any:
     """Return what ``env`` tells of legal actions beside its latest observation; None if nothing."""
     return env.get_wrapper_attr(METHOD)() if source == "method" else mask_in(info)
 
@@ -87,27 +87,28 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         obs, info = checked_reset(self.env, seed, options)
-        return self.observation(obs, told(self.env, self.source, info)), info
+        return self.observation(obs, read_mask(self.env, self.source, info)), info
 
     def step(self, action: Any) -> Stepped:
         obs, reward, terminated, truncated, info = checked_step(self.env, action)
-        shown = self.observation(obs, told(self.env, self.source, info), terminated or truncated)
-        return shown, reward, terminated, truncated, info
+        masked_obs = self.observation(obs, read_mask(self.env, self.source, info), terminated or truncated)
+        return masked_obs, reward, terminated, truncated, info
 
     def observation(self, obs: Any, mask: Any = None, last: bool = False, count: int | None = None) -> dict[str, Any]:
-        """Return ``obs`` with its mask. ``mask``: what is told beside it. ``last``: the episode is over.
+        """Return ``obs`` with its mask. ``mask``: the mask from the info or the method. ``last``: the episode is over.
 
-        ``count``: there are so many observations, as of a vector environment, and masks.
+        ``count``: the number of observations and masks, if they are of a vector environment.
         """
-        given = mask_in(obs) if self.source == "observation" else mask
-        if given is None and not last:
-            raise DataError(f"there is no {MASK}: the environment told it in its {self.source} before. Tell it always")
+        raw_mask = mask_in(obs) if self.source == "observation" else mask
+        if raw_mask is None and not last:
+            earlier = f"although the environment provided it in its {self.source} earlier"
+            raise DataError(f"{MASK} is missing, {earlier}. Provide it in every step")
         if count is not None:
-            if self.source == "observation" and not isinstance(given, np.ndarray):
-                given = iterate(batch_space(self.env.observation_space[MASK], count), given)  # type: ignore[index]  # a Dict
-            legal = with_choice(self._codec.batch(given), self._codec.spec, last, first=0)
+            if self.source == "observation" and not isinstance(raw_mask, np.ndarray):
+                raw_mask = iterate(batch_space(self.env.observation_space[MASK], count), raw_mask)  # type: ignore[index]  # a Dict
+            legal = with_choice(self._codec.batch(raw_mask), self._codec.spec, last, first=0)
         else:
-            legal = np.ones(self._codec.spec.width, bool) if given is None else self._codec(given)
+            legal = np.ones(self._codec.spec.width, bool) if raw_mask is None else self._codec(raw_mask)
             legal = with_choice(legal, self._codec.spec, last)
         return {**_parts(self.env.observation_space, obs), MASK: legal.astype(np.int8)}
 
@@ -115,8 +116,8 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 def _parts(space: Space, value: Any) -> dict[str, Any]:
     """Return the parts of an observation, or of its space, by the keys that they have without the mask."""
     if isinstance(space, spaces.Dict):
-        given = value if isinstance(value, Mapping) else {}
-        return {name: given[name] for name in space.spaces if name in given}  # agents may do without some
+        parts = value if isinstance(value, Mapping) else {}
+        return {name: parts[name] for name in space.spaces if name in parts}  # agents may do without some
     if isinstance(space, spaces.Tuple):
         return {str(index): value[index] for index in range(len(space.spaces))}
     return {bare_key(space): value}

@@ -58,7 +58,7 @@ def is_minigrid(env: Env) -> bool:
     return isinstance(env.unwrapped, MiniGridEnv)
 
 
-def readable(env: Env, mission: bool) -> Env:
+def with_learnable_grid(env: Env, mission: bool) -> Env:
     """Show grids one-hot, unless a wrapper of MiniGrid has recoded them, and the mission as text or not at all."""
     layers = layers_of(env)
     if not any(isinstance(layer, (*RECODED, FullView)) for layer in layers):
@@ -67,20 +67,20 @@ def readable(env: Env, mission: bool) -> Env:
                 "env.wrappers = grayscale, resize: MiniGrid's images hold codes, not colours. Draw them first, with "
                 "minigrid.wrappers:RGBImgObsWrapper, or use env.resize."
             )
-        env = OneHot(env, whole=any(isinstance(layer, grids.FullyObsWrapper) for layer in layers))
+        env = OneHotGrid(env, full_grid=any(isinstance(layer, grids.FullyObsWrapper) for layer in layers))
     has_mission = isinstance(env.observation_space, spaces.Dict) and "mission" in env.observation_space.spaces
     return _Mission(env, mission) if has_mission else env
 
 
-class OneHot(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Shows the three codes of each cell as one-hot channels, uint8 0 or 255. ``whole``: of four states."""
+class OneHotGrid(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Shows the three codes of each cell as one-hot channels, uint8 0 or 255. ``full_grid``: with four states."""
 
     DRAWN_FROM = frozenset({"image"})
 
-    def __init__(self, env: Env, whole: bool) -> None:
+    def __init__(self, env: Env, full_grid: bool) -> None:
         super().__init__(env)
-        counts = (len(OBJECT_TO_IDX), len(COLOR_TO_IDX), DIRECTIONS if whole else len(STATE_TO_IDX))
-        self._whole, self._starts = whole, np.cumsum((0, *counts))
+        counts = (len(OBJECT_TO_IDX), len(COLOR_TO_IDX), DIRECTIONS if full_grid else len(STATE_TO_IDX))
+        self._full_grid, self._starts = full_grid, np.cumsum((0, *counts))
         self._table = np.eye(sum(counts), dtype=np.uint8) * 255
         space = env.observation_space
         self._nested = isinstance(space, spaces.Dict)
@@ -98,18 +98,18 @@ class OneHot(gymnasium.ObservationWrapper[Any, Any, Any]):
         """Draw a one-hot image, or a prediction of one, of which the most likely codes count; uint8 ``[H, W, 3]``."""
         image = observation["image"] if isinstance(observation, dict) else observation
         parts = np.split(image, self._starts[1:-1], axis=-1)
-        return draw(np.stack([part.argmax(-1) for part in parts], axis=-1), self._whole)
+        return draw_grid(np.stack([part.argmax(-1) for part in parts], axis=-1), self._full_grid)
 
 
-def draw(codes: np.ndarray, whole: bool) -> np.ndarray:
+def draw_grid(codes: np.ndarray, full_grid: bool) -> np.ndarray:
     """Draw the codes ``[W, H, 3]`` of a grid with MiniGrid's own tiles, uint8 ``[32 H, 32 W, 3]``.
 
-    In a ``whole`` grid the agent is in the cell that says so. Otherwise it stands in the middle of the last row, and
+    In a full grid the agent is in the cell that says so. Otherwise it stands in the middle of the last row, and
     cells that it does not see are dark.
     """
-    grid, seen = Grid.decode(codes)
-    if not whole:
-        return grid.render(TILE_PIXELS, (codes.shape[0] // 2, codes.shape[1] - 1), 3, seen)
+    grid, visible = Grid.decode(codes)
+    if not full_grid:
+        return grid.render(TILE_PIXELS, (codes.shape[0] // 2, codes.shape[1] - 1), 3, visible)
     x, y = next(iter(np.argwhere(codes[..., 0] == OBJECT_TO_IDX["agent"])), (-1, -1))
     return grid.render(TILE_PIXELS, (x, y), int(codes[x, y, 2]))
 
@@ -136,15 +136,15 @@ class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **options: Any) -> Reset:
         obs, info = self.env.reset(**options)
-        return self._seen(obs), info
+        return self._to_classes(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return self._seen(obs), reward, terminated, truncated, info
+        return self._to_classes(obs), reward, terminated, truncated, info
 
-    def _seen(self, obs: Any) -> dict[str, Any]:
-        inner, held = self._inner, self._inner.carrying
-        carried = 1 + CARRIED.index(held.type) * len(COLOR_TO_IDX) + COLOR_TO_IDX[held.color] if held else 0
+    def _to_classes(self, obs: Any) -> dict[str, Any]:
+        inner, thing = self._inner, self._inner.carrying
+        carried = 1 + CARRIED.index(thing.type) * len(COLOR_TO_IDX) + COLOR_TO_IDX[thing.color] if thing else 0
         agent = np.array([*inner.agent_pos, inner.agent_dir, carried])
         return {"agent": agent, "grid": _kind_of(inner.grid.encode()), "mission": obs["mission"]}
 
@@ -171,22 +171,22 @@ class MapView(FullView):
         super().__init__(env)
         side, parts = self._inner.agent_view_size, self.observation_space
         view = spaces.MultiDiscrete(np.full((side, side), len(self.TABLE)))
-        own = {"view": view, "map": parts["grid"], "map_coord": spaces.Box(-1, 1, (4,), np.float32)}  # type: ignore[index]  # a Dict
-        self.observation_space = spaces.Dict(own | {"mission": parts["mission"]})  # type: ignore[index]
+        view_parts = {"view": view, "map": parts["grid"], "map_coord": spaces.Box(-1, 1, (4,), np.float32)}  # type: ignore[index]  # a Dict
+        self.observation_space = spaces.Dict(view_parts | {"mission": parts["mission"]})  # type: ignore[index]
 
-    def _seen(self, obs: Any) -> dict[str, Any]:
-        whole, inner = super()._seen(obs), self._inner
+    def _to_classes(self, obs: Any) -> dict[str, Any]:
+        full_obs, inner = super()._to_classes(obs), self._inner
         unseen = obs["image"][..., 0] == OBJECT_TO_IDX["unseen"]  # [7, 7]
-        place = np.array(inner.agent_pos) / (inner.width, inner.height) * 2 - 1
+        position = np.array(inner.agent_pos) / (inner.width, inner.height) * 2 - 1
         view = np.where(unseen, len(KINDS), _kind_of(obs["image"]))
-        coord = np.array([*place, *inner.dir_vec], np.float32)
-        return {"view": view, "map": whole["grid"], "map_coord": coord, "mission": whole["mission"]}
+        coord = np.array([*position, *inner.dir_vec], np.float32)
+        return {"view": view, "map": full_obs["grid"], "map_coord": coord, "mission": full_obs["mission"]}
 
     def render_observation(self, observation: Any) -> np.ndarray:
         """Draw what the agent sees, in the newest of stacked observations, uint8 ``[H, W, 3]``."""
         view = observation["view"] if isinstance(observation, Mapping) else observation
         side = self._inner.agent_view_size
-        return draw(self.TABLE[view.reshape(-1, side, side)[-1]], whole=False)
+        return draw_grid(self.TABLE[view.reshape(-1, side, side)[-1]], full_grid=False)
 
 
 class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):

@@ -16,38 +16,39 @@ from reverie.core.errors import EnvError
 from reverie.core.specs import ObsSpec
 from reverie.envs.make import layers_of
 
-Paint = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+RenderFn = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 """Turns observations by key, ``[*shape]`` each, into an image ``[H, W, 3]`` uint8."""
-Put = Callable[[Any, np.ndarray], None]
+SetStateFn = Callable[[Any, np.ndarray], None]
 """Puts an environment into the state that an observation describes."""
-OWN = "render_observation"
+RENDER_METHOD = "render_observation"
 """Name of an optional method of environments and wrappers: draws an observation (an array, or a dictionary of several),
 returns uint8 ``[H, W, 3]``."""
 
 
-def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec, whole: bool = True) -> Paint | None:
+def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec, is_complete: bool = True) -> RenderFn | None:
     """Return a function that draws observations of ``spec``; None if that is not known, or ``env`` cannot be drawn.
 
-    ``whole``: whether ``spec`` has all observations of ``env``. Otherwise only wrappers draw that say from which.
+    ``is_complete``: ``spec`` has all observations of ``env``. Otherwise only wrappers with ``DRAWN_FROM`` draw.
     ``env`` cannot be used otherwise afterwards: its state is that of the last observation drawn.
     """
     inner = env.unwrapped
     for layer in layers_of(env):
-        needed: Collection[str] | None = getattr(layer, "DRAWN_FROM", set() if whole else None)
-        if callable(own := getattr(layer, OWN, None)) and needed is not None and spec.keys() >= set(needed):
-            return lambda obs: _picture(layer, own, obs)
-    if not whole or any(isinstance(layer, gymnasium.ObservationWrapper) for layer in layers_of(env)):
+        needed: Collection[str] | None = getattr(layer, "DRAWN_FROM", set() if is_complete else None)
+        method = getattr(layer, RENDER_METHOD, None)
+        if callable(method) and needed is not None and spec.keys() >= set(needed):
+            return lambda obs: _picture(layer, method, obs)
+    if not is_complete or any(isinstance(layer, gymnasium.ObservationWrapper) for layer in layers_of(env)):
         return None
     if type(inner).__module__ == "minatar.gym" and [part.kind for part in spec.values()] == ["image"]:
         return lambda obs: minatar(next(iter(obs.values())))
-    put = STATES.get(type(inner).__name__) if type(inner).__module__.startswith("gymnasium.envs.") else None
+    set_state = STATES.get(type(inner).__name__) if type(inner).__module__.startswith("gymnasium.envs.") else None
     shapes = [part.shape for part in spec.values() if part.kind == "vector"]
-    if env.render_mode is None or put is None or len(spec) != 1 or shapes != [inner.observation_space.shape]:
+    if env.render_mode is None or set_state is None or len(spec) != 1 or shapes != [inner.observation_space.shape]:
         return None
 
     def paint(obs: Mapping[str, np.ndarray]) -> np.ndarray:
         (vector,) = obs.values()
-        put(inner, within(inner.observation_space, vector))
+        set_state(inner, clip_to_bounds(inner.observation_space, vector))
         return np.asarray(env.render())
 
     with contextlib.suppress(Exception, SystemExit):  # of any kind, such as a missing driver
@@ -66,16 +67,16 @@ def minatar(planes: np.ndarray) -> np.ndarray:
     return np.asarray(np.rint(colours[numbers.max(-1)] * 255).astype(np.uint8))
 
 
-def within(space: Any, vector: np.ndarray) -> np.ndarray:
+def clip_to_bounds(space: Any, vector: np.ndarray) -> np.ndarray:
     """Return ``vector`` clipped to the bounds of ``space``, as float64: models also imagine impossible values."""
     return np.clip(np.nan_to_num(vector.astype(np.float64)), space.low, space.high)
 
 
-def _picture(env: Any, own: Callable[[Any], Any], obs: Mapping[str, np.ndarray]) -> np.ndarray:
-    frame = np.asarray(own(dict(obs) if len(obs) > 1 else next(iter(obs.values()))))
+def _picture(env: Any, render_obs: Callable[[Any], Any], obs: Mapping[str, np.ndarray]) -> np.ndarray:
+    frame = np.asarray(render_obs(dict(obs) if len(obs) > 1 else next(iter(obs.values()))))
     if not _is_picture(frame):
-        what = f"{type(env).__name__}.{OWN} returned {frame.dtype} {frame.shape}"
-        raise EnvError(f"{what}: expected a uint8 image [H, W, 3].")
+        result = f"{type(env).__name__}.{RENDER_METHOD} returned {frame.dtype} {frame.shape}"
+        raise EnvError(f"{result}: expected a uint8 image [H, W, 3].")
     return frame
 
 
@@ -98,11 +99,11 @@ def _acrobot(env: Any, obs: np.ndarray) -> None:
 def _mujoco(env: Any, obs: np.ndarray) -> None:
     """Set positions and velocities; leading positions that the observation lacks (distance travelled) are 0."""
     positions, velocities = env.model.nq, env.model.nv
-    whole = np.concatenate([np.zeros(positions + velocities - len(obs)), obs])
-    env.set_state(whole[:positions], whole[positions:])
+    state = np.concatenate([np.zeros(positions + velocities - len(obs)), obs])
+    env.set_state(state[:positions], state[positions:])
 
 
-STATES: Mapping[str, Put] = {
+STATES: Mapping[str, SetStateFn] = {
     **dict.fromkeys(("CartPoleEnv", "MountainCarEnv", "Continuous_MountainCarEnv"), _state),
     "PendulumEnv": _pendulum,
     "AcrobotEnv": _acrobot,

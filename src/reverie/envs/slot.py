@@ -21,7 +21,7 @@ from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs import flat, wrappers
 from reverie.envs.flat import FlatEnv
-from reverie.envs.limits import Declared
+from reverie.envs.limits import DeclaredBounds
 from reverie.envs.make import ChangedError
 from reverie.envs.snapshot import load_state, save_state
 
@@ -36,7 +36,7 @@ class EnvSpecs(NamedTuple):
 
     obs_spec: dict[str, ObsPart]
     action_spec: ActionSpec
-    bounds: dict[str, Declared]
+    bounds: dict[str, DeclaredBounds]
     time_limit: int | None
     """Most steps of an episode that it is known to allow."""
 
@@ -60,11 +60,11 @@ class Slot:
     env: FlatEnv
     """Set by ``start``."""
 
-    def __init__(self, number: int, make: Maker, alone: bool = False) -> None:
-        """``alone``: the global generators of this process belong to the environment."""
-        self._number, self._starts, self._make, self._alone = number, 0, make, alone
-        self._kept: Callable[[object], AbstractContextManager[object]]
-        self._kept = contextlib.nullcontext if alone else generator_kept
+    def __init__(self, number: int, make: Maker, owns_rng: bool = False) -> None:
+        """``owns_rng``: the global generators of this process belong to the environment."""
+        self._number, self._starts, self._make, self._owns_rng = number, 0, make, owns_rng
+        self._preserve_rng: Callable[[object], AbstractContextManager[object]]
+        self._preserve_rng = contextlib.nullcontext if owns_rng else preserve_torch_rng
         self.rows: dict[str, np.ndarray] = {}
         """Arrays that its observations are written to, each ``[*shape]``."""
         self._failed: Failed | None = None
@@ -76,37 +76,37 @@ class Slot:
         self._starts += 1
         self.send("start")
 
-    def send(self, what: str, *args: Any) -> None:
+    def send(self, request: str, *args: Any) -> None:
         """Request ``reset(seed)``, ``step(action)``, ``snapshot()``, ``restore(x)``, or a method of ``FlatEnv``."""
         if self._failed is None:
             try:
-                self._result = self._perform(what, *args)
+                self._result = self._perform(request, *args)
             except ReverieError as error:
                 self._failed = Failed(error, trace_of(error))
 
-    def _perform(self, what: str, *args: Any) -> Any:
-        if what == "step":
+    def _perform(self, request: str, *args: Any) -> Any:
+        if request == "step":
             return self.env.step_into(args[0], self.rows)
-        if what == "reset":
-            if self._alone and args[0] is not None:
+        if request == "reset":
+            if self._owns_rng and args[0] is not None:
                 random.seed(args[0])
                 np.random.seed(args[0] % 2**32)  # noqa: NPY002 - third-party environments draw from it
-            with self._kept(("reset", self._number, self.env.episode)):
+            with self._preserve_rng(("reset", self._number, self.env.episode)):
                 return self.env.reset_into(args[0], self.rows)
-        if what == "start":
-            with self._kept(("start", self._number, self._starts)):
+        if request == "start":
+            with self._preserve_rng(("start", self._number, self._starts)):
                 self.env = self._make()
             return EnvSpecs(self.env.obs_spec, self.env.action_spec, self.env.bounds, self.env.time_limit)
-        if what == "snapshot":
+        if request == "snapshot":
             generators = (random.getstate(), np.random.get_state())  # noqa: NPY002
-            return save_state(self.env, generators if self._alone else None)
-        if what == "restore":
+            return save_state(self.env, generators if self._owns_rng else None)
+        if request == "restore":
             generators, why = load_state(self.env, *args)
-            if self._alone and generators is not None:
+            if self._owns_rng and generators is not None:
                 random.setstate(generators[0])
                 np.random.set_state(generators[1])  # noqa: NPY002
             return why
-        return getattr(self.env, what)(*args)
+        return getattr(self.env, request)(*args)
 
     def receive(self) -> Any:
         """Return the result of the last ``start`` or ``send``, or raise ``Failed``."""
@@ -146,7 +146,7 @@ OURS = (__file__, flat.__file__, wrappers.__file__)
 
 
 @contextlib.contextmanager
-def generator_kept(name: object) -> Iterator[None]:
+def preserve_torch_rng(name: object) -> Iterator[None]:
     """Put PyTorch's global CPU generator back: seeded by an environment, it would repeat the learner's random numbers.
 
     Inside, it is seeded with a function of its state and of ``name``: otherwise two resets would draw the same.
@@ -168,7 +168,7 @@ def generator_kept(name: object) -> Iterator[None]:
 
 def derive_seeds(seed: int, num: int) -> list[int]:
     """Return ``num`` independent seeds of 31 bits, a function of ``seed``."""
-    return [int(word) >> 1 for word in np.random.SeedSequence(seed).generate_state(num)]
+    return [int(state_word) >> 1 for state_word in np.random.SeedSequence(seed).generate_state(num)]
 
 
 def seed_after(seed: int, restarts: int) -> int:
@@ -177,12 +177,14 @@ def seed_after(seed: int, restarts: int) -> int:
 
 
 class Restarter:
-    """Restarts failed environments of ``slots``; each must have the specs ``made``.
+    """Restarts failed environments of ``slots``; each must have ``specs``.
 
-    At most ``most`` failures within ``window`` seconds are tolerated, all environments together.
+    At most ``max_failures`` failures within ``window`` seconds are tolerated, all environments together.
     """
 
-    def __init__(self, slots: Sequence[Slot], made: EnvSpecs, seeds: list[int], most: int, window: float) -> None:
+    def __init__(
+        self, slots: Sequence[Slot], specs: EnvSpecs, seeds: list[int], max_failures: int, window: float
+    ) -> None:
         self.count: int = 0
         """Number of restarts since this object was made."""
         self.has_stepped: list[bool] = [False] * len(seeds)
@@ -190,20 +192,20 @@ class Restarter:
         self.works: list[bool] = [True] * len(seeds)
         """Whether it has taken one since it was started last."""
         self._in_vain = [0] * len(seeds)  # starts in a row after which it took none
-        self.asked: dict[tuple[str, str], tuple[Any, ...]] = {}
+        self.requests: dict[tuple[str, str], tuple[Any, ...]] = {}
         """The newest request of each name by ``VectorEnv.call`` and ``set_attr``, which a new start repeats."""
-        self.made = made
-        self._slots, self._most, self._window = slots, most, window
+        self.specs = specs
+        self._slots, self._max_failures, self._window = slots, max_failures, window
         self._clock, self._sleep = time.monotonic, time.sleep
         self._past: deque[float] = deque()  # times of failures in the window
-        self.seeded(seeds)
+        self.set_seeds(seeds)
 
-    def seeded(self, seeds: list[int]) -> None:
+    def set_seeds(self, seeds: list[int]) -> None:
         """Note that the environments begin anew with ``seeds``."""
         self.seeds: list[int] = list(seeds)
         self._tries = [0] * len(seeds)
 
-    def again(self, number: int, failed: Failed) -> None:
+    def restart(self, number: int, failed: Failed) -> None:
         """Restart environment ``number``, which has ``failed``, until it shows the first row of an episode."""
         while True:
             seconds = self._wait(number, failed)
@@ -225,18 +227,18 @@ class Restarter:
         """
         if isinstance(failed.error, ChangedError):
             raise failed.error from failed
-        now = self._clock()
-        while self._past and now - self._past[0] >= self._window:
+        timestamp = self._clock()
+        while self._past and timestamp - self._past[0] >= self._window:
             self._past.popleft()
-        self._past.append(now)
-        if len(self._past) > self._most:
+        self._past.append(timestamp)
+        if len(self._past) > self._max_failures:
             text = f"{failed.error}\n{failed.trace}" if failed.trace else str(failed.error)
-            if not self._most:
+            if not self._max_failures:
                 raise type(failed.error)(text) from failed
             raise EnvError(
-                f"{len(self._past)} environment failures within {now - self._past[0]:.0f} seconds: at most "
-                f"env.restarts = {self._most} are allowed within env.restart_window = {self._window:g} seconds. Mend "
-                f"the environment, or allow more with --env.restarts. The last failure: {text}"
+                f"{len(self._past)} environment failures within {timestamp - self._past[0]:.0f} seconds: at most "
+                f"env.restarts = {self._max_failures} are allowed within env.restart_window = {self._window:g} "
+                f"seconds. Fix the environment, or allow more restarts with --env.restarts. The last failure: {text}"
             ) from failed
         # Before its first step, it is more likely a mistake in it than bad luck, which nobody should wait for.
         longest = LONGEST_WAIT if self.has_stepped[number] else 1.0
@@ -248,23 +250,23 @@ class Restarter:
         slot = self._slots[number]
         self._tries[number] += 1
         slot.start()
-        if slot.receive()[:2] != self.made[:2]:
+        if slot.receive()[:2] != self.specs[:2]:
             raise Failed(EnvError("the restarted environment has different spaces than before."))
-        for (what, name), given in self.asked.items():
-            slot.send(what, name, *given)
+        for (request, name), args in self.requests.items():
+            slot.send(request, name, *args)
             slot.receive()
         slot.send("reset", seed_after(self.seeds[number], self._tries[number]))
         slot.receive()
 
-    def signed(self, number: int, ended: bool, state: bytes | None) -> bytes | None:
+    def snapshot(self, number: int, ended: bool, state: bytes | None) -> bytes | None:
         """Return the ``state`` of environment ``number`` with its ``ended``, seed and number of restarts."""
         return None if state is None else pickle.dumps((ended, self.seeds[number], self._tries[number], state))
 
     def restore(self, number: int, snapshot: bytes, ended: bool) -> str:
         """Let environment ``number``, made anew if that fails, go on from ``snapshot``; return "", or why it cannot."""
         slot = self._slots[number]
-        then, seed, tries, state = pickle.loads(snapshot)
-        if then != ended:
+        was_ended, seed, tries, state = pickle.loads(snapshot)
+        if was_ended != ended:
             return "it was taken at a different row"
         why = failure = ""
         try:

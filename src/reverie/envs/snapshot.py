@@ -37,7 +37,7 @@ import numpy as np
 from reverie.core.errors import EnvError
 from reverie.envs.make import Env, layers_of
 
-FORMAT = 3
+FORMAT = 4
 RANDOM = ("_np_random", "_np_random_seed")
 """Fields of the generator that Gymnasium gives to each environment."""
 CONSTANT = {"spec", "metadata", "_ezpickle_args", "_ezpickle_kwargs"}
@@ -63,7 +63,7 @@ class NotSaved(Exception):
 class Layer:
     """The state of one layer; ``stay`` names the fields that keep the values of the new environment."""
 
-    own: Any = None
+    custom: Any = None
     fields: dict[str, Any] = field(default_factory=dict)
     stay: list[str] = field(default_factory=list)
     native: dict[str, bytes] = field(default_factory=dict)
@@ -76,9 +76,10 @@ def save_state(env: Env, extra: object = None) -> bytes | None:
         states = [_saved(layer) for layer in layers]
         body = io.BytesIO()
         _Pickler(body, layers, states).dump((states, extra))
-        now = _constants(layers)
-        made = {name: text for name, text in getattr(env, "made", {}).items() if now.get(name, text) == text}
-        return zlib.compress(pickle.dumps((_identity(layers), made, body.getvalue())), 1)
+        constants = _constants(layers)
+        fingerprint = getattr(env, "fingerprint", {}).items()
+        fingerprint = {name: text for name, text in fingerprint if constants.get(name, text) == text}
+        return zlib.compress(pickle.dumps((_identity(layers), fingerprint, body.getvalue())), 1)
     except (Exception, SystemExit):  # of any kind: third-party code runs here
         return None
 
@@ -87,11 +88,11 @@ def load_state(env: Env, snapshot: bytes) -> tuple[Any, str]:
     """Let the new ``env`` go on from ``snapshot``; return the ``extra`` of ``save_state``, and "" or why it cannot."""
     layers = layers_of(env)
     try:
-        identity, then, body = pickle.loads(zlib.decompress(snapshot))
+        identity, saved_fingerprint, body = pickle.loads(zlib.decompress(snapshot))
         if identity != _identity(layers):
             return None, "it was taken from a different environment, with different settings or by another version"
-        now = getattr(env, "made", {})
-        if edited := [name for name, text in then.items() if now.get(name, text) != text]:
+        fingerprint = getattr(env, "fingerprint", {})
+        if edited := [name for name, text in saved_fingerprint.items() if fingerprint.get(name, text) != text]:
             return None, f"{edited[0]} has changed since"
         states, extra = _Unpickler(io.BytesIO(body), layers).load()
     except (Exception, SystemExit) as error:
@@ -109,7 +110,7 @@ def _identity(layers: list[Env]) -> tuple[object, ...]:
     return FORMAT, *names, str(getattr(layers[-1].spec, "id", "")), str(getattr(layers[0], "settings", ""))
 
 
-def as_made(env: Env) -> dict[str, str]:
+def env_fingerprint(env: Env) -> dict[str, str]:
     """Return by name what a new environment is like: digests of sources of classes, and its plain fields as text.
 
     A snapshot holds all fields, so it would bring back a constant, or go on with code, that was edited meanwhile.
@@ -148,20 +149,20 @@ def _has_own(layer: Env) -> bool:
 
 def _saved(layer: Env) -> Layer:
     if _has_own(layer):
-        own = layer.snapshot()  # type: ignore[attr-defined]  # looked up above
-        if own is None:
+        custom_state = layer.snapshot()  # type: ignore[attr-defined]  # looked up above
+        if custom_state is None:
             raise NotSaved
-        return Layer(own, {name: vars(layer)[name] for name in RANDOM if name in vars(layer)})
+        return Layer(custom_state, {name: vars(layer)[name] for name in RANDOM if name in vars(layer)})
     members = [member for kind in type(layer).__mro__ for member in vars(kind).items()]
     if any(isinstance(value, types.MemberDescriptorType) and hasattr(layer, name) for name, value in members):
         raise NotSaved  # values in __slots__ are not among the fields
-    state, held = Layer(), (layer, getattr(layer, "env", None))
+    state, layers = Layer(), (layer, getattr(layer, "env", None))
     for name, value in vars(layer).items():
         native = NATIVES.get(_kind_of(value))
         if native is not None:
             state.native[name] = native[0](value)
         constant = name in CONSTANT or (name == "env" and isinstance(layer, gymnasium.Wrapper))
-        if native is not None or constant or _draws(value) or _is_local_function(value, held):
+        if native is not None or constant or _draws(value) or _is_local_function(value, layers):
             state.stay.append(name)
         else:
             state.fields[name] = value
@@ -172,7 +173,7 @@ def _give(layer: Env, state: Layer) -> None:
     fields = vars(layer)
     if _has_own(layer):
         fields.update(state.fields)
-        layer.restore(state.own)  # type: ignore[attr-defined]  # looked up above
+        layer.restore(state.custom)  # type: ignore[attr-defined]  # looked up above
         return
     for name, saved in state.native.items():
         NATIVES[_kind_of(fields[name])][1](fields[name], saved)
@@ -197,9 +198,9 @@ def _is_local_function(value: object, layers: tuple[object, ...]) -> bool:
     """Return whether ``value`` is a lambda or nested function; it may hold the ``layers``, which a new one has, too."""
     if not isinstance(value, types.FunctionType) or "<" not in value.__qualname__:
         return False
-    held = [cell.cell_contents for cell in value.__closure__ or ()]
-    held += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
-    if _rebinds(value.__code__) or not all(_is_constant(x) or any(x is one for one in layers) for x in held):
+    values = [cell.cell_contents for cell in value.__closure__ or ()]
+    values += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
+    if _rebinds(value.__code__) or not all(_is_constant(x) or any(x is layer for layer in layers) for x in values):
         raise NotSaved
     return True
 
@@ -221,12 +222,12 @@ class _Pickler(pickle.Pickler):
 
     def __init__(self, file: io.BytesIO, layers: list[Env], states: list[Layer]) -> None:
         super().__init__(file, protocol=5)
-        self._known: dict[int, tuple[Any, ...]] = {id(layer): ("layer", n) for n, layer in enumerate(layers)}
+        self._references: dict[int, tuple[Any, ...]] = {id(layer): ("layer", n) for n, layer in enumerate(layers)}
         self._spans: list[tuple[int, int]] = []
         for n, (layer, state) in enumerate(zip(layers, states, strict=True)):
             for name, value in vars(layer).items():
                 if name in state.stay and not isinstance(value, SIMPLE):
-                    self._known.setdefault(id(value), ("field", n, name))
+                    self._references.setdefault(id(value), ("field", n, name))
                 if name not in state.fields and isinstance(value, np.ndarray) and value.size:
                     with contextlib.suppress(NotSaved):
                         self._spans.append(_span(value))
@@ -247,12 +248,12 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
     def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
-        known = self._known.get(id(obj))
-        if known is None and isinstance(obj, types.ModuleType):
+        reference = self._references.get(id(obj))
+        if reference is None and isinstance(obj, types.ModuleType):
             return "module", obj.__name__
-        if known is None and not isinstance(obj, type) and any(c.__name__ == "EzPickle" for c in type(obj).__mro__):
+        if reference is None and not isinstance(obj, type) and any(c.__name__ == "EzPickle" for c in type(obj).__mro__):
             raise NotSaved
-        return known
+        return reference
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:

@@ -124,9 +124,9 @@ class Suite(NamedTuple):
     """The extra that installs it; empty if there is none."""
     register: Callable[[str], None] | None
     """Registers an id. None: Gymnasium has done so."""
-    tried: str
+    example: str
     """Algorithm, environment and options of `reverie train` with which it was trained."""
-    why: str = ""
+    untested_reason: str = ""
     """Why it was not trained, and its adapter was tested on a stand-in with its published interface. Empty: it was."""
 
 
@@ -181,7 +181,7 @@ def load_suite(env_id: str) -> None:
                 if env_id in gymnasium.registry:  # a user's, with a name like those of the suite
                     return
                 pip = f'Install it with: pip install "reverie-rl[{suite.extra}]"'
-                how = pip if suite.extra else f"Note that {suite.why}."
+                how = pip if suite.extra else f"Note that {suite.untested_reason}."
                 needs = f"environment '{env_id}' needs the package '{suite.package}' ({error})"
                 raise EnvError(f"{needs}. {how}") from error
             except Exception as error:  # of any kind: third-party code runs here
@@ -194,7 +194,7 @@ def check_id(env_id: str) -> None:
     load_suite(env_id)
     if env_id.startswith(ENVPOOL):
         return
-    if env_id not in gymnasium.registry and not any(known.startswith(f"{env_id}-v") for known in gymnasium.registry):
+    if env_id not in gymnasium.registry and not any(name.startswith(f"{env_id}-v") for name in gymnasium.registry):
         raise unknown(env_id)
 
 

@@ -41,34 +41,35 @@ def make_together(config: EnvConfig, factory: Callable[..., Any] | None, num: in
     module, _, name = config.id.rpartition(":")
     try:
         if factory is not None:
-            made = factory(num_envs=num, **config.kwargs)
+            vector = factory(num_envs=num, **config.kwargs)
         elif config.id.startswith(ENVPOOL):
             package, task = importlib.import_module("envpool"), config.id.removeprefix(ENVPOOL)
             kwargs = {"env_type": "gymnasium", "num_envs": num, **config.kwargs}
-            made = Pool(functools.partial(package.make, task, **kwargs))
+            vector = Pool(functools.partial(package.make, task, **kwargs))
         else:
             if module:
                 module_of(config.id, f"environment '{config.id}'", EnvError)
             load_suite(name)
-            made = gymnasium.make_vec(name, num, vectorization_mode="vector_entry_point", **config.kwargs)
+            vector = gymnasium.make_vec(name, num, vectorization_mode="vector_entry_point", **config.kwargs)
     except ReverieError:
         raise
     except BaseException as error:
         if is_interrupt(error):
             raise
-        what = config.id if factory is None else brief(factory)
-        raise EnvError(f"env.vector = native: {what} with num_envs = {num} could not be made: {told(error)}") from error
-    if not isinstance(made, VectorEnv) or made.num_envs != num:
-        what = f"env.vector = native: the factory returned {brief(made)} for num_envs = {num}"
-        raise EnvError(f"{what}: expected a gymnasium.vector.VectorEnv of {num}.")
-    check_spaces(made, "single_")
-    if isinstance(made.unwrapped, SyncVectorEnv):
-        made.unwrapped.autoreset_mode = AutoresetMode.NEXT_STEP  # it obeys at once
-    elif AutoresetMode(made.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)) != AutoresetMode.NEXT_STEP:
-        given = made.metadata["autoreset_mode"]
-        made.close()
-        raise EnvError(f"env.vector = native: a vector with {given}: expected one made with AutoresetMode.NEXT_STEP.")
-    return made
+        source = config.id if factory is None else brief(factory)
+        failed = f"env.vector = native: {source} with num_envs = {num} could not be made"
+        raise EnvError(f"{failed}: {told(error)}") from error
+    if not isinstance(vector, VectorEnv) or vector.num_envs != num:
+        problem = f"env.vector = native: the factory returned {brief(vector)} for num_envs = {num}"
+        raise EnvError(f"{problem}: expected a gymnasium.vector.VectorEnv of {num}.")
+    check_spaces(vector, "single_")
+    if isinstance(vector.unwrapped, SyncVectorEnv):
+        vector.unwrapped.autoreset_mode = AutoresetMode.NEXT_STEP  # it obeys at once
+    elif AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)) != AutoresetMode.NEXT_STEP:
+        mode = vector.metadata["autoreset_mode"]
+        vector.close()
+        raise EnvError(f"env.vector = native: a vector with {mode}: expected one made with AutoresetMode.NEXT_STEP.")
+    return vector
 
 
 class OneOf(gymnasium.Env[Any, Any]):

@@ -1,4 +1,4 @@
-"""The list ``env.wrappers``: wrappers of Gymnasium, of ours or of a user's, by name, in the order they are applied."""
+"""The list ``env.wrappers``: Gymnasium's, reverie's or a user's wrappers by name, in the order of application."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Leaves(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs)
         if not any(self.fits(leaf) for _, leaf in leaves_of(space)):
             raise EnvError(f"expected {self.expected} among the observations, but found only {space}.")
         self._changes: dict[str, Callable[[Any], Any]] = {}
-        self.observation_space = with_leaves(space, "obs", self._changed)
+        self.observation_space = with_leaves(space, "obs", self._transform_leaf)
 
-    def _changed(self, name: str, leaf: Space) -> Space:
+    def _transform_leaf(self, name: str, leaf: Space) -> Space:
         if not self.fits(leaf):
             return leaf
         space, self._changes[name] = self.change(leaf)
@@ -197,55 +197,58 @@ LEARNED = (
 
 
 class WrapperCall(NamedTuple):
-    """One entry of ``env.wrappers``: a ``name`` in ``SHORT`` or ``module:Class``; ``what`` begins error texts."""
+    """One entry of ``env.wrappers``, a ``name`` in ``SHORT`` or ``module:Class``. ``error_prefix`` begins errors."""
 
-    what: str
+    error_prefix: str
     name: str
-    given: list[Any]
-    named: dict[str, Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
 
 
 def parse_wrapper(text: str) -> WrapperCall:
     """Return what an entry asks for, checked; the module of ``module:Class`` is not imported."""
-    what = f"env.wrappers = {brief(text)}"
-    one = WrapperCall(what, *call_of(text, what))
-    if ":" not in one.name:
-        if one.name not in SHORT:
-            known = f" Available: {', '.join(SHORT)}, or 'module:Class' for another."
-            raise ConfigError(f"{what}: unknown name '{one.name}'.{did_you_mean(one.name, SHORT)}{known}")
-        _check_settings(one, SHORT[one.name])
-    return one
+    error_prefix = f"env.wrappers = {brief(text)}"
+    call = WrapperCall(error_prefix, *call_of(text, error_prefix))
+    if ":" not in call.name:
+        if call.name not in SHORT:
+            choices = f" Available: {', '.join(SHORT)}, or 'module:Class' for another."
+            raise ConfigError(f"{error_prefix}: unknown name '{call.name}'.{did_you_mean(call.name, SHORT)}{choices}")
+        _check_settings(call, SHORT[call.name])
+    return call
 
 
-def _check_settings(one: WrapperCall, kind: type[Any]) -> None:
-    own = dict(list(inspect.signature(kind).parameters.items())[1:])  # without ``env``
+def _check_settings(call: WrapperCall, kind: type[Any]) -> None:
+    parameters = dict(list(inspect.signature(kind).parameters.items())[1:])  # without ``env``
     try:
-        inspect.signature(kind).bind(None, *one.given, **one.named)
+        inspect.signature(kind).bind(None, *call.args, **call.kwargs)
     except TypeError as error:
-        near = next((hint for name in one.named if name not in own and (hint := did_you_mean(name, own))), "")
-        plain = ", ".join(str(setting.replace(annotation=setting.empty)) for setting in own.values())
-        has = f"Its settings: {plain}." if own else "It has no settings."
-        raise ConfigError(f"{one.what}: {error}.{near} {has}{LEARNED if kind is Normalise else ''}") from None
+        unknown = [name for name in call.kwargs if name not in parameters]
+        near = next((hint for name in unknown if (hint := did_you_mean(name, parameters))), "")
+        plain = ", ".join(str(setting.replace(annotation=setting.empty)) for setting in parameters.values())
+        has = f"Its settings: {plain}." if parameters else "It has no settings."
+        raise ConfigError(f"{call.error_prefix}: {error}.{near} {has}{LEARNED if kind is Normalise else ''}") from None
 
 
-def wrapped(env: Env, entries: tuple[str, ...]) -> Env:
+def apply_wrappers(env: Env, entries: tuple[str, ...]) -> Env:
     """Return ``env`` inside the wrappers that ``entries`` name, the first one innermost."""
-    for one in map(parse_wrapper, entries):
-        kind = SHORT.get(one.name) or imported(one.name, what=one.what, base=gymnasium.Wrapper)
-        _check_settings(one, kind)
+    for call in map(parse_wrapper, entries):
+        kind = SHORT.get(call.name) or imported(call.name, what=call.error_prefix, base=gymnasium.Wrapper)
+        _check_settings(call, kind)
         if issubclass(kind, MOVING):
-            raise ConfigError(f"{one.what}: each environment, also those of evaluations, would have its own.{LEARNED}")
+            problem = "each environment, evaluation environments too, would have separate statistics."
+            raise ConfigError(f"{call.error_prefix}: {problem}{LEARNED}")
         try:
-            env = kind(env, *one.given, **one.named)
+            env = kind(env, *call.args, **call.kwargs)
         except Exception as error:  # of any kind: the class may be a user's
             if isinstance(error, ConfigError):
-                raise ConfigError(f"{one.what}: {error}") from error
-            said = error if isinstance(error, ReverieError) else told(error)
-            raise EnvError(f"{one.what}: {said}") from error
+                raise ConfigError(f"{call.error_prefix}: {error}") from error
+            message = error if isinstance(error, ReverieError) else told(error)
+            raise EnvError(f"{call.error_prefix}: {message}") from error
     return env
 
 
 def repeats(entries: tuple[str, ...]) -> int:
     """Return how many times ``entries`` take each action."""
-    found = [[*one.given, *one.named.values()] for one in map(parse_wrapper, entries) if one.name == "action_repeat"]
-    return math.prod(times for times, *_ in found)
+    calls = [call for call in map(parse_wrapper, entries) if call.name == "action_repeat"]
+    arguments = [[*call.args, *call.kwargs.values()] for call in calls]
+    return math.prod(times for times, *_ in arguments)

@@ -19,7 +19,7 @@ from reverie.core.errors import EnvError, ReverieError
 from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsSpec, differences, signature
 from reverie.core.types import Step
-from reverie.envs.batched import Batched, flat_actions
+from reverie.envs.batched import Batched, check_flat_actions
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Summary
 from reverie.envs.flat import make_flat
@@ -47,24 +47,24 @@ def make_env(
     makers: list[Maker] = [functools.partial(make_flat, config, make, index, render) for index in range(config.num)]
     if config.vector == "process":
         slots, arrays = workers(makers, config.timeout)
-        made = _start(slots)
+        specs = _start(slots)
     else:
-        slots, made, arrays = _serial(makers)
-    restarter = Restarter(slots, made, seeds, config.restarts, config.restart_window)
+        slots, specs, arrays = _serial(makers)
+    restarter = Restarter(slots, specs, seeds, config.restarts, config.restart_window)
     return VectorEnv(slots, arrays, restarter, bool(config.log_info), new, warns)
 
 
 def _serial(makers: list[Maker]) -> tuple[list[Slot], EnvSpecs, dict[str, np.ndarray]]:
     """Return slots, the specs of their environments, and arrays of observations by key, ``[N, *shape]``."""
     slots = [Slot(number, make) for number, make in enumerate(makers)]
-    made = _start(slots)
+    specs = _start(slots)
     if len({id(slot.env.unwrapped) for slot in slots}) < len(slots):
         close(slots)
         raise EnvError("the environment factory returned the same environment twice: make a new one in each call.")
-    arrays = {key: np.zeros((len(makers), *part.shape), part.dtype) for key, part in made.obs_spec.items()}
+    arrays = {key: np.zeros((len(makers), *part.shape), part.dtype) for key, part in specs.obs_spec.items()}
     for number, slot in enumerate(slots):
         slot.rows = {key: array[number, ...] for key, array in arrays.items()}
-    return slots, made, arrays
+    return slots, specs, arrays
 
 
 def _start(slots: Sequence[Slot]) -> EnvSpecs:
@@ -72,17 +72,17 @@ def _start(slots: Sequence[Slot]) -> EnvSpecs:
     try:
         for slot in slots:
             slot.start()
-        made: list[EnvSpecs] = [slot.receive() for slot in slots]
+        all_specs: list[EnvSpecs] = [slot.receive() for slot in slots]
     except Failed as failed:
         close(slots)
         raise failed.error from failed
-    for number, each in enumerate(made):
-        if found := differences(
-            signature(*made[0][:2]), signature(*each[:2]), ("environment 0", f"environment {number}")
+    for number, specs in enumerate(all_specs):
+        if mismatches := differences(
+            signature(*all_specs[0][:2]), signature(*specs[:2]), ("environment 0", f"environment {number}")
         ):
             close(slots)
-            raise EnvError(f"the environments have different spaces: {'; '.join(found)}.")
-    return made[0]
+            raise EnvError(f"the environments have different spaces: {'; '.join(mismatches)}.")
+    return all_specs[0]
 
 
 class VectorEnv:
@@ -115,10 +115,10 @@ class VectorEnv:
         self._logs, self._new = logs, new
         self._known = False  # whether some episode had all that ``env.log_info`` names, or it was told
         self.num_envs: int = len(slots)
-        self.obs_spec: ObsSpec = restarter.made.obs_spec
-        self.action_spec: ActionSpec = restarter.made.action_spec
-        self.time_limit: int | None = restarter.made.time_limit
-        self._check_limits = LimitCheck(restarter.made.bounds if warns else {})
+        self.obs_spec: ObsSpec = restarter.specs.obs_spec
+        self.action_spec: ActionSpec = restarter.specs.action_spec
+        self.time_limit: int | None = restarter.specs.time_limit
+        self._check_limits = LimitCheck(restarter.specs.bounds if warns else {})
         self._action_shape = (self.num_envs, self.action_spec.width)
 
     @property
@@ -132,12 +132,12 @@ class VectorEnv:
         An answer that was not received is lost. Raises as ``step``.
         """
         self._check_open()
-        self._settle()
+        self._store_pending_answer()
         self._answer = None
         if seed is not None:
             seeds = derive_seeds(seed, self.num_envs)
             self._due = list(seeds)
-            self._restarter.seeded(seeds)
+            self._restarter.set_seeds(seeds)
         self._ended = [True] * self.num_envs
         self._begin(None)
         return self._finish()
@@ -159,7 +159,7 @@ class VectorEnv:
         Environments in this process are stepped at once. Raises as ``step``.
         """
         self._check_open()
-        self._begin(flat_actions(action, self._action_shape))
+        self._begin(check_flat_actions(action, self._action_shape))
         self._answer = self._finish
 
     def receive(self) -> Step:
@@ -200,38 +200,39 @@ class VectorEnv:
                     self._restarter.has_stepped[number] = self._restarter.works[number] = True
         try:
             for number, failure in failures.items():
-                self._restarter.again(number, failure)
+                self._restarter.restart(number, failure)
         except ReverieError as error:
             self._end(error)
             raise
         if failures:
             first = [begun or number in failures for number, begun in enumerate(first)]
         self._ended, self._torn, self.exact_rewards = last, False, reward
-        self._check_limits(self._arrays, self._place)
+        self._check_limits(self._arrays, self._location)
         if self._logs:
             self._log([number for number, over in enumerate(last) if over])
         return Step(  # with copies, as the next step writes to the same memory
             obs={key: torch.from_numpy(array.copy()) for key, array in self._arrays.items()},
             reward=torch.from_numpy(np.array(reward, np.float32)),
-            is_first=flags(first),
-            is_last=flags(last),
-            is_terminal=flags(terminal),
+            is_first=to_bool_tensor(first),
+            is_last=to_bool_tensor(last),
+            is_terminal=to_bool_tensor(terminal),
         )
 
-    def _place(self, number: int) -> str:
-        self._slots[number].send("place")
-        return self._received(number) or f"environment {number}"
+    def _location(self, number: int) -> str:
+        self._slots[number].send("location")
+        return self._receive_or_none(number) or f"environment {number}"
 
     def _log(self, over: list[int]) -> None:
         """Ask the environments ``over``, whose episodes have ended, for the numbers to log."""
         for number in over:
-            self._slots[number].send("logged")
+            self._slots[number].send("episode_summary")
         # All of them, as each request has one answer.
-        found: dict[int, tuple[Summary, str]] = {n: one for n in over if (one := self._received(n)) is not None}
-        self.logged = {number: numbers for number, (numbers, _) in found.items() if numbers}
-        if found and not self._known:
+        answers = {number: self._receive_or_none(number) for number in over}
+        summaries: dict[int, tuple[Summary, str]] = {n: answer for n, answer in answers.items() if answer is not None}
+        self.logged = {number: numbers for number, (numbers, _) in summaries.items() if numbers}
+        if summaries and not self._known:
             self._known = True
-            missing = [text for _, text in found.values()]
+            missing = [text for _, text in summaries.values()]
             if all(missing) and self._new:
                 self._end(EnvError(missing[0]))
                 self._check_open()
@@ -247,14 +248,14 @@ class VectorEnv:
         if self._logs:
             self._log(list(numbers))
         self._ended = [ended or number in numbers for number, ended in enumerate(self._ended)]
-        return dataclasses.replace(step, is_last=flags(self._ended))
+        return dataclasses.replace(step, is_last=to_bool_tensor(self._ended))
 
     def render(self) -> np.ndarray | None:
         """Return a rendering of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
         self._check_open()
-        self._settle()
+        self._store_pending_answer()
         self._slots[0].send("frame")
-        frame: np.ndarray | None = self._received(0)
+        frame: np.ndarray | None = self._receive_or_none(0)
         return frame
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
@@ -269,26 +270,26 @@ class VectorEnv:
         """Set the attribute ``name``, which each environment or a wrapper has, to ``value``. Otherwise as ``call``."""
         self._ask("set_attr", name, value)
 
-    def _ask(self, what: str, name: str, *given: Any) -> list[Any]:
+    def _ask(self, request: str, name: str, *args: Any) -> list[Any]:
         self._check_open()
-        self._settle()
+        self._store_pending_answer()
         for slot in self._slots:
-            slot.send(what, name, *given)
+            slot.send(request, name, *args)
         # All of them, as each request has one answer.
-        answers = [self._received(number) or (None, "") for number in range(self.num_envs)]
+        answers = [self._receive_or_none(number) or (None, "") for number in range(self.num_envs)]
         if wrong := next((why for _, why in answers if why), ""):
             raise EnvError(wrong)
-        self._restarter.asked[what, name] = given
-        return [found for found, _ in answers]
+        self._restarter.requests[request, name] = args
+        return [result for result, _ in answers]
 
-    def _received(self, number: int) -> Any:
+    def _receive_or_none(self, number: int) -> Any:
         """Return the answer of one environment between two steps; None if it fails, which the next step handles."""
         try:
             return self._slots[number].receive()
         except Failed:
             return None
 
-    def _settle(self) -> None:
+    def _store_pending_answer(self) -> None:
         """Wait for an answer that is due and keep it for ``receive``, so that workers are free for other requests."""
         due, self._answer = self._answer, None
         if due is not None:
@@ -301,13 +302,13 @@ class VectorEnv:
         Waits for an answer that is due; it can still be received. All are None after an error that ended all
         environments, and after an interrupted step.
         """
-        self._settle()
+        self._store_pending_answer()
         if self._ended is None or self._torn or self._error is not None:
             return [None] * self.num_envs
         for number in range(self.num_envs):
             self._slots[number].send("snapshot")
-        inside = [self._received(number) for number in range(self.num_envs)]
-        return [self._restarter.signed(i, self._ended[i], state) for i, state in enumerate(inside)]
+        inside = [self._receive_or_none(number) for number in range(self.num_envs)]
+        return [self._restarter.snapshot(i, self._ended[i], state) for i, state in enumerate(inside)]
 
     def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
         """Go on from ``snapshots``, taken when ``step`` were the current rows; return the rows that are current now.
@@ -315,7 +316,7 @@ class VectorEnv:
         An environment without a usable snapshot begins a new episode: its current row becomes ``is_last``.
         """
         self._check_open()
-        self._settle()
+        self._store_pending_answer()
         self._answer, self.exact_rewards, self.logged = None, [], {}
         self._torn = False
         last: list[bool] = step.is_last.tolist()
@@ -329,7 +330,7 @@ class VectorEnv:
                 logger.warning(f"environment {number} begins a new episode because its snapshot cannot be used: {why}")
         self._ended = last
         self._restarter.has_stepped = [True] * self.num_envs
-        return dataclasses.replace(step, is_last=flags(last))
+        return dataclasses.replace(step, is_last=to_bool_tensor(last))
 
     def close(self) -> None:
         """Close all environments and end their processes. May be called twice."""
@@ -341,6 +342,6 @@ class VectorEnv:
             close(self._slots)
 
 
-def flags(values: list[bool]) -> Tensor:
+def to_bool_tensor(values: list[bool]) -> Tensor:
     """Return ``values`` as a tensor ``[N]`` bool."""
     return torch.from_numpy(np.array(values, np.bool_))

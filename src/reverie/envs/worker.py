@@ -24,8 +24,8 @@ from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 
 from reverie.core.errors import EnvError
 from reverie.core.signals import SIGNALS
-from reverie.envs.make import put_away
-from reverie.envs.slot import PATIENCE, Failed, Maker, Slot, generator_kept
+from reverie.envs.make import close_quietly
+from reverie.envs.slot import PATIENCE, Failed, Maker, Slot, preserve_torch_rng
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 """Environment variables of numerical libraries, which by default start one thread per core, in each worker."""
@@ -53,12 +53,12 @@ class Column(NamedTuple):
         return np.frombuffer(self.memory, np.uint8).view(self.dtype).reshape(self.shape)
 
 
-def shared(context: Any, shape: tuple[int, ...], dtype: str) -> Column:
+def allocate_shared(context: Any, shape: tuple[int, ...], dtype: str) -> Column:
     """Allocate shared memory of this ``shape`` for processes of the multiprocessing ``context``."""
     return Column(context.RawArray(c_uint8, int(np.prod(shape)) * np.dtype(dtype).itemsize), shape, dtype)
 
 
-class Line:
+class PipeEnd:
     """One end of a pipe. Every message begins with the number of a turn, which an answer repeats.
 
     All methods raise OSError or EOFError if the other end is closed.
@@ -73,17 +73,17 @@ class Line:
         """Request a step with the action in shared memory, or answer it once the observation is there."""
         self.pipe.send_bytes(STEP.pack(MARK, turn, reward, terminated, truncated))
 
-    def say(self, *said: Any) -> None:
+    def send(self, *message: Any) -> None:
         """Send any other message: the turn, what is requested or "done" or "failed", and arguments or the result."""
-        self.pipe.send_bytes(pickle.dumps(said, pickle.HIGHEST_PROTOCOL))
+        self.pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
-    def heard(self) -> tuple[int, str, Any]:
+    def receive(self) -> tuple[int, str, Any]:
         """Wait for a message; return the turn, what it is, and its arguments or result."""
-        said = self.pipe.recv_bytes()
-        if said[:1] != MARK:
-            message: tuple[int, str, Any] = pickle.loads(said)
+        data = self.pipe.recv_bytes()
+        if data[:1] != MARK:
+            message: tuple[int, str, Any] = pickle.loads(data)
             return message
-        step = STEP.unpack(said)
+        step = STEP.unpack(data)
         return step[1], "step", step[2:]
 
     def ready(self, seconds: float) -> bool:
@@ -98,12 +98,12 @@ def workers(makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, 
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # the server imports it once; workers then start in milliseconds
-    with generator_kept("probe"):
+    with preserve_torch_rng("probe"):
         probe = makers[0]()
     spec, width, num = probe.obs_spec, probe.action_spec.width, len(makers)
-    put_away(probe)
-    columns = {key: shared(context, (num, *part.shape), part.dtype) for key, part in spec.items()}
-    actions = shared(context, (num, width), "float32")
+    close_quietly(probe)
+    columns = {key: allocate_shared(context, (num, *part.shape), part.dtype) for key, part in spec.items()}
+    actions = allocate_shared(context, (num, width), "float32")
     slots: list[Slot] = [WorkerSlot(context, i, make, columns, actions, timeout) for i, make in enumerate(makers)]
     return slots, {key: column.array() for key, column in columns.items()}
 
@@ -117,9 +117,9 @@ class WorkerSlot(Slot):
         super().__init__(number, make)
         self.process: Any = None
         self._context, self._timeout = context, timeout
-        self._work = (number, CloudpickleWrapper(make), columns, actions)
+        self._task = (number, CloudpickleWrapper(make), columns, actions)
         self._action = actions.array()[number]
-        self._line: Line | None = None
+        self._line: PipeEnd | None = None
         self._end: Finalize
         self._made = False
         self._turn, self._sent = 0, 0.0
@@ -129,25 +129,25 @@ class WorkerSlot(Slot):
         self._failed, self._made = None, False
         self._turn, self._sent = 0, time.monotonic()
         near, far = self._context.Pipe()
-        self.process = self._context.Process(target=_work, args=(*self._work, far), daemon=True)
+        self.process = self._context.Process(target=_worker_main, args=(*self._task, far), daemon=True)
         # First: after Ctrl-C in between, the end of this process would wait for a worker that ignores SIGTERM.
         self._end = Finalize(self, _end, (self.process, near), exitpriority=0)
         with _one_thread(), clear_mpi_env_vars():
             self.process.start()
-        self._line = Line(near)
+        self._line = PipeEnd(near)
         far.close()
 
-    def send(self, what: str, *args: Any) -> None:
+    def send(self, request: str, *args: Any) -> None:
         """Send a request to the process, without waiting."""
         if self._failed is not None or self._line is None:
             return
         self._turn, self._sent = self._turn + 1, time.monotonic()
         with contextlib.suppress(OSError):  # ``receive`` reports a process that is gone
-            if what == "step":
+            if request == "step":
                 self._action[:] = args[0]
                 self._line.step(self._turn)
             else:
-                self._line.say(self._turn, what, args)
+                self._line.send(self._turn, request, args)
 
     def receive(self) -> Any:
         if self._failed is None:
@@ -163,20 +163,20 @@ class WorkerSlot(Slot):
         try:
             while turn != self._turn:  # skips the answers to interrupted requests
                 if self._timeout:
-                    left = self._sent + self._timeout - time.monotonic()
-                    if not self._line.ready(max(left, min(self._timeout, MOMENT))):
+                    seconds_left = self._sent + self._timeout - time.monotonic()
+                    if not self._line.ready(max(seconds_left, min(self._timeout, MOMENT))):
                         self.stop(0.0)
                         late = f"no response from its worker process within env.timeout = {self._timeout:g} seconds"
                         raise Failed(EnvError(f"environment {self._number} timed out: {late}"))
-                turn, what, result = self._line.heard()
+                turn, status, result = self._line.receive()
         except (EOFError, OSError) as error:
-            raise Failed(self._lost()) from error
-        if what == "failed":
+            raise Failed(self._death_error()) from error
+        if status == "failed":
             raise Failed(*result)
         self._made = True
         return result
 
-    def _lost(self) -> EnvError:
+    def _death_error(self) -> EnvError:
         self.process.join(PATIENCE)
         code = self.process.exitcode
         self.stop(0.0)
@@ -190,7 +190,7 @@ class WorkerSlot(Slot):
     def dismiss(self) -> None:
         if self._line is not None:
             with contextlib.suppress(OSError):
-                self._line.say(0, "close", ())
+                self._line.send(0, "close", ())
 
     def stop(self, seconds: float = PATIENCE) -> None:
         """Ask the process to end, and kill it after so many ``seconds``."""
@@ -225,27 +225,27 @@ def _one_thread() -> Iterator[None]:
 # ---------------------------------------------------------------- in the worker
 
 
-def _work(number: int, make: Maker, columns: dict[str, Column], actions: Column, pipe: Connection) -> None:
+def _worker_main(number: int, make: Maker, columns: dict[str, Column], actions: Column, pipe: Connection) -> None:
     """Run a worker: make its environment, then answer requests until ``close`` or until the parent is gone."""
-    for each in SIGNALS:  # whole jobs get them: the parent decides when workers end, after its checkpoint
+    for signal_number in SIGNALS:  # whole jobs get them: the parent decides when workers end, after its checkpoint
         # What an environment starts would inherit SIG_IGN, and only Ctrl-C should not end it.
-        signal.signal(each, signal.SIG_IGN if each == signal.SIGINT else lambda *_: None)
+        signal.signal(signal_number, signal.SIG_IGN if signal_number == signal.SIGINT else lambda *_: None)
     os.environ.update(ONE_THREAD)  # a forkserver that was started earlier lacks them
-    line, slot, action = Line(pipe), Slot(number, make, alone=True), actions.array()[number]
+    line, slot, action = PipeEnd(pipe), Slot(number, make, owns_rng=True), actions.array()[number]
     slot.rows = {key: column.array()[number, ...] for key, column in columns.items()}
-    turn, what, args = 0, "start", ()
+    turn, request, args = 0, "start", ()
     slot.start()
     with contextlib.suppress(EOFError, OSError):
-        while what != "close":
+        while request != "close":
             try:
                 result = slot.receive()
             except Failed as failed:
-                line.say(turn, "failed", (failed.error, failed.trace))
+                line.send(turn, "failed", (failed.error, failed.trace))
             else:
-                line.step(turn, *result) if what == "step" else line.say(turn, "done", result)
-            turn, what, args = line.heard()
-            if what == "step":
+                line.step(turn, *result) if request == "step" else line.send(turn, "done", result)
+            turn, request, args = line.receive()
+            if request == "step":
                 slot.send("step", action.copy())
-            elif what != "close":
-                slot.send(what, *args)
+            elif request != "close":
+                slot.send(request, *args)
     slot.stop()

@@ -32,31 +32,32 @@ IDLE = np.int64(0)
 def checked_reset(env: Env, seed: int | None, options: dict[str, Any] | None = None) -> Reset:
     """Return what ``env.reset`` returns: the observation and the info."""
     try:
-        found: Any = env.reset(seed=seed, options=options)
+        answer: Any = env.reset(seed=seed, options=options)
     except (TypeError, ValueError) as error:
         _check_old_gym(error)
         raise
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        raise _unexpected("reset", found, "2 values (observation, info)")
-    return found[0], found[1]
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        raise _unexpected_value_error("reset", answer, "2 values (observation, info)")
+    return answer[0], answer[1]
 
 
 def checked_step(env: Env, action: Any) -> Stepped:
     """Return what ``env.step`` returns for ``action``, with the reward as a float and the ends as bools."""
     try:
-        found: Any = env.step(action)
+        answer: Any = env.step(action)
     except ValueError as error:
         _check_old_gym(error)
         raise
-    if not isinstance(found, tuple | list) or len(found) != 5:
-        raise _unexpected("step", found, "5 values (observation, reward, terminated, truncated, info)")
-    obs, reward, terminated, truncated, info = found
+    if not isinstance(answer, tuple | list) or len(answer) != 5:
+        raise _unexpected_value_error("step", answer, "5 values (observation, reward, terminated, truncated, info)")
+    obs, reward, terminated, truncated, info = answer
     return obs, number(reward), flag("terminated", terminated), flag("truncated", truncated), info
 
 
-def _unexpected(method: str, found: Any, expected: str) -> DataError:
-    what = f"{len(found)} values" if isinstance(found, tuple | list) else f"one value of type {type(found).__name__}"
-    return DataError(f"{method}() returned {what}: expected {expected}. {OLD_GYM}")
+def _unexpected_value_error(method: str, answer: Any, expected: str) -> DataError:
+    is_sequence = isinstance(answer, tuple | list)
+    actual = f"{len(answer)} values" if is_sequence else f"one value of type {type(answer).__name__}"
+    return DataError(f"{method}() returned {actual}: expected {expected}. {OLD_GYM}")
 
 
 def _check_old_gym(error: Exception) -> None:
@@ -72,12 +73,12 @@ def _check_old_gym(error: Exception) -> None:
 def number(reward: Any) -> float:
     """Return the ``reward`` of an environment as a float."""
     if not isinstance(reward, float | int):
-        several = "Multi-agent and vector rewards are not supported: make one number of them in a wrapper"
-        reward = _single("the reward", reward, f"a number. {several}")
-    found = float(reward)
-    if not -LARGEST <= found <= LARGEST:
-        raise DataError(f"the reward is {found}: expected a finite float32 number")
-    return found
+        advice = "Multi-agent and vector rewards are not supported: make one number of them in a wrapper"
+        reward = _single("the reward", reward, f"a number. {advice}")
+    value = float(reward)
+    if not -LARGEST <= value <= LARGEST:
+        raise DataError(f"the reward is {value}: expected a finite float32 number")
+    return value
 
 
 def flag(name: str, value: Any) -> bool:
@@ -109,7 +110,7 @@ def _meanings(env: Env, settings: str) -> list[str]:
 
 
 class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Begins each episode with 0 to ``most`` idle actions; their number is drawn from a generator of its own."""
+    """Begins each episode with 0 to ``most`` idle actions; their number is drawn from a separate generator."""
 
     def __init__(self, env: Env, most: int) -> None:
         RecordConstructorArgs.__init__(self, most=most)
@@ -196,8 +197,8 @@ class Lives(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if lost and self._end:
             self._goes_on = terminated = True
         elif lost and self._fire is not None:
-            obs, more, terminated, truncated, info = checked_step(self.env, self._fire)
-            reward += more
+            obs, extra_reward, terminated, truncated, info = checked_step(self.env, self._fire)
+            reward += extra_reward
         self._lives = info["lives"]
         return obs, reward, terminated, truncated, info
 

@@ -31,7 +31,7 @@ from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec, differences, other_b
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.datasets.dataset import Recorded, open_recorded, shown
 from reverie.datasets.recorded_env import check_mixed, lacking
-from reverie.envs.make import EnvLike, MakeEnv, Single, env_factory, make_gym, put_away, readable
+from reverie.envs.make import EnvLike, MakeEnv, Single, close_quietly, env_factory, make_gym, to_learnable_obs
 from reverie.envs.vector import make_env
 from reverie.experiment.bench import Pace, pace
 from reverie.experiment.config import NO_ENV, ExperimentConfig, saved_settings
@@ -48,7 +48,7 @@ from reverie.replay.sources import MixedSource, prefetch, split_window
 from reverie.run.collect import Collector
 from reverie.run.evaluate import Evaluation, Score, episode_limit, evaluate
 from reverie.run.folder import Saved
-from reverie.run.run import Measured, Trainable, Which
+from reverie.run.run import MeasurementResult, Trainable, Which
 
 SIDE = 256
 """Longer side of the videos of evaluations during training, in pixels, at most."""
@@ -114,12 +114,12 @@ class Experiment(Trainable):
             logger.warning("eval_video = True, but this environment cannot render images: there is no video")
         return found
 
-    def measure(self, which: Which) -> Measured:
+    def measure(self, which: Which) -> MeasurementResult:
         if self.estimator is not None:
             updates = self.config.data.estimate_updates
             if which == "test":
                 logger.info(f"estimating the policy's return: {plural(updates, 'update')} of FQE")
-            return cast(Measured, self.estimator.estimate(updates))
+            return cast(MeasurementResult, self.estimator.estimate(updates))
         if which == "test":
             logger.info(f"evaluating: {plural(self.config.eval_episodes, 'episode')}")
         return self.evaluate(which)
@@ -255,7 +255,7 @@ def build(
         clock = Clock(
             length=config.length, unit=config.unit, replay_ratio=config.ratio(algo.window), slack=config.slack,
             pretrain_updates=config.pretrain_updates, train_freq=config.train_freq,
-            on_policy=config.algo.on_policy, action_repeat=config.env.frames,
+            on_policy=config.algo.on_policy, action_repeat=config.env.frames_per_action,
             learning_starts=max(1, config.learning_starts) if train_env is not None else 1,
         )  # fmt: skip
         algo.position = lambda: clock.position
@@ -426,10 +426,10 @@ def looked_at(
 ) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any], EnvSpec | None]:
     """Return the spaces of the environment's observations and actions, and its spec if it has one."""
     env = make_gym(config.env, factory, render=False)
-    observation: gymnasium.Space[Any] = readable(env, config.env.mission).observation_space
+    observation: gymnasium.Space[Any] = to_learnable_obs(env, config.env.mission).observation_space
     space: gymnasium.Space[Any] = env.action_space
     spec = env.spec
-    put_away(env)
+    close_quietly(env)
     return observation, space, spec
 
 

@@ -24,7 +24,7 @@ from reverie.datasets.detect import open_reader
 from reverie.datasets.memory import OBJECT, path_of, paths_in
 from reverie.datasets.recorded_env import env_as_recorded, env_of
 from reverie.envs.config import EnvConfig
-from reverie.envs.make import EnvLike, env_name, named, put_away
+from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
 from reverie.nn.rewards import ReturnStd
 from reverie.replay.config import ReplayConfig
 from reverie.replay.durable import absolute_store_path
@@ -314,7 +314,7 @@ class ExperimentConfig(Config):
 def saved_settings(config: ExperimentConfig, env: EnvLike | None, eval_env: EnvLike | None = None) -> Saved:
     """Return the content of config.yaml, with names of the objects that a file cannot hold (``module:name``)."""
     given = {name: one for name, one in {"env": env, "eval_env": eval_env}.items() if not isinstance(one, str | None)}
-    custom = {name: named(one) or env_name(one) for name, one in given.items()}
+    custom = {name: entry_point_name(one) or env_name(one) for name, one in given.items()}
     custom |= dict(_foreign(config.algo, type(config.algo)(), "algo"))
     return Saved(algorithm=config.name, experiment=config.to_dict(), custom=custom)
 
@@ -356,7 +356,7 @@ def resolved(
         return config.without_env()
     found = config.merge({"env": env_of(about, config.env).to_dict()})
     try:
-        put_away(env_as_recorded(about, config.env))
+        close_quietly(env_as_recorded(about, config.env))
     except EnvError as error:
         logger.info(f"no evaluations: {error}")
         return config.without_env()

@@ -18,7 +18,7 @@ from reverie.core.errors import EnvError
 from reverie.core.protocols import Env
 from reverie.core.types import FLAGS, Batch, Obs, Step
 from reverie.datasets.dataset import DatasetConfig
-from reverie.envs.make import put_away
+from reverie.envs.make import close_quietly
 from reverie.experiment.build import make_eval_env
 from reverie.log.video import shrink, to_rgb
 
@@ -45,7 +45,7 @@ def action_names(agent: Agent) -> list[str]:
     except (AttributeError, TypeError):  # it means something else by these names
         return []
     finally:
-        put_away(env)
+        close_quietly(env)
 
 
 class RecordedEnv:

@@ -1,4 +1,4 @@
-"""Callbacks: code of a user's own that a run calls at its evaluations and logs, and that may act on the run."""
+"""Callbacks: user code that a run calls at evaluations and log entries, and that can change or stop the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reverie.core.types import State
 from reverie.run.metrics import check_names
 
 if TYPE_CHECKING:
-    from reverie.run.run import Result
+    from reverie.run.run import TrainResult
 
 Values = Mapping[str, float]
 """Logged numbers by name."""
@@ -63,9 +63,9 @@ class TrainingRun:
         """The environments of evaluations, which ``env`` does not reach; RunError if there are none."""
         return self._reach("evaluation")
 
-    def stop(self, why: str) -> None:
-        """End the run after this turn of the loop, as finished and with its final evaluation. ``why`` is logged."""
-        self.stopped = why or "no reason given"
+    def stop(self, reason: str) -> None:
+        """End the run after this turn of the loop, as finished and with its final evaluation. ``reason`` is logged."""
+        self.stopped = reason or "no reason given"
         self._clock.stop = True
 
     def log(self, values: Values) -> None:
@@ -83,8 +83,8 @@ class Callback:
     draws from the global random generators does not change the run. Its errors end the run, after a checkpoint.
     """
 
-    def __init_subclass__(cls, **more: Any) -> None:
-        super().__init_subclass__(**more)
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
         if unknown := [name for name in vars(cls) if name.startswith("on_") and not hasattr(Callback, name)]:
             raise ConfigError(
                 f"{cls.__name__}.{unknown[0]} would never be called.{did_you_mean(unknown[0], HOOKS)} A callback has: "
@@ -102,7 +102,7 @@ class Callback:
     def on_log(self, run: TrainingRun, values: Values) -> None:
         """Called after each log entry (``schedule.log_every``) with its numbers."""
 
-    def on_end(self, run: TrainingRun, result: Result) -> None:
+    def on_end(self, run: TrainingRun, result: TrainResult) -> None:
         """Called when the run has finished, after its final evaluation, or was interrupted by a signal."""
 
 
@@ -110,74 +110,79 @@ HOOKS = ("on_start", "on_evaluation", "on_log", "on_end")
 
 
 class CallbackCall(NamedTuple):
-    """An entry of the setting ``callbacks``: ``module:Class(setting=value)``; ``what`` begins error texts."""
+    """An entry of the setting ``callbacks``: ``module:Class(setting=value)``; ``error_prefix`` begins error texts."""
 
-    what: str
+    error_prefix: str
     name: str
-    given: list[Any]
-    named: dict[str, Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
 
 
 def parse_callback(text: str) -> CallbackCall:
     """Return what an entry asks for; its module is not imported."""
-    what = f"callbacks = {brief(text)}"
-    one = CallbackCall(what, *call_of(text, what))
-    if ":" not in one.name:
-        raise ConfigError(f"{what}: expected module:Class or module:Class(setting=value).")
-    return one
+    error_prefix = f"callbacks = {brief(text)}"
+    call = CallbackCall(error_prefix, *call_of(text, error_prefix))
+    if ":" not in call.name:
+        raise ConfigError(f"{error_prefix}: expected module:Class or module:Class(setting=value).")
+    return call
 
 
-def kind_of(text: str) -> type[Callback]:
+def import_callback(text: str) -> type[Callback]:
     """Import the class that an entry names; a run that names its module too may then go on (``check_module``)."""
-    one = parse_callback(text)
-    kind: type[Callback] = imported(one.name, what=one.what, base=Callback)
+    call = parse_callback(text)
+    kind: type[Callback] = imported(call.name, what=call.error_prefix, base=Callback)
     return kind
 
 
-def made(text: str) -> Callback:
+def make_callback(text: str) -> Callback:
     """Return the callback that an entry asks for."""
-    kind, (what, _, given, named) = kind_of(text), parse_callback(text)
+    kind, (error_prefix, _, args, kwargs) = import_callback(text), parse_callback(text)
     try:
-        inspect.signature(kind).bind(*given, **named)
+        inspect.signature(kind).bind(*args, **kwargs)
     except TypeError as error:
-        raise ConfigError(f"{what}: {error}. Expected {kind.__name__}{inspect.signature(kind)}.") from None
-    return kind(*given, **named)
+        raise ConfigError(f"{error_prefix}: {error}. Expected {kind.__name__}{inspect.signature(kind)}.") from None
+    return kind(*args, **kwargs)
 
 
 class Callbacks:
     """The callbacks of a run, called one after the other. A part of a checkpoint."""
 
-    def __init__(self, each: Sequence[Callback], run: TrainingRun) -> None:
+    def __init__(self, callbacks: Sequence[Callback], run: TrainingRun) -> None:
         """``run``: passed to each of them."""
         self.run = run
-        kinds = [f"{type(one).__module__}:{type(one).__qualname__}" for one in each]
+        kinds = [f"{type(callback).__module__}:{type(callback).__qualname__}" for callback in callbacks]
         names = [f"{kind} {kinds[:i].count(kind) + 1}" for i, kind in enumerate(kinds)]
-        self.named: dict[str, Any] = dict(zip(names, each, strict=True))
+        self.named: dict[str, Any] = dict(zip(names, callbacks, strict=True))
 
-    def tell(self, hook: str, *given: Any) -> None:
-        """Call the method ``hook`` of each."""
-        for one in self.named.values():
+    def call(self, hook: str, *args: Any) -> None:
+        """Call the method ``hook`` of each callback."""
+        for callback in self.named.values():
             with left_as_found():
-                getattr(one, hook)(self.run, *given)
+                getattr(callback, hook)(self.run, *args)
 
     def state_dict(self) -> State:
         """Return the state of each by the name and number of its class, None if it has none."""
-        return {name: one.state_dict() if hasattr(one, "state_dict") else None for name, one in self.named.items()}
+        return {
+            name: callback.state_dict() if hasattr(callback, "state_dict") else None
+            for name, callback in self.named.items()
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Restore those that were saved; warn of others."""
-        for name, one in self.named.items():
+        for name, callback in self.named.items():
             if state.get(name) is not None:
-                one.load_state_dict(state[name])
+                callback.load_state_dict(state[name])
         if gone := sorted(state.keys() - self.named.keys()):
-            logger.warning(f"the run goes on without its callbacks {', '.join(gone)}: pass them again to keep them")
+            logger.warning(f"the run continues without the callbacks {', '.join(gone)}: pass them again to keep them")
 
 
-def checked(each: Sequence[Any]) -> list[Callback]:
-    """Return the callbacks ``each``; ConfigError if one is something else."""
-    for one in each:
-        if not isinstance(one, Callback):
-            is_kind = isinstance(one, type) and issubclass(one, Callback)
-            meant = f"{one.__name__}(...), an object" if is_kind else "an object derived from reverie.Callback"
-            raise ConfigError(f"callbacks: {brief(one)}: expected {meant}, or the text 'module:Class(setting=value)'.")
-    return list(each)
+def check_callbacks(callbacks: Sequence[Any]) -> list[Callback]:
+    """Return ``callbacks`` as a list; ConfigError if one of them is no Callback."""
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            is_kind = isinstance(callback, type) and issubclass(callback, Callback)
+            expected = f"{callback.__name__}(...), an object" if is_kind else "an object derived from reverie.Callback"
+            raise ConfigError(
+                f"callbacks: {brief(callback)}: expected {expected}, or the text 'module:Class(setting=value)'."
+            )
+    return list(callbacks)

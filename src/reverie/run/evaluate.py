@@ -25,17 +25,17 @@ class Score(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Score:
         """Return what the setting ``score`` says: ``NAME``, ``NAME:max`` or ``NAME:min``."""
-        name, _, way = text.partition(":")
-        if not name or way not in ("", "max", "min") or text.endswith(":"):
+        name, _, direction = text.partition(":")
+        if not name or direction not in ("", "max", "min") or text.endswith(":"):
             raise ConfigError(
                 f"score = {text!r}: expected the name of a number that evaluations log, such as eval/score, or "
                 "NAME:min if the lowest is the best."
             )
-        return cls(name, way == "min")
+        return cls(name, direction == "min")
 
-    def as_good(self, value: float, other: float) -> bool:
-        """Return whether ``value`` is as good as ``other``, or better."""
-        return value <= other if self.lowest else value >= other
+    def as_good(self, value: float, reference: float) -> bool:
+        """Return whether ``value`` is as good as ``reference``, or better."""
+        return value <= reference if self.lowest else value >= reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +58,11 @@ class Evaluation:
         """The mean return."""
         return float(np.mean(self.scores))
 
-    def and_also(self, more: Evaluation) -> Evaluation:
-        """Return an evaluation with the episodes of ``more`` appended."""
-        scores, lengths = [*self.scores, *more.scores], [*self.lengths, *more.lengths]
-        cut_off, most_steps = self.cut_off + more.cut_off, self.most_steps or more.most_steps
-        info = [*self.info, *more.info]
+    def merge(self, extra: Evaluation) -> Evaluation:
+        """Return an evaluation with the episodes of ``extra`` appended."""
+        scores, lengths = [*self.scores, *extra.scores], [*self.lengths, *extra.lengths]
+        cut_off, most_steps = self.cut_off + extra.cut_off, self.most_steps or extra.most_steps
+        info = [*self.info, *extra.info]
         return replace(self, scores=scores, lengths=lengths, info=info, cut_off=cut_off, most_steps=most_steps)
 
     def cut_text(self) -> str:
@@ -83,8 +83,8 @@ class Evaluation:
     def statistics(self) -> dict[str, float]:
         """Return statistics of the scores by name, besides their mean; without an interval its ends are left out."""
         middle = self.iqm()
-        found = {"std": float(np.std(self.scores)), "median": float(np.median(self.scores)), "iqm": middle.value}
-        return found | ({"iqm_low": middle.low, "iqm_high": middle.high} if middle.sure else {})
+        values = {"std": float(np.std(self.scores)), "median": float(np.median(self.scores)), "iqm": middle.value}
+        return values | ({"iqm_low": middle.low, "iqm_high": middle.high} if middle.sure else {})
 
     def metrics(self) -> dict[str, float | np.ndarray]:
         """Return scores, lengths and the video, if there is one, under their names in the logs."""
@@ -102,9 +102,9 @@ class Evaluation:
         """Return plain values for eval.json."""
         mode = "mode" if self.mode == "eval" else "sample"
         score = {"mean": self.score, **self.statistics(), "min": min(self.scores), "max": max(self.scores)}
-        each = {"scores": self.scores, "lengths": self.lengths} | ({"info": self.info} if self.info else {})
+        per_episode = {"scores": self.scores, "lengths": self.lengths} | ({"info": self.info} if self.info else {})
         cut = {"cut_off": self.cut_off, "most_steps": self.most_steps} if self.cut_off else {}
-        return {"episodes": len(self.scores), "actions": mode, "score": score, **cut, **each}
+        return {"episodes": len(self.scores), "actions": mode, "score": score, **cut, **per_episode}
 
 
 FLOOR, TIMES = 1000, 4
@@ -119,22 +119,22 @@ def episode_limit(setting: int | None, longest: int) -> int:
     return max(FLOOR, TIMES * longest) if setting is None else setting
 
 
-Framed = Callable[[np.ndarray], np.ndarray]
-"""Returns what is kept of a frame, in memory of its own."""
+FrameFn = Callable[[np.ndarray], np.ndarray]
+"""Returns the part of a frame to keep, as a copy."""
 
 
 def read_evaluation(folder: RunFolder) -> Evaluation | None:
     """Return the evaluation made at the end of training, from eval.json; None if there is none."""
-    own = found_at_end(folder.evaluation)
-    if own is None:
+    data = found_at_end(folder.evaluation)
+    if data is None:
         return None
-    mode: Mode = "eval" if own["actions"] == "mode" else "explore"
-    cut = {name: own[name] for name in ("cut_off", "most_steps") if name in own}
-    return Evaluation(scores=own["scores"], lengths=own["lengths"], mode=mode, info=own.get("info", []), **cut)
+    mode: Mode = "eval" if data["actions"] == "mode" else "explore"
+    cut = {name: data[name] for name in ("cut_off", "most_steps") if name in data}
+    return Evaluation(scores=data["scores"], lengths=data["lengths"], mode=mode, info=data.get("info", []), **cut)
 
 
 def evaluate(
-    env: Env, policy: Policy[Any], episodes: int, mode: Mode = "eval", record: Framed | None = None, *,
+    env: Env, policy: Policy[Any], episodes: int, mode: Mode = "eval", record: FrameFn | None = None, *,
     seed: int | None = None, env_steps: int = 0, most_steps: int | None = None,
 ) -> Evaluation:  # fmt: skip
     """Play ``episodes`` whole episodes and return them ordered by environment.
@@ -144,7 +144,7 @@ def evaluate(
     can be drawn in one size. Schedules of exploration go on from ``env_steps``; they matter only in mode ``explore``.
     An episode is cut off after ``most_steps``, or after the ``time_limit`` of ``env`` if that is more; None: never.
     """
-    most = None if most_steps is None else max(most_steps, env.time_limit or 0)
+    max_steps = None if most_steps is None else max(most_steps, env.time_limit or 0)
     quota = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
     played: list[list[EpisodeStats]] = [[] for _ in quota]
     frames: list[np.ndarray] = []
@@ -155,16 +155,16 @@ def evaluate(
             frames.append(record(frame))
         for i, stats in counter.add(step, rewards_of(env, step), env.logged):
             played[i].append(stats)
-        if most is not None and (late := counter.running(step, most)):
+        if max_steps is not None and (late := counter.running(step, max_steps)):
             step = env.truncate(step, [i for i, _ in late])
             for i, stats in late:
                 cut.add((i, len(played[i])))
                 played[i].append(stats._replace(info=env.logged.get(i, {})))
-        if all(len(mine) >= wanted for mine, wanted in zip(played, quota, strict=True)):
+        if all(len(mine) >= count for mine, count in zip(played, quota, strict=True)):
             break
         action, state = policy.act(step, state, mode)
         step = env.step(executed(action, step))
-    chosen = [stats for mine, wanted in zip(played, quota, strict=True) for stats in mine[:wanted]]
+    chosen = [stats for mine, count in zip(played, quota, strict=True) for stats in mine[:count]]
     cut_off = sum(number < quota[i] for i, number in cut)
     return Evaluation(
         scores=[stats.score for stats in chosen],
@@ -173,5 +173,5 @@ def evaluate(
         frames=np.stack(frames) if len({frame.shape for frame in frames}) == 1 else None,
         info=[dict(stats.info) for stats in chosen] if any(stats.info for stats in chosen) else [],
         cut_off=cut_off,
-        most_steps=most if cut_off else None,
+        most_steps=max_steps if cut_off else None,
     )

@@ -23,16 +23,17 @@ from reverie.core.protocols import Meter, Sink, Source
 from reverie.core.types import Metrics
 from reverie.run.collect import Collecting, EpisodeStats, means_of
 
-OWN = {"counters", "episode", "estimate", "eval", "heldout", "time", "step", "env/restarts", "replay/replay_ratio",
-       "replay/windows"}  # fmt: skip
-"""Names of the loop's own measurements, and groups of them: the word before the first slash."""
+LOOP_METRICS = {"counters", "episode", "estimate", "eval", "heldout", "time", "step", "env/restarts",
+                "replay/replay_ratio", "replay/windows"}  # fmt: skip
+"""Metric names that are reserved for the training loop, and groups of them: the word before the first slash."""
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise DataError if one of the ``names`` of a learner's measurements is the loop's own, which it would replace."""
+    """Raise DataError if one of the ``names`` of a learner's metrics is reserved for the training loop."""
     for name in names:
-        if {name, name.partition("/")[0]} & OWN:
-            raise DataError(f"the metric '{name}' has a name of the training loop's own: use 'train/mine'.")
+        if {name, name.partition("/")[0]} & LOOP_METRICS:
+            problem = f"the metric name '{name}' is reserved for the training loop"
+            raise DataError(f"{problem}. Use another one, such as 'train/{name}'.")
 
 
 class MetricsLog:
@@ -111,9 +112,9 @@ class MetricsLog:
 
     def _rates(self) -> dict[str, float]:
         """Return the rates since the last entry."""
-        now = (self.clock.seconds, self.clock.env_steps, self.clock.updates)
-        seconds, env_steps, updates = (b - a for a, b in zip(self.last, now, strict=True))
-        self.last = self.clock.logged = now
+        current = (self.clock.seconds, self.clock.env_steps, self.clock.updates)
+        seconds, env_steps, updates = (b - a for a, b in zip(self.last, current, strict=True))
+        self.last = self.clock.logged = current
         rates = {
             "time/env_steps_per_second": env_steps / max(seconds, 1e-9),
             "time/updates_per_second": updates / max(seconds, 1e-9),
@@ -129,7 +130,7 @@ class MetricsLog:
         return {**counters, "env/restarts": float(self.restarts), "replay/windows": float(len(self.source))}
 
 
-class Seen(NamedTuple):
+class FirstNonFinite(NamedTuple):
     """The state, on the device, of K loss terms that are reported together."""
 
     first: Tensor  # [K] int64, the first update at which each term was not finite; 0: none
@@ -147,7 +148,7 @@ class FiniteCheck:
         """``learner``: the module whose parameters and moments are checked; any other object has none."""
         self.learner = learner
         self.read: dict[str, tuple[int, float]] = {}  # the first update at which each term was not finite; its value
-        self.seen: dict[tuple[str, ...], Seen] = {}
+        self.seen: dict[tuple[str, ...], FirstNonFinite] = {}
         self._terms: dict[tuple[str, ...], tuple[str, ...]] = {}  # the loss terms among the names of an update
 
     def add(self, metrics: Metrics, update: int) -> None:
@@ -168,18 +169,20 @@ class FiniteCheck:
                 self.read.setdefault(name, (update, value))
 
     def _watch(self, metrics: Metrics, terms: tuple[str, ...], update: int) -> None:
-        now = torch.stack([metrics[name] for name in terms]).detach().float()
-        first, value = self.seen.get(terms) or Seen(torch.zeros_like(now, dtype=torch.int64), torch.zeros_like(now))
-        fresh = ~torch.isfinite(now) & (first == 0)
-        self.seen[terms] = Seen(first.masked_fill(fresh, update), torch.where(fresh, now, value))
+        values = torch.stack([metrics[name] for name in terms]).detach().float()
+        first, value = self.seen.get(terms) or FirstNonFinite(
+            torch.zeros_like(values, dtype=torch.int64), torch.zeros_like(values)
+        )
+        fresh = ~torch.isfinite(values) & (first == 0)
+        self.seen[terms] = FirstNonFinite(first.masked_fill(fresh, update), torch.where(fresh, values, value))
 
     def bad_loss(self) -> str | None:
         """Describe the first term that was NaN or infinite; None if all were finite. Waits for the device."""
         bad = [(update, term, value) for term, (update, value) in self.read.items()]
         bad += [
             (update, term, value)
-            for terms, seen in self.seen.items()
-            for update, value, term in zip(seen.first.tolist(), seen.value.tolist(), terms, strict=True)
+            for terms, state in self.seen.items()
+            for update, value, term in zip(state.first.tolist(), state.value.tolist(), terms, strict=True)
             if update
         ]
         if not bad:
@@ -193,8 +196,8 @@ class FiniteCheck:
         Reads all parameters and waits for the device. A loss is computed before its update, so it cannot show that this
         very update went wrong; and a parameter whose moments are not finite may stay finite because it never moves.
         """
-        if (what := self.bad_loss()) is not None:
-            return what
+        if (problem := self.bad_loss()) is not None:
+            return problem
         named = self.learner.named_parameters() if isinstance(self.learner, nn.Module) else ()
         learned = ((name, values) for name, values in named if values.requires_grad)  # others may be masks with -inf
         if (name := next((name for name, values in learned if not torch.isfinite(values).all()), None)) is not None:

@@ -1,7 +1,7 @@
 """The life of a run: one folder, one writer. The same call begins a run, continues it, or finishes it.
 
 =============================================  =========================================================================
-In the folder                                  What ``run`` does
+In the folder                                  What ``run_experiment`` does
 =============================================  =========================================================================
 nothing                                        builds, writes the settings, trains
 a run without a checkpoint (killed early)      the same; rows that this run has stored already stay in the store, unused
@@ -58,7 +58,7 @@ FIRST = ("algo", "clock", "run")
 """Parts of a checkpoint that are loaded first, to decide whether there is anything left to do."""
 
 
-class Measured(Protocol):
+class MeasurementResult(Protocol):
     """An evaluation, or an estimate from recorded data."""
 
     def metrics(self) -> Mapping[str, float | np.ndarray]:
@@ -68,9 +68,9 @@ class Measured(Protocol):
         """Return plain values for eval.json or estimate.json."""
 
 
-def numbers_of(found: Measured) -> dict[str, float]:
-    """Return what ``found`` logs but the video."""
-    return {name: value for name, value in found.metrics().items() if not isinstance(value, np.ndarray)}
+def numbers_of(measurement: MeasurementResult) -> dict[str, float]:
+    """Return the scalar metrics of ``measurement``, without the video."""
+    return {name: value for name, value in measurement.metrics().items() if not isinstance(value, np.ndarray)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class Trainable(Protocol):
     def parts(self) -> dict[str, Stateful]:
         """Return the parts of a checkpoint in the order in which they are loaded."""
 
-    def measure(self, which: Which) -> Measured:
+    def measure(self, which: Which) -> MeasurementResult:
         """Evaluate, or estimate, as ``measures`` says."""
 
     def reach(self, which: Literal["training", "evaluation"]) -> Env:
@@ -135,15 +135,15 @@ class Trainable(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class TrainResult:
     """How a run ended, and the files that it left."""
 
     run: Path
     """Run folder."""
     reason: Literal["finished", "interrupted"]
-    """Either "finished" (all steps were made, or see ``why``), or "interrupted" by a signal: the same call then
+    """Either "finished" (all steps were made, or see ``stop_reason``), or "interrupted" by a signal: the same call then
     continues the run."""
-    why: str = ""
+    stop_reason: str = ""
     """Why it finished before its last step: by ``stop_score``, ``patience`` or a callback; "" if it did not."""
     signal: int | None = None
     """Number of the signal that interrupted the run; None if it finished."""
@@ -161,16 +161,16 @@ class Result:
 
     def _repr_html_(self) -> str:
         """Show in a notebook how the run ended, and its learning curve."""
-        said = f"{self.run}: {self.reason} at env step {self.env_steps:,}, after {plural(self.updates, 'update')}"
+        text = f"{self.run}: {self.reason} at env step {self.env_steps:,}, after {plural(self.updates, 'update')}"
         if self.evaluation is not None:
             played = plural(len(self.evaluation.scores), "episode")
-            said += f"; mean return {self.evaluation.score:.2f} of {played}"
-            said += f" ({self.evaluation.cut_text()})" if self.evaluation.cut_off else ""
-        said = f"<p>{html.escape(said)}</p>"
+            text += f"; mean return {self.evaluation.score:.2f} of {played}"
+            text += f" ({self.evaluation.cut_text()})" if self.evaluation.cut_off else ""
+        text = f"<p>{html.escape(text)}</p>"
         if "curve" in self.files:
             picture = base64.b64encode(self.files["curve"].read_bytes()).decode()
-            said += f'<img src="data:image/png;base64,{picture}" alt="learning curve">'
-        return said
+            text += f'<img src="data:image/png;base64,{picture}" alt="learning curve">'
+        return text
 
 
 OpenSinks = Callable[[Trainable, Mapping[str, float] | None], contextlib.AbstractContextManager[Sequence[Sink]]]
@@ -178,14 +178,14 @@ OpenSinks = Callable[[Trainable, Mapping[str, float] | None], contextlib.Abstrac
 On exit the learning curve is drawn."""
 
 
-def run(
-    build: Callable[[int | None], Trainable], folder: RunFolder, wanted: Saved, open_sinks: OpenSinks,
+def run_experiment(
+    build: Callable[[int | None], Trainable], folder: RunFolder, saved: Saved, open_sinks: OpenSinks,
     callbacks: Sequence[Callback] = (),
-) -> Result:  # fmt: skip
+) -> TrainResult:  # fmt: skip
     """Begin, continue or finish the run in ``folder``.
 
     Nothing is created before everything has been built and checked. One process at a time writes to a run. ``build``
-    builds the experiment, with these ``wanted`` settings, that goes on at a step; None begins anew.
+    builds the experiment, with these ``saved`` settings, that goes on at a step; None begins anew.
 
     Raises:
         ReverieError: settings do not fit together, the folder belongs to another run or is being written, all of its
@@ -193,8 +193,8 @@ def run(
     """
     with contextlib.ExitStack() as stack:
         check_writable(folder.path)
-        begun = holds_run(folder.path, folder.config, wanted.algorithm, wanted.env)
-        checkpoints, newest = Checkpoints(folder.checkpoints, wanted.experiment["keep_checkpoints"]), None
+        begun = holds_run(folder.path, folder.config, saved.algorithm, saved.env)
+        checkpoints, newest = Checkpoints(folder.checkpoints, saved.experiment["keep_checkpoints"]), None
         if begun:
             stack.enter_context(folder.lock())
             with writing(folder.path):
@@ -240,7 +240,10 @@ def make(folder: RunFolder, stack: contextlib.ExitStack) -> None:
 
 
 class Life:
-    """Saves a run: after a period, at the end, on errors, and as the best so far. It is a part of a checkpoint too."""
+    """Saves checkpoints of a run: periodically, at the end, on errors, and whenever the score improves.
+
+    Its own state is part of the checkpoint.
+    """
 
     def __init__(
         self, experiment: Trainable, folder: RunFolder, checkpoints: Checkpoints, callbacks: Sequence[Callback]
@@ -262,8 +265,8 @@ class Life:
 
     def state_dict(self) -> State:
         """Return the best score, the step at which it was reached, what has come since, and the settings."""
-        own = {name: getattr(self, name) for name in ("best", "best_step", "worse", "untold", "settings")}
-        return {**own, "stopped": self.run.stopped}
+        state = {name: getattr(self, name) for name in ("best", "best_step", "worse", "untold", "settings")}
+        return {**state, "stopped": self.run.stopped}
 
     def load_state_dict(self, state: State) -> None:
         """Restore score and step, unless scores are others now; keep the settings to compare."""
@@ -276,8 +279,8 @@ class Life:
 
     def parts(self) -> dict[str, Stateful]:
         """Return the parts of a checkpoint in the order in which they are loaded."""
-        own: dict[str, Stateful] = {"algo": self.experiment.algo, "clock": self.clock, "run": self}
-        return {**own, "callbacks": self.callbacks, **self.experiment.parts()}
+        parts: dict[str, Stateful] = {"algo": self.experiment.algo, "clock": self.clock, "run": self}
+        return {**parts, "callbacks": self.callbacks, **self.experiment.parts()}
 
     def load(self, path: Path, names: Sequence[str]) -> None:
         """Load these parts of the checkpoint; an error names the settings of the algorithm that differ."""
@@ -319,7 +322,7 @@ class Life:
         self.check_folder()
         path = self.checkpoints.save(self.clock.position, self.parts(), diverged=diverged)
         if not diverged and self.experiment.store is not None:
-            self.experiment.store.saved(path.name, [kept.name for kept in self.checkpoints.kept_paths()])
+            self.experiment.store.saved(path.name, [checkpoint.name for checkpoint in self.checkpoints.kept_paths()])
         return path
 
     def check_folder(self) -> None:
@@ -333,7 +336,7 @@ class Life:
             "saved is no longer there; its agent and its settings are saved in a new folder of that name"
         )
 
-    def scored(self, score: float) -> None:
+    def save_if_best(self, score: float) -> None:
         """Save the agent that has just had ``score`` in an evaluation and mark it as best, if no score was as good."""
         if math.isfinite(score) and (self.best is None or not self.experiment.score.as_good(self.best, score)):
             self.best, self.best_step = score, self.clock.position
@@ -362,8 +365,11 @@ class Life:
             change = f"increase {clock.unit}" if self.run.stopped else f"set another {why.split()[0]}, or None,"
             return f"was ended early by {why}: {change} to continue"
         if clock.done and not self.pending:
-            unit, made = clock.unit, f"{clock.position:,} {'env steps' if clock.unit == 'steps' else 'updates'}"
-            return f"has already made {made} ({unit} = {clock.length}): increase {unit} to continue"
+            unit, progress_text = (
+                clock.unit,
+                f"{clock.position:,} {'env steps' if clock.unit == 'steps' else 'updates'}",
+            )
+            return f"has already made {progress_text} ({unit} = {clock.length}): increase {unit} to continue"
         return ""
 
     def why_early(self) -> str:
@@ -378,21 +384,21 @@ class Life:
             return f"patience = {patience} (no {score.name} was {best} in {plural(self.worse, 'evaluation')})"
         return ""
 
-    def train(self, open_sinks: OpenSinks) -> Result:
+    def train(self, open_sinks: OpenSinks) -> TrainResult:
         """Train, and evaluate at the end."""
         experiment = self.experiment
         # The evaluation may have been logged, but the best agent not saved.
         with open_sinks(experiment, {self.mark: 0.0} if self.pending else None) as sinks:
             self.run.sinks = sinks
-            self.callbacks.tell("on_start")
-            self.settle()
-            ending = training.train(
+            self.callbacks.call("on_start")
+            self.finish_evaluation()
+            ending = training.train_loop(
                 experiment.algo, experiment.source, self.clock, experiment.meter, sinks=sinks,
                 collector=experiment.collector, evaluator=self.evaluate if experiment.measures else None,
-                checkpoint=self.save, schedule=experiment.schedule, heldout=experiment.heldout, on_log=self.logged,
+                checkpoint=self.save, schedule=experiment.schedule, heldout=experiment.heldout, on_log=self.on_log,
                 log_episodes=experiment.log_episodes,
             )  # fmt: skip
-            found, number = None, ending.signal
+            measurement, number = None, ending.signal
             if number is None:
                 if why := experiment.why_idle():
                     logger.warning(why)
@@ -400,23 +406,23 @@ class Life:
                     logger.info(f"the run ends at {self.clock.position_text}, by {why}")
                 for sink in sinks if (values := experiment.heldout()) else ():
                     sink.write(values, self.clock.position)
-                found, number = self.finish(sinks)
-            self.callbacks.tell("on_end", self.result(ending.checkpoint, found, number))
-        return self.result(ending.checkpoint, found, number)  # with the curve, which is drawn now
+                measurement, number = self.finish(sinks)
+            self.callbacks.call("on_end", self.result(ending.checkpoint, measurement, number))
+        return self.result(ending.checkpoint, measurement, number)  # with the curve, which is drawn now
 
     def evaluate(self, write: training.Write) -> None:
         """Evaluate during training, keep the best agent, and stop training if ``stop_score`` was reached and confirmed.
 
         The metrics are written first: a run killed before the best is saved resumes from before, and evaluates again.
         """
-        found = self.experiment.measure("evaluation")
-        if isinstance(found, Evaluation) and self.reaches(numbers_of(found)):
-            again = self.experiment.measure("confirmation")  # or was it luck?
-            assert isinstance(again, Evaluation)
-            found = found.and_also(again)
-        values, name = numbers_of(found), self.experiment.score.name
-        write({**found.metrics(), self.mark: 0.0})
-        if name not in values and isinstance(found, Evaluation) and self.best is None:
+        measurement = self.experiment.measure("evaluation")
+        if isinstance(measurement, Evaluation) and self.reaches(numbers_of(measurement)):
+            confirmation = self.experiment.measure("confirmation")  # or was it luck?
+            assert isinstance(confirmation, Evaluation)
+            measurement = measurement.merge(confirmation)
+        values, name = numbers_of(measurement), self.experiment.score.name
+        write({**measurement.metrics(), self.mark: 0.0})
+        if name not in values and isinstance(measurement, Evaluation) and self.best is None:
             raise ConfigError(
                 f"score = {self.settings['score']}: evaluations log no '{name}', but {', '.join(values)}. Choose one "
                 "of these; env.log_info adds numbers of the environment's info."
@@ -425,34 +431,34 @@ class Life:
         if self.reaches(values):
             self.clock.stop = True
         if name in values:
-            self.scored(values[name])
-        self.settle()
+            self.save_if_best(values[name])
+        self.finish_evaluation()
 
     def reaches(self, values: Mapping[str, float]) -> bool:
         """Return whether an evaluation that logs ``values`` reaches ``stop_score``."""
         goal, score = self.experiment.stop_score, self.experiment.score
         return goal is not None and score.name in values and score.as_good(values[score.name], goal)
 
-    def settle(self) -> None:
-        """Tell callbacks of the newest evaluation, and stop training if too many were no better than the best.
+    def finish_evaluation(self) -> None:
+        """Call the callbacks with the latest evaluation, and stop training once ``patience`` is exhausted.
 
         The best agent has been saved before, as they may change it. That checkpoint knows that this is still to come.
         """
         values, self.untold = self.untold, None
         if values is None:
             return
-        self.callbacks.tell("on_evaluation", values)
+        self.callbacks.call("on_evaluation", values)
         waits = not self.clock.updates  # before it has learned anything, the agent stays as it is
         self.worse = 0 if waits or self.best_step == self.clock.position else self.worse + 1
         if self.experiment.patience is not None and self.worse >= self.experiment.patience:
             self.clock.stop = True
 
-    def logged(self, entry: Mapping[str, float]) -> None:
-        """Tell callbacks of a log entry, unless it is empty."""
+    def on_log(self, entry: Mapping[str, float]) -> None:
+        """Call the callbacks with a log entry, unless it is empty."""
         if entry:
-            self.callbacks.tell("on_log", entry)
+            self.callbacks.call("on_log", entry)
 
-    def finish(self, sinks: Sequence[Sink]) -> tuple[Measured | None, int | None]:
+    def finish(self, sinks: Sequence[Sink]) -> tuple[MeasurementResult | None, int | None]:
         """Make the final evaluation, or an estimate where no environment is there; return it, or a signal's number.
 
         A signal ends the evaluation at once: the run is complete without it, and the same command makes up for it. It
@@ -462,7 +468,7 @@ class Life:
             return None, None
         try:
             with stopping():
-                found = self.experiment.measure("test")
+                measurement = self.experiment.measure("test")
             self.check_folder()
         except Stopped as stopped:
             logger.info(
@@ -471,16 +477,16 @@ class Life:
             )
             return None, stopped.number.value
         for sink in sinks:
-            sink.write({**found.metrics(), self.mark: 1.0}, self.clock.position)
+            sink.write({**measurement.metrics(), self.mark: 1.0}, self.clock.position)
         unit = "updates" if self.clock.unit == "updates" else "env_steps"
-        unit = unit if isinstance(found, Evaluation) else "step"
+        unit = unit if isinstance(measurement, Evaluation) else "step"
         try:
-            write_found(self.file, {unit: self.clock.position, **found.to_dict()})
+            write_found(self.file, {unit: self.clock.position, **measurement.to_dict()})
         except OSError as error:  # it does not spoil a training that is over
             logger.warning(f"cannot write: {error}")
-        return found, None
+        return measurement, None
 
-    def finished_before(self, newest: Path, open_sinks: OpenSinks) -> Result:
+    def finished_before(self, newest: Path, open_sinks: OpenSinks) -> TrainResult:
         """Return the result of a run that has no steps left; make up for a final evaluation that is missing."""
         if not self.experiment.measures or is_of(self.file, self.clock.position):
             return self.result(newest, read_evaluation(self.folder) if self.experiment.measures else None)
@@ -488,15 +494,18 @@ class Life:
             self.load(newest, ["data"])  # the estimator goes on where that of earlier estimates stopped
         self.write_settings(anew=False)
         with open_sinks(self.experiment, {self.mark: 1.0}) as sinks:
-            found, number = self.finish(sinks)
-        return self.result(newest, found, number)
+            measurement, number = self.finish(sinks)
+        return self.result(newest, measurement, number)
 
-    def result(self, checkpoint: Path | None, found: Measured | None = None, number: int | None = None) -> Result:
-        """Return how the run ended: with the evaluation or estimate ``found``, or by the signal of that ``number``."""
-        return Result(
+    def result(
+        self, checkpoint: Path | None, measurement: MeasurementResult | None = None, number: int | None = None
+    ) -> TrainResult:
+        """Return how the run ended: with the evaluation or estimate ``measurement``, or by the signal ``number``."""
+        finished = number is None
+        return TrainResult(
             run=self.folder.path, env_steps=self.clock.env_steps, updates=self.clock.updates, signal=number,
-            reason="finished" if number is None else "interrupted", why=self.why_early() if number is None else "",
-            evaluation=found if isinstance(found, Evaluation) else None,
-            estimate=None if isinstance(found, Evaluation) else found,
+            reason="finished" if finished else "interrupted", stop_reason=self.why_early() if finished else "",
+            evaluation=measurement if isinstance(measurement, Evaluation) else None,
+            estimate=None if isinstance(measurement, Evaluation) else measurement,
             files=self.folder.files() | ({"checkpoint": checkpoint} if checkpoint else {}),
         )  # fmt: skip

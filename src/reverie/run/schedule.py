@@ -59,25 +59,25 @@ class Every:
         self.amount, self.is_seconds = parse_period(period)
         self.clock = clock
         self.name = name
-        self.last: float = self.now()
+        self.last: float = self.position()
         if self.amount and not self.is_seconds:
             self.last = clock.marks.get(name, self.last) // self.amount * self.amount
         self.before: float = self.last
 
-    def now(self) -> float:
+    def position(self) -> float:
         """Return the position of the run in the units of the period."""
         return self.clock.seconds if self.is_seconds else self.clock.position
 
     @property
     def owed(self) -> bool:
         """Whether the next call will return True."""
-        return 0 < self.amount <= self.now() - self.last
+        return 0 < self.amount <= self.position() - self.last
 
     def __call__(self) -> bool:
         """Return whether a period has passed since this last returned True."""
         self.before, due = self.last, self.owed
         if due:
-            self.last += (self.now() - self.last) // self.amount * self.amount
+            self.last += (self.position() - self.last) // self.amount * self.amount
         self._mark()
         return due
 

@@ -33,7 +33,7 @@ ADVICE = (
 )
 
 
-class Diverged(RunError):
+class DivergedError(RunError):
     """A loss, a weight or an action was NaN or infinite."""
 
 
@@ -46,7 +46,7 @@ class Ending:
     """Number of the signal that interrupted the run; None if none did."""
 
 
-def train(
+def train_loop(
     algo: Algorithm, source: Source, clock: Clock, meter: Meter, *, sinks: Sequence[Sink] = (),
     collector: Collecting | None = None, evaluator: Evaluator | None = None, checkpoint: Save | None = None,
     schedule: Schedule | None = None, heldout: Callable[[], Mapping[str, float]] = dict,
@@ -116,14 +116,14 @@ class _Keep:
     def __init__(self, clock: Clock, log: MetricsLog, check: FiniteCheck, checkpoint: Save | None) -> None:
         self.clock, self.log, self.check, self.checkpoint = clock, log, check, checkpoint
 
-    def stop_if(self, what: str | None) -> None:
-        """Raise Diverged, after a checkpoint for inspection, if ``what`` says that something is not finite."""
-        if what is not None:
+    def stop_if(self, problem: str | None) -> None:
+        """Raise DivergedError, after a checkpoint for inspection, if ``problem`` says that something is not finite."""
+        if problem is not None:
             saved = f" Its state is saved as {self.checkpoint(diverged=True)}." if self.checkpoint else ""
-            raise Diverged(f"{what}: the run was stopped.{saved} {ADVICE}")
+            raise DivergedError(f"{problem}: the run was stopped.{saved} {ADVICE}")
 
     def save(self) -> Path | None:
-        """Write a checkpoint and return its path; raise Diverged if a loss, a weight or a moment is not finite."""
+        """Write a checkpoint and return its path; raise DivergedError if a loss, a weight or a moment is not finite."""
         self.stop_if(self.check.problem(self.clock.updates))
         return self.checkpoint() if self.checkpoint is not None else None
 
@@ -149,7 +149,7 @@ class _Keep:
         begun = (clock.env_steps, clock.updates)
         try:
             yield
-        except Diverged:
+        except DivergedError:
             raise
         except (Exception, KeyboardInterrupt) as error:
             impatient = isinstance(error, KeyboardInterrupt) and clock.stop

@@ -30,31 +30,31 @@ from reverie.replay.config import check_capacity, check_memory, max_rows, parse_
 from reverie.replay.durable import DurableReplay
 from reverie.replay.storage import row_nbytes
 from reverie.run.collect import EpisodeStats
-from reverie.scale.actor_processes import PATIENCE, SHARE, Child, Processes
+from reverie.scale.actor_processes import PATIENCE, SHARE, LocalActorConnection, Processes
 from reverie.scale.actor_replays import Lanes, LaneStores
 from reverie.scale.actors import Work
 from reverie.scale.ray import PLACES
 from reverie.scale.ray_actors import Distant, Nodes
-from reverie.scale.wire import BLOCKS, Block, Failure, acting, packed
+from reverie.scale.wire import BLOCKS, Block, Failure, acting, serialize_weights
 
 DEATHS, WITHIN = 3, 60.0
-"""An actor that dies so often within so many seconds ends the run."""
+"""The run fails if an actor dies ``DEATHS`` times within ``WITHIN`` seconds."""
 IDLE = 0.1
 """Longest time in seconds that the learner waits for rows before it looks at everything else."""
 
 
 @dataclass
-class Lane:
+class ActorHandle:
     """One actor, over all its processes."""
 
     number: int
-    link: Child | Distant | None = None
-    taken: int = 0
+    link: LocalActorConnection | Distant | None = None
+    env_steps: int = 0
     """Env steps of the present process."""
     restarts: int = 0
     """How often the present process has restarted environments."""
     starts: int = 0
-    acted: bool = False
+    has_sent_rows: bool = False
     """Whether any of its processes has sent rows."""
     deaths: deque[float] = field(default_factory=lambda: deque(maxlen=DEATHS))
 
@@ -88,19 +88,19 @@ class Feed:
         self.obs_spec: ObsSpec = env.obs_spec
         self.ratio: Ratio = clock.ratio
         self.columns: dict[str, Column] = columns_of(env.obs_spec, env.action_spec, algo.extra_spec)
-        self.lanes: list[Lane] = [Lane(number) for number in range(len(source.replays))]
+        self.lanes: list[ActorHandle] = [ActorHandle(number) for number in range(len(source.replays))]
         self.rank = 0
         self.learners = 1
         self.dealt = False
         """Number of this learner, of how many; whether all learn from the actors of learner 0 (``learners.py``)."""
         self.home: Processes | Nodes | None = None  # not before the weights are those that the run begins with
-        self.incoming: Callable[[], Iterable[tuple[int, Block]]] = self.arrived
+        self.incoming: Callable[[], Iterable[tuple[int, Block]]] = self.receive_blocks
         statistics = algo.running_statistics
         self.watch: Callable[[Step], None] | None = None if statistics is None else statistics.watch
         self.sums: np.ndarray = np.zeros(3)  # blocks, updates that their versions were behind, blocks that waited
         self.published: int = -1  # version of the newest weights; when others may follow
         self.due: float = 0.0
-        self.taken: int = 0  # env steps that the loop does not know of yet
+        self.new_steps: int = 0  # env steps that the loop does not know of yet
         self.restarts: int = 0  # of environments in this run
         self.finished: list[EpisodeStats] = []
         self.unlogged: list[EpisodeStats] = []
@@ -118,8 +118,8 @@ class Feed:
             self.add(number, block)
         if self.learners == 1:
             self.measure(self.sums)
-        taken, self.taken = self.taken, 0
-        return taken
+        steps, self.new_steps = self.new_steps, 0
+        return steps
 
     def measure(self, sums: np.ndarray) -> None:
         """Add what ``sums`` says of the blocks of this turn, of all learners, to the metrics."""
@@ -136,12 +136,12 @@ class Feed:
     def state_dict(self) -> State:
         """Return the counters. Exploration follows the clock; episodes and generators of actors begin anew."""
         unlogged = [[score, length, dict(info)] for score, length, info in self.unlogged]
-        return {"taken": self.taken, "restarts": self.restarts, "unlogged": unlogged,
+        return {"taken": self.new_steps, "restarts": self.restarts, "unlogged": unlogged,
                 "starts": [lane.starts for lane in self.lanes]}  # fmt: skip
 
     def load_state_dict(self, state: State) -> None:
         """Restore the counters; actors begin new episodes."""
-        self.taken, self.restarts = int(state["taken"]), int(state["restarts"])
+        self.new_steps, self.restarts = int(state["taken"]), int(state["restarts"])
         self.unlogged[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
         for lane, starts in zip(self.lanes, state["starts"], strict=False):  # there may be more actors now, or fewer
             lane.starts = int(starts)
@@ -174,13 +174,13 @@ class Feed:
             lane.number += 0 if self.dealt else self.rank * len(self.lanes)
             self.start(lane)
 
-    def start(self, lane: Lane) -> None:
+    def start(self, lane: ActorHandle) -> None:
         """Start a process of an actor, whose seed is that of no other; episodes of an earlier process are truncated."""
         assert self.home is not None
         seed = int(np.random.SeedSequence([self.seed, lane.number, lane.starts]).generate_state(1)[0]) >> 1
         config = self.config.merge({"env.num": self.envs})
         work = functools.partial(Work, config, self.factory, lane.number, seed)
-        lane.link, lane.taken, lane.restarts = self.home.start(work, lane.number), 0, 0
+        lane.link, lane.env_steps, lane.restarts = self.home.start(work, lane.number), 0, 0
         lane.starts += 1
         self.allow()
 
@@ -189,7 +189,7 @@ class Feed:
         now = time.monotonic()
         if self.home is None or self.published == self.clock.updates or now < self.due:
             return
-        self.home.publish(packed(self.weights), self.clock.updates)
+        self.home.publish(serialize_weights(self.weights), self.clock.updates)
         self.published, spent = self.clock.updates, time.monotonic() - now
         self.due = now + spent / SHARE
 
@@ -197,23 +197,25 @@ class Feed:
         """Tell each actor how far it may go: by the ratio, and to the end of the run."""
         missing = 0 if self.ratio.counts else max(0, self.clock.learning_starts - len(self.source)) * self.learners
         room = min(missing + self.ratio.room, self.clock.length - self.clock.env_steps)
-        each = max(0, math.ceil(room / (len(self.lanes) * (1 if self.dealt else self.learners))))
+        quota = max(0, math.ceil(room / (len(self.lanes) * (1 if self.dealt else self.learners))))
         for lane in self.lanes:
             if lane.link is not None:
                 lane.link.sign("env_steps", self.clock.env_steps)
-                lane.link.sign("limit", lane.taken + each)
+                lane.link.sign("limit", lane.env_steps + quota)
                 lane.link.sign("waits", int(self.ratio.waits))
 
-    def arrived(self) -> Iterator[tuple[int, Block]]:
-        """Yield the blocks that have arrived, whose memory is then written again, and the place of their lanes."""
+    def receive_blocks(self) -> Iterator[tuple[int, Block]]:
+        """Yield the blocks that have arrived, each after the index of its actor. Its memory is then written again."""
         assert self.home is not None
         waits = self.ratio.waits
         for _ in range(len(self.lanes) * BLOCKS):  # or fast actors would keep the learner for ever
-            ready: list[Child | Distant] = list(self.home.ready(IDLE if waits and not self.taken else 0))
+            ready: list[LocalActorConnection | Distant] = list(
+                self.home.ready(IDLE if waits and not self.new_steps else 0)
+            )
             if not ready:
                 break
             for link in ready:
-                place, lane = next((i, lane) for i, lane in enumerate(self.lanes) if lane.link is link)
+                index, lane = next((i, lane) for i, lane in enumerate(self.lanes) if lane.link is link)
                 try:
                     message = link.receive()
                 except (EOFError, OSError):
@@ -221,12 +223,12 @@ class Feed:
                 if isinstance(message, Failure):
                     self.lost(lane, message)
                     continue
-                yield place, message
+                yield index, message
                 self.sums += 1, self.clock.updates - message.version, link.waiting
                 steps = int((~message.rows["is_last"]).sum())
                 self.restarts += message.restarts - lane.restarts
-                self.taken, lane.taken = self.taken + steps, lane.taken + steps
-                lane.restarts, lane.acted = message.restarts, True
+                self.new_steps, lane.env_steps = self.new_steps + steps, lane.env_steps + steps
+                lane.restarts, lane.has_sent_rows = message.restarts, True
                 link.free()
 
     def add(self, number: int, block: Block) -> None:
@@ -242,7 +244,7 @@ class Feed:
             self.source.replays[number].add(step, row["action"], extras, block.version)
         self.finished += block.episodes
 
-    def lost(self, lane: Lane, failure: Failure) -> None:
+    def lost(self, lane: ActorHandle, failure: Failure) -> None:
         """Start an actor again that has ended; RunError if it fails too often, or would fail again."""
         link, lane.link = lane.link, None
         assert link is not None
@@ -250,8 +252,8 @@ class Feed:
         lane.deaths.append(time.monotonic())
         often = len(lane.deaths) == DEATHS and lane.deaths[-1] - lane.deaths[0] < WITHIN
         why = failure.text.rstrip() or how
-        if often or failure.final or (failure.text and not lane.acted):
-            early = "" if lane.acted else " before it acted"
+        if often or failure.final or (failure.text and not lane.has_sent_rows):
+            early = "" if lane.has_sent_rows else " before it acted"
             times = f" {DEATHS} times within {WITHIN:.0f} seconds" if often else early
             raise RunError(f"actor {lane.number} failed{times}: {why}")
         logger.warning(f"actor {lane.number} is started again, in new episodes: {why.splitlines()[-1]}")
@@ -276,22 +278,22 @@ def feeding(
     row_bytes = row_nbytes(columns_of(env.obs_spec, env.action_spec, algo.extra_spec))
     capacity = config.replay.capacity_rows(row_bytes) // config.actors
     buffer = parse_size(config.replay.buffer, "replay.buffer").amount // config.actors
-    each = config.replay.merge({"capacity": max(1, capacity), "buffer": f"{max(1, buffer)}B"})  # of each actor
+    replay_config = config.replay.merge({"capacity": max(1, capacity), "buffer": f"{max(1, buffer)}B"})  # of each actor
     replays = []
     for number in range(config.actors):
-        replay = each.build(
+        replay = replay_config.build(
             obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec, num_envs=config.env.num,
             window=window, seed=derived_seeds(seeds["replay"], number)["replay"],
-            max_rows=max_rows(each, config.steps, config.env.num), scratch=run, versions=True,
+            max_rows=max_rows(replay_config, config.steps, config.env.num), scratch=run, versions=True,
         )  # fmt: skip
         replay.annotator = algo.annotator
         replays.append(replay)
     lanes = Lanes(replays, seeds["replay"])
-    whole: Any = lanes
-    check_memory(config.replay, whole, config.steps)
-    check_capacity(config.replay, whole, config.learning_starts)
+    source: Any = lanes
+    check_memory(config.replay, source, config.steps)
+    check_capacity(config.replay, source, config.learning_starts)
     stores = None
     if run is not None:
-        own = [DurableReplay(replay, each, run, stop=lambda: clock.stop) for replay in replays]
-        stores = LaneStores(own, lanes)
+        parts = [DurableReplay(replay, replay_config, run, stop=lambda: clock.stop) for replay in replays]
+        stores = LaneStores(parts, lanes)
     return lanes, Feed(config, factory, algo, env, lanes, clock, meter, seeds["collector"]), stores

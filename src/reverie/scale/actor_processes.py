@@ -17,10 +17,10 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from reverie.core.columns import Column
 from reverie.core.errors import told
-from reverie.envs.worker import shared
+from reverie.envs.worker import allocate_shared
 from reverie.run.collect import EpisodeStats
 from reverie.scale.actors import Work, act
-from reverie.scale.wire import FAILED, FAR, HEAD, ROWS, TURNS, Block, Board, Failure, Signs, slots_of
+from reverie.scale.wire import FAILED, FAR, HEAD, ROWS, TURNS, Block, Failure, Signs, WeightBoard, slots_of
 
 PATIENCE = 5.0
 """Seconds that actors have to end."""
@@ -38,25 +38,25 @@ class Processes:
         self.selector: selectors.DefaultSelector = selectors.DefaultSelector()
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         self.context: Any = multiprocessing.get_context(method)
-        self.board: Board | None = None  # not before the weights are those that the run begins with
+        self.board: WeightBoard | None = None  # not before the weights are those that the run begins with
 
-    def start(self, work: Callable[[], Work], number: int) -> Child:
+    def start(self, work: Callable[[], Work], number: int) -> LocalActorConnection:
         """Start actor ``number``."""
-        child = Child(self.context, self.columns, self.envs)
+        child = LocalActorConnection(self.context, self.columns, self.envs)
         child.start(work, self.board, self.selector)
         return child
 
-    def ready(self, seconds: float) -> Iterable[Child]:
+    def ready(self, seconds: float) -> Iterable[LocalActorConnection]:
         """Return those with a message, as soon as there is one, or after so many ``seconds``."""
         return [key.data for key, _ in self.selector.select(seconds)]
 
     def publish(self, data: bytes, version: int) -> None:
         """Give all actors these weights."""
-        self.board = self.board or Board(self.context, len(data))
+        self.board = self.board or WeightBoard(self.context, len(data))
         self.board.publish(data, version)
 
 
-class Child:
+class LocalActorConnection:
     """The learner's end of the connection with one process of an actor."""
 
     def __init__(self, context: Any, columns: Mapping[str, Column], envs: int) -> None:
@@ -64,10 +64,10 @@ class Child:
         self.context = context
         self.slots: int = slots_of(columns, envs)
         blocks = {
-            name: shared(context, (self.slots, envs, TURNS, *column.shape), column.dtype)
+            name: allocate_shared(context, (self.slots, envs, TURNS, *column.shape), column.dtype)
             for name, column in columns.items()
         }
-        signs = shared(context, (len(Signs._fields),), "int64")
+        signs = allocate_shared(context, (len(Signs._fields),), "int64")
         self.free_slots: Any = context.Semaphore(self.slots)
         self.pipe: Connection
         self.far: Connection
@@ -77,10 +77,10 @@ class Child:
         self.signs: np.ndarray = signs.array()
         self.received: int = 0
 
-    def start(self, work: Callable[[], Work], board: Board | None, selector: selectors.BaseSelector) -> None:
+    def start(self, work: Callable[[], Work], board: WeightBoard | None, selector: selectors.BaseSelector) -> None:
         """Start the process, which takes its weights from ``board``; ``selector`` tells of its messages."""
-        made: Any = work  # Gymnasium's wrapper is meant for environments
-        self.process: Any = self.context.Process(target=act, args=(CloudpickleWrapper(made), self.port, board))
+        task: Any = work  # Gymnasium's wrapper is meant for environments
+        self.process: Any = self.context.Process(target=act, args=(CloudpickleWrapper(task), self.port, board))
         self.process.start()
         self.far.close()
         self.kill: Finalize[None] = Finalize(self, kill, (self.process, self.pipe), exitpriority=0)

@@ -102,9 +102,9 @@ class LaneStores:
 
     def deal(self, saved: Sequence[tuple[Store | None, State]], rank: int, count: int) -> None:
         """Take the part of learner ``rank`` of ``count`` of the rows that other replays held."""
-        own = len(self.stores)
+        per_learner = len(self.stores)
         for number, store in enumerate(self.stores):
-            store.deal(saved, rank * own + number, count * own)
+            store.deal(saved, rank * per_learner + number, count * per_learner)
 
     def save_files(self, folder: Path) -> None:
         for number, store in enumerate(self.stores):

@@ -27,7 +27,7 @@ from reverie.envs.vector import make_env
 from reverie.envs.worker import ONE_THREAD
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.collect import Collector
-from reverie.scale.wire import NAP, SOON, TURNS, Board, Failure, Over, Port, Rows, acting, adopt
+from reverie.scale.wire import NAP, SOON, TURNS, Failure, Over, Port, Rows, WeightBoard, acting, adopt
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Blocks:
 class Actor:
     """Acts with the newest weights, at the pace of its environments."""
 
-    def __init__(self, work: Work, port: Port, board: Board) -> None:
+    def __init__(self, work: Work, port: Port, board: WeightBoard) -> None:
         """Make the environments and the policy."""
         speak_as(f"actor {work.number}")
         config, seeds = work.config, derived_seeds(work.seed)
@@ -90,16 +90,16 @@ class Actor:
 
     def look(self) -> None:
         """Take the newest weights if there are any."""
-        if (found := self.board.read(self.version)) is not None:
-            adopt(self.weights, found[1])
-            self.version = found[0]
+        if (newest := self.board.read(self.version)) is not None:
+            adopt(self.weights, newest[1])
+            self.version = newest[0]
 
     def play(self) -> None:
         """Act until :class:`Over`. One version acts in all rows of a block."""
-        collector, policy, blocks, taken = self.collector, self.algo.policy, self.blocks, 0
+        collector, policy, blocks, steps = self.collector, self.algo.policy, self.blocks, 0
         while True:
             signs = self.port.check()
-            if taken >= signs.limit:
+            if steps >= signs.limit:
                 if blocks.full or (blocks.turns and signs.waits):
                     self.send()
                 else:
@@ -110,7 +110,7 @@ class Actor:
                 collector.env_steps = signs.env_steps  # of all actors: exploration follows the whole run
                 if isinstance(policy, Annealed):
                     collector.state = policy.after(collector.state, signs.env_steps)
-            taken += collector.collect()
+            steps += collector.collect()
             if blocks.full:
                 self.send()
 
@@ -122,15 +122,15 @@ class Actor:
         self.blocks.turns = 0
 
 
-def act(work: Callable[[], Work], port: tuple[Any, ...], board: Board) -> None:
-    """Run an actor as a process of its own, with what its port needs, until the learner asks it to end or is gone."""
-    for each in SIGNALS:  # whole jobs get them: the learner decides when actors end
-        signal.signal(each, signal.SIG_IGN if each == signal.SIGINT else lambda *_: None)
+def act(work: Callable[[], Work], port: tuple[Any, ...], board: WeightBoard) -> None:
+    """Run an actor in its own process until the learner asks it to end or is gone. ``port``: arguments of its Port."""
+    for number in SIGNALS:  # whole jobs get them: the learner decides when actors end
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else lambda *_: None)
     os.environ.update(ONE_THREAD)
     play(work, Port(*port), board)
 
 
-def play(work: Callable[[], Work], port: Port, board: Board) -> None:
+def play(work: Callable[[], Work], port: Port, board: WeightBoard) -> None:
     """Run an actor in this thread, until the learner asks it to end, or an error, which is sent, ends it."""
     torch.set_num_threads(1)
     actor = None

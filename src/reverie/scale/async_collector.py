@@ -59,12 +59,12 @@ class AsyncCollector:
         run = {"algo": algo, "actors": actors, "env.num": envs, "steps": steps, "learning_starts": 1, "seed": seed}
         config = ExperimentConfig().merge(run | named | settings).checked()
         factory, seeds = env_factory(config.env, env), derived_seeds(seed)
-        shown = make_env(config.env.merge({"num": 1}), seed=seeds["env"], factory=factory)
-        shown.close()
-        self.algo: Algorithm = algo.build(shown.obs_spec, shown.action_spec, device, seeds["algo"])
+        probe = make_env(config.env.merge({"num": 1}), seed=seeds["env"], factory=factory)
+        probe.close()
+        self.algo: Algorithm = algo.build(probe.obs_spec, probe.action_spec, device, seeds["algo"])
         self.clock: Clock = Clock(length=config.steps, slack=math.inf, replay_ratio=1.0)
         window = self.algo.window
-        replays, self.feed, _ = feeding(factory, Meter(), config, self.algo, shown, window, seeds, None, self.clock)
+        replays, self.feed, _ = feeding(factory, Meter(), config, self.algo, probe, window, seeds, None, self.clock)
         self.source = replays
 
     @property

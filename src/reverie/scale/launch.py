@@ -41,14 +41,14 @@ WARM_UP = 0.1
 """Part of a run in which ``scale_rules`` have learning rates rise from 0."""
 
 
-def launched() -> bool:
+def is_launched() -> bool:
     """Return whether a launcher such as ``torchrun`` has started this process as one of several learners."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
 def rank() -> int:
     """Return the number of this learner."""
-    return int(os.environ["RANK"]) if launched() else 0
+    return int(os.environ["RANK"]) if is_launched() else 0
 
 
 def launch(words: Sequence[str], config: ExperimentConfig) -> int:
@@ -87,22 +87,22 @@ def launch(words: Sequence[str], config: ExperimentConfig) -> int:
 @contextlib.contextmanager
 def team_of(config: ExperimentConfig) -> Iterator[Team]:
     """Join the learners that this process was started with; of several that fail, one raises and the others exit."""
-    if not launched():
+    if not is_launched():
         if config.learners > 1:
             raise ConfigError(
-                f"learners = {config.learners}: each is a process of its own, which a launcher starts. Use the command "
-                f"line, reverie train --learners {config.learners}, or start this script with torchrun "
+                f"learners = {config.learners}: each learner runs in its own process, started by a launcher. Use the "
+                f"command line, reverie train --learners {config.learners}, or start this script with torchrun "
                 f"--nproc-per-node {config.learners}."
             )
         yield Team()
         return
-    store, own, count = meet()
-    local, here = (int(os.environ.get(name, "0")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-    check(config, count, here or count)
+    store, number, count = open_store()
+    local, local_count = (int(os.environ.get(name, "0")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    check(config, count, local_count or count)
     device = choose_device(config.device)
     if device != "cpu":
         torch.cuda.set_device(local)
-    team = Team.join(device, store, own, count)
+    team = Team.join(device, store, number, count)
     try:
         yield team
     except BaseException as error:
@@ -112,7 +112,7 @@ def team_of(config: ExperimentConfig) -> Iterator[Team]:
     dist.destroy_process_group()
 
 
-def meet() -> tuple[Store, int, int]:
+def open_store() -> tuple[Store, int, int]:
     """Return the store by which the learners find each other, the rank of this one, and how many there are.
 
     Unless torchrun has its own store, nothing listens but on the address MASTER_ADDR, or on loopback.
@@ -123,24 +123,24 @@ def meet() -> tuple[Store, int, int]:
         return FileStore(path, count), number, count
     address, port = os.environ.get("MASTER_ADDR", "localhost"), int(os.environ.get("MASTER_PORT", "29500"))
     try:
-        place = ipaddress.ip_address(socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][4][0])
+        ip = ipaddress.ip_address(socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
         raise ConfigError(f"MASTER_ADDR = {address!r}: no host has this name ({error}).") from error
-    if place.is_unspecified:
+    if ip.is_unspecified:
         raise ConfigError(
             f"MASTER_ADDR = {address!r}: whoever reaches the learners can run code in them, and this opens them to "
             "every network. Use the address that the first machine has in the network of the learners."
         )
-    if place.is_loopback:
+    if ip.is_loopback:
         stay_local()
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # below torchrun
         store, number, count = next(rendezvous("env://"))
         return store, number, count
     if number:
-        return TCPStore(str(place), port, count), number, count
-    family = socket.AF_INET6 if place.version == 6 else socket.AF_INET
-    listening = socket.create_server((str(place), port), family=family, backlog=count)
-    store = TCPStore(str(place), port, count, is_master=True, master_listen_fd=listening.detach())
+        return TCPStore(str(ip), port, count), number, count
+    family = socket.AF_INET6 if ip.version == 6 else socket.AF_INET
+    listening = socket.create_server((str(ip), port), family=family, backlog=count)
+    store = TCPStore(str(ip), port, count, is_master=True, master_listen_fd=listening.detach())
     return store, number, count
 
 
@@ -152,10 +152,11 @@ def stay_local() -> None:
             os.environ.setdefault(variable, loopback)
 
 
-def check(config: ExperimentConfig, count: int, here: int) -> None:
-    """Raise ConfigError unless the settings can be divided among ``count`` learners, ``here`` of them on this machine.
+def check(config: ExperimentConfig, count: int, local_count: int) -> None:
+    """Raise ConfigError unless the settings can be divided among ``count`` learners.
 
-    Each has its part of a batch and of the environments, and on GPUs a GPU of its own.
+    ``local_count`` of the learners are on this machine. Each learner has its part of a batch and of the environments,
+    and on GPUs its own GPU.
     """
     config = scaled(config, count)
     if config.algo.batch_size % count and not whole_rollouts(config):
@@ -173,10 +174,10 @@ def check(config: ExperimentConfig, count: int, here: int) -> None:
             f"learners = {count}, envs = {config.env.num}: each learner has the same number of environments. Use a "
             f"number of them that {count} divides, such as {-(-config.env.num // count) * count}."
         )
-    if choose_device(config.device) != "cpu" and here > gpus():
+    if choose_device(config.device) != "cpu" and local_count > gpus():
         raise ConfigError(
-            f"learners = {count}: {here} of them are on this machine, which has {plural(gpus(), 'GPU')}. Use fewer, "
-            "or device = 'cpu'."
+            f"learners = {count}: {local_count} of them are on this machine, which has {plural(gpus(), 'GPU')}. Use "
+            "fewer, or device = 'cpu'."
         )
 
 
@@ -188,12 +189,12 @@ def of_team(config: ExperimentConfig, team: Team) -> ExperimentConfig:
         of = " of each actor" if config.actors else ""
         logger.info(f"{plural(team.count, 'environment')}{of}, not {config.env.num}: one for each learner")
         config = config.merge({"env.num": team.count})
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", str(team.count)))
-    return config.merge({"threads": config.threads or max(1, cores() // here), "learners": team.count})
+    local_count = int(os.environ.get("LOCAL_WORLD_SIZE", str(team.count)))
+    return config.merge({"threads": config.threads or max(1, cores() // local_count), "learners": team.count})
 
 
 def own_envs(config: ExperimentConfig, count: int) -> bool:
-    """Return whether each of ``count`` learners has a part of the environments: not if it has actors of its own."""
+    """Return whether each of ``count`` learners has a part of the environments: not if it has its own actors."""
     return not config.offline and config.actors < count
 
 
@@ -202,31 +203,33 @@ def whole_rollouts(config: ExperimentConfig) -> bool:
     return config.algo.on_policy and config.algo.batch_size == 1
 
 
-def share(config: ExperimentConfig, team: Team) -> ExperimentConfig:
+def learner_settings(config: ExperimentConfig, team: Team) -> ExperimentConfig:
     """Return the settings of one learner, of those of the run: its part of what is divided."""
     n = team.count
     if n == 1:
         return config
-    room, place = parse_size(config.replay.capacity, "replay.capacity"), config.replay.store
-    own: dict[str, Any] = {} if whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size // n}
+    room, store_path = parse_size(config.replay.capacity, "replay.capacity"), config.replay.store
+    changes: dict[str, Any] = {} if whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size // n}
     if not config.algo.on_policy:
-        own |= {
+        changes |= {
             "replay.capacity": f"{room.amount // n}B" if room.is_bytes else max(1, room.amount // n),
             "learning_starts": -(-config.learning_starts // n),
             "random_steps": config.random_steps if config.actors else -(-config.random_steps // n),
             "train_ratio": None if config.train_ratio is None else config.train_ratio / n,
         }
-    own["replay.store"] = place if place in ("auto", "none") else f"{place.rstrip('/')}/rank-{team.rank}"
+    changes["replay.store"] = (
+        store_path if store_path in ("auto", "none") else f"{store_path.rstrip('/')}/rank-{team.rank}"
+    )
     if own_envs(config, n):
-        own["env.num"] = config.env.num // n
+        changes["env.num"] = config.env.num // n
     elif config.actors:
-        own["actors"] = config.actors // n
+        changes["actors"] = config.actors // n
     if choose_device(config.device) != "cpu":
         local = f"cuda:{torch.cuda.current_device()}"
-        own |= {"device": local, "replay.device": "cpu" if config.replay.device == "cpu" else local}
+        changes |= {"device": local, "replay.device": "cpu" if config.replay.device == "cpu" else local}
     if team.rank:
-        own |= {"eval_episodes": 0, "patience": None}
-    return config.merge(own)
+        changes |= {"eval_episodes": 0, "patience": None}
+    return config.merge(changes)
 
 
 # ---------------------------------------------------------------- RLlib's rules, as in its tuned DreamerV3 examples
@@ -257,11 +260,11 @@ def log_rules(config: ExperimentConfig, count: int) -> None:
 def rates_of(config: Config, path: str) -> Iterator[tuple[str, Rate]]:
     """Yield the learning rates above 0 of a configuration at ``path``, each with its own path."""
     for field in dataclasses.fields(config):
-        value, where = getattr(config, field.name), f"{path}.{field.name}"
+        value, key_path = getattr(config, field.name), f"{path}.{field.name}"
         if isinstance(value, Config) and not isinstance(value, Choice):
-            yield from rates_of(value, where)
+            yield from rates_of(value, key_path)
         elif (field.name == "lr" or field.name.endswith("_lr")) and value:
-            yield where, value
+            yield key_path, value
 
 
 def warmed_up(rate: Rate, factor: float, length: int) -> list[list[float]]:

@@ -7,7 +7,7 @@ whose manifest it writes last: a checkpoint is of all learners or does not exist
 ====================  ==================================================================================================
 What the loop reads   Of several learners
 ====================  ==================================================================================================
-``collect()``         the env steps of all, exchanged once a turn (:meth:`Team.meet`) with what follows. Actors are
+``collect()``         the env steps of all, exchanged once a turn (:meth:`Team.sync_turn`) with what follows. Actors are
                       each learner's own; or, fewer than learners, those of learner 0, and each learner gets the rows of
                       a part of their environments
 ``len(source)``       the fewest windows that a learner has
@@ -50,7 +50,7 @@ from reverie.run.checkpoint import Checkpoints, read, write
 from reverie.run.collect import Collector, EpisodeStats
 from reverie.run.folder import RunFolder, Saved
 from reverie.run.manifest import TENSORS, encode
-from reverie.run.run import Measured, Result, Which
+from reverie.run.run import MeasurementResult, TrainResult, Which
 from reverie.scale.actor_feed import Feed
 from reverie.scale.actor_replays import LaneStores
 from reverie.scale.ranks import Group
@@ -64,7 +64,7 @@ GO, SAVE, END = range(3)
 class Team(Group):
     """What one learner knows of all. A team of one is a run as any other.
 
-    A part of a checkpoint: what the other learners write, a folder for each, with a manifest of its own.
+    A part of a checkpoint: one folder for each other learner, with its own manifest.
     """
 
     spare = False
@@ -80,21 +80,21 @@ class Team(Group):
         self.training: bool = False  # whether the others have been told all that comes before the first turn
         self.save: Callable[[Path], None] = lambda folder: None  # of the others: write what is theirs
 
-    def joined(self) -> contextlib.AbstractContextManager[None]:
-        """While entered, gradients, statistics and metrics are those of all learners."""
+    def use_group(self) -> contextlib.AbstractContextManager[None]:
+        """Average gradients, statistics and metrics over all learners inside the context."""
         return learning(self) if self.count > 1 else contextlib.nullcontext()
 
     def end(self, result: Any) -> None:
-        """Tell the others how the run ended."""
+        """Tell the other learners how the run ended."""
         if self.training:
-            self.order(END)
-            self.tell(result)
+            self.broadcast_int(END)
+            self.broadcast_object(result)
         else:
-            self.tell(("end", result))
+            self.broadcast_object(("end", result))
 
     def listen(self) -> None:
         """Begin a turn, or end: learner 0 says so, and the others save first whenever it does."""
-        while self.order(GO) == SAVE:
+        while self.broadcast_int(GO) == SAVE:
             self.write()
 
     def state_dict(self) -> State:
@@ -106,51 +106,51 @@ class Team(Group):
         self.before = int(state["count"])
         if self.before != self.count:
             logger.info(
-                f"the run had {plural(self.before, 'learner')} and has {plural(self.count, 'learner')} now: the rows "
-                "of its replays are dealt out anew, episode by episode, and environments begin new episodes"
+                f"the run was saved with {plural(self.before, 'learner')} and now has {plural(self.count, 'learner')}: "
+                "the replay rows are redistributed episode by episode, and the environments start new episodes"
             )
 
     def save_files(self, folder: Path) -> None:
-        """Have the others write."""
+        """Have the other learners write their parts."""
         if self.count == 1:
             return
         if sys.exception() is not None:  # after an error the others are elsewhere
             raise RunError("one of several learners cannot save alone, continue from the newest checkpoint")
-        self.order(SAVE)
-        self.tell(folder)
-        self.words(None)
+        self.broadcast_int(SAVE)
+        self.broadcast_object(folder)
+        self.all_gather_object(None)
 
     def load_files(self, folder: Path) -> None:
-        """Have the others load the same checkpoint."""
+        """Have the other learners load the same checkpoint."""
         self.loaded = folder.parent
         self.training = True
-        self.tell(("load", folder.parent, self.before))
+        self.broadcast_object(("load", folder.parent, self.before))
 
     def write(self) -> None:
-        """Write what is this learner's into the checkpoint that learner 0 is writing; all return when all have."""
-        self.save(self.tell())
-        self.words(None)
+        """Write this learner's parts into the checkpoint that learner 0 writes; return once all learners have."""
+        self.save(self.broadcast_object())
+        self.all_gather_object(None)
 
-    def meet(self, clock: SharedClock, windows: int, taken: int = 0, *more: float) -> np.ndarray:
-        """Exchange the numbers of a turn; return the sums of ``taken`` and ``more`` over all."""
-        own = [clock.asked, clock.own_seconds, windows, taken, *more]
-        found = self.gather(torch.tensor(own, dtype=torch.float64)).numpy()  # [N, 4 + M]
-        stop, self.seconds, self.windows = bool(found[:, 0].any()), float(found[0, 1]), int(found[:, 2].min())
+    def sync_turn(self, clock: SharedClock, windows: int, env_steps: int = 0, *extra: float) -> np.ndarray:
+        """Exchange the numbers of a turn; return the sums of ``env_steps`` and ``extra`` over all."""
+        numbers = [clock.asked, clock.own_seconds, windows, env_steps, *extra]
+        gathered = self.gather(torch.tensor(numbers, dtype=torch.float64)).numpy()  # [N, 4 + M]
+        stop, self.seconds, self.windows = bool(gathered[:, 0].any()), float(gathered[0, 1]), int(gathered[:, 2].min())
         vars(clock)["stop"] = stop
         if stop and self.rank == 0 and not clock.asked:
             signal.raise_signal(signal.SIGTERM)  # another learner had a signal that did not reach this one
-        return found[:, 3:].sum(0)  # type: ignore[no-any-return]
+        return gathered[:, 3:].sum(0)  # type: ignore[no-any-return]
 
-    def dealt(self, feed: Feed) -> list[tuple[int, Block]]:
+    def distribute_blocks(self, feed: Feed) -> list[tuple[int, Block]]:
         """Return the rows of this learner's environments of the actors, which send all of them to learner 0."""
         parts: list[list[tuple[int, Block]]] = [[] for _ in range(self.count)]
-        for place, block in feed.arrived() if self.rank == 0 else ():
+        for index, block in feed.receive_blocks() if self.rank == 0 else ():
             for rank, part in enumerate(parts):
                 cut = slice(rank * feed.config.env.num, (rank + 1) * feed.config.env.num)
                 rows = {name: column[cut].copy() for name, column in block.rows.items()}
-                part.append((place, block._replace(rows=rows, episodes=[] if rank else block.episodes)))
-        own: list[tuple[int, Block]] = self.deal(parts)
-        return own
+                part.append((index, block._replace(rows=rows, episodes=[] if rank else block.episodes)))
+        blocks: list[tuple[int, Block]] = self.scatter_object(parts)
+        return blocks
 
 
 # ---------------------------------------------------------------- what the loop reads
@@ -185,7 +185,7 @@ class SharedClock(Clock):
 
 
 class SharedSource:
-    """The batches of one learner, of which all have a part."""
+    """The batches of one learner, each a part of the common batch."""
 
     def __init__(self, source: Source, team: Team, clock: SharedClock, collects: bool) -> None:
         self.source = source
@@ -199,32 +199,32 @@ class SharedSource:
         """Return the fewest windows that a learner has. Without a collector, this is where learners meet."""
         if not self.collects:
             self.team.listen()
-            self.team.meet(self.clock, len(self.source))
+            self.team.sync_turn(self.clock, len(self.source))
         return self.team.windows
 
 
 class SharedCollector:
     """The collector of one learner, or its feed of actors, whose env steps, restarts and episodes are those of all."""
 
-    def __init__(self, own: Collector | Feed, experiment: Experiment, team: Team, clock: SharedClock) -> None:
+    def __init__(self, local: Collector | Feed, experiment: Experiment, team: Team, clock: SharedClock) -> None:
         """``experiment``: of this learner."""
-        self.own = own
+        self.local = local
         self.source: Source = experiment.source
         self.team = team
         self.clock = clock
-        self.unlogged: list[EpisodeStats] = own.unlogged
-        self.seconds: dict[str, float] = own.seconds
-        self.close: Callable[[], None] = own.close
-        self.state_dict: Callable[[], State] = own.state_dict
-        self.load_state_dict: Callable[[State], None] = own.load_state_dict
+        self.unlogged: list[EpisodeStats] = local.unlogged
+        self.seconds: dict[str, float] = local.seconds
+        self.close: Callable[[], None] = local.close
+        self.state_dict: Callable[[], State] = local.state_dict
+        self.load_state_dict: Callable[[State], None] = local.load_state_dict
         self.seen: list[Step] = []
         self.running_statistics: RunningStatistics | None = experiment.algo.running_statistics
         self.spec: ObsSpec = experiment.obs_spec
-        if isinstance(own, Feed):
-            own.rank, own.learners = team.rank, team.count
-            own.watch = None if self.running_statistics is None else self.seen.append
-            if own.dealt:
-                own.incoming = lambda: team.dealt(own)
+        if isinstance(local, Feed):
+            local.rank, local.learners = team.rank, team.count
+            local.watch = None if self.running_statistics is None else self.seen.append
+            if local.dealt:
+                local.incoming = lambda: team.distribute_blocks(local)
 
     @property
     def restarts(self) -> int:
@@ -232,26 +232,26 @@ class SharedCollector:
 
     def collect(self) -> int:
         """Make a turn; return the env steps of all, which schedules of exploration go by."""
-        own = self.own
+        local = self.local
         self.team.listen()
-        taken = own.collect()
-        sums = own.sums if isinstance(own, Feed) else ()
-        found = self.team.meet(self.clock, len(self.source), taken, len(own.finished), own.restarts, *sums)
-        total, self.team.ended, self.team.restarts = int(found[0]), bool(found[1]), int(found[2])
-        if isinstance(own, Feed):
-            own.measure(found[3:])
+        steps = local.collect()
+        sums = local.sums if isinstance(local, Feed) else ()
+        totals = self.team.sync_turn(self.clock, len(self.source), steps, len(local.finished), local.restarts, *sums)
+        total, self.team.ended, self.team.restarts = int(totals[0]), bool(totals[1]), int(totals[2])
+        if isinstance(local, Feed):
+            local.measure(totals[3:])
             if self.running_statistics is not None:  # all at once, as some may have rows and others none
                 self.running_statistics.watch(concat_batches([*self.seen, blank(self.spec, 0)]))
                 self.seen.clear()
-        elif isinstance(own.policy, Annealed):
-            own.state = own.policy.after(own.state, self.clock.env_steps + total)
+        elif isinstance(local.policy, Annealed):
+            local.state = local.policy.after(local.state, self.clock.env_steps + total)
         return total
 
     def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
         if not (self.team.ended or at_the_end):
             return []
-        own = [(score, length, dict(info)) for score, length, info in self.own.drain(at_the_end=at_the_end)]
-        return [EpisodeStats(*episode) for each in self.team.words(own) for episode in each]
+        episodes = [(score, length, dict(info)) for score, length, info in self.local.drain(at_the_end=at_the_end)]
+        return [EpisodeStats(*episode) for part in self.team.all_gather_object(episodes) for episode in part]
 
 
 # ---------------------------------------------------------------- parts of a checkpoint
@@ -276,10 +276,10 @@ class ReplayPart:
             return self.part.load_state_dict(state)
         saved: list[tuple[Store | None, State]] = []
         for rank in range(team.before):
-            found = read(folder_of(path, rank), ["replay"], verified=True)["replay"]
-            for each in found.get("lanes", [found]):
-                place = folder_of(self.run, rank) / "replay" if each.get("place") == "auto" else each.get("place")
-                saved.append((None if place is None else Store(place), each))
+            saved_state = read(folder_of(path, rank), ["replay"], verified=True)["replay"]
+            for lane in saved_state.get("lanes", [saved_state]):
+                location = folder_of(self.run, rank) / "replay" if lane.get("place") == "auto" else lane.get("place")
+                saved.append((None if location is None else Store(location), lane))
         return self.part.deal(saved, team.rank, team.count)
 
     def load_files(self, folder: Path) -> None:
@@ -317,26 +317,26 @@ class CollectorPart:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shared(Experiment):
+class LearnerExperiment(Experiment):
     """One learner's part of an experiment. Its settings are its share; what is saved are those of the run."""
 
-    whole: ExperimentConfig
+    run_config: ExperimentConfig
     team: Team
     run: Path
 
     @property
     def saved(self) -> Saved:
-        return saved_settings(self.whole, self.given, self.eval_given)
+        return saved_settings(self.run_config, self.given, self.eval_given)
 
     def parts(self) -> dict[str, Stateful]:
         parts: dict[str, Stateful] = {"ranks": self.team, **super().parts()}
         if self.store is not None:
             parts["replay"] = ReplayPart(self.team, self.store, self.run)
-            if isinstance(own := own_of(self.collector), Collector):
-                parts["collector"] = CollectorPart(self.team, own, self.clock)
+            if isinstance(collector := local_collector(self.collector), Collector):
+                parts["collector"] = CollectorPart(self.team, collector, self.clock)
         return parts
 
-    def measure(self, which: Which) -> Measured:
+    def measure(self, which: Which) -> MeasurementResult:
         with alone():
             return super().measure(which)
 
@@ -350,14 +350,14 @@ class Shared(Experiment):
 
     def begin(self) -> None:
         if self.team.rank == 0:
-            self.team.tell(("begin",))
+            self.team.broadcast_object(("begin",))
             self.team.training = True
         super().begin()
 
     def describe(self) -> None:
         if (n := self.team.count) > 1:
             envs = plural(self.config.env.num, "environment")
-            if isinstance(feed := own_of(self.collector), Feed):
+            if isinstance(feed := local_collector(self.collector), Feed):
                 envs = f"the rows of {envs} of each actor" if feed.dealt else plural(len(feed.lanes), "actor")
             logger.info(
                 f"{n} learners, each in a process of its own, with {self.algo.window.batch} of the "
@@ -366,25 +366,27 @@ class Shared(Experiment):
         super().describe()
 
 
-def own_of(collector: Any) -> Any:
+def local_collector(collector: Any) -> Any:
     """Return what collects the rows of one learner."""
-    return collector.own if isinstance(collector, SharedCollector) else collector
+    return collector.local if isinstance(collector, SharedCollector) else collector
 
 
-def shared(experiment: Experiment, whole: ExperimentConfig, team: Team, run: Path) -> Shared:
+def make_learner_experiment(
+    experiment: Experiment, run_config: ExperimentConfig, team: Team, run: Path
+) -> LearnerExperiment:
     """Return ``experiment``, the share of one learner of the run in the folder ``run``, with what speaks for all."""
     parts = {field.name: getattr(experiment, field.name) for field in dataclasses.fields(experiment)}
     if team.count > 1:
-        clock, own = SharedClock(experiment.clock, team), experiment.collector
-        if isinstance(own, Feed):
-            own.dealt = whole.actors < team.count
-        if isinstance(own, Collector | Feed):
-            parts["collector"] = SharedCollector(own, experiment, team, clock)
-        parts |= {"clock": clock, "source": SharedSource(experiment.source, team, clock, own is not None)}
+        clock, collector = SharedClock(experiment.clock, team), experiment.collector
+        if isinstance(collector, Feed):
+            collector.dealt = run_config.actors < team.count
+        if isinstance(collector, Collector | Feed):
+            parts["collector"] = SharedCollector(collector, experiment, team, clock)
+        parts |= {"clock": clock, "source": SharedSource(experiment.source, team, clock, collector is not None)}
         for optim in experiment.algo.optimisers().values():
             if isinstance(optim, torch.optim.Optimizer):
                 optim.register_step_pre_hook(averaging)
-    return Shared(**parts, whole=whole, team=team, run=run)
+    return LearnerExperiment(**parts, run_config=run_config, team=team, run=run)
 
 
 def averaging(optim: torch.optim.Optimizer, *_: Any) -> None:
@@ -392,36 +394,36 @@ def averaging(optim: torch.optim.Optimizer, *_: Any) -> None:
     average([p.grad for group in optim.param_groups for p in group["params"] if p.grad is not None])
 
 
-def follow(team: Team, build: Callable[[int | None], Shared], folder: RunFolder) -> Result:
+def run_follower(team: Team, build: Callable[[int | None], LearnerExperiment], folder: RunFolder) -> TrainResult:
     """Live the life of a learner beside learner 0; return its result.
 
     ``build`` builds its part of the experiment that goes on at a step; None begins anew.
     """
-    word = team.tell()
-    if word[0] == "end":
-        return word[1]  # type: ignore[no-any-return]
+    command = team.broadcast_object()
+    if command[0] == "end":
+        return command[1]  # type: ignore[no-any-return]
     with contextlib.ExitStack() as stack:
-        experiment = build(word[1])
+        experiment = build(command[1])
         stack.push(lambda kind, *_: experiment.close(failed=kind is not None))
-        word = team.tell()
-        if word[0] == "end":
-            return word[1]  # type: ignore[no-any-return]
+        command = team.broadcast_object()
+        if command[0] == "end":
+            return command[1]  # type: ignore[no-any-return]
         follower = Follower(experiment, folder)
-        if word[0] == "load":
-            follower.load(*word[1:])
+        if command[0] == "load":
+            follower.load(*command[1:])
         else:
             if experiment.store is not None:
                 experiment.store.claim()
             experiment.load_initial()
             experiment.begin()
         team.save = follower.save
-        with team.joined():
-            training.train(
+        with team.use_group():
+            training.train_loop(
                 experiment.algo, experiment.source, experiment.clock, experiment.meter,
                 collector=experiment.collector, checkpoint=follower.checkpoint, schedule=experiment.schedule,
             )  # fmt: skip
         team.listen()
-        return team.tell()  # type: ignore[no-any-return]
+        return team.broadcast_object()  # type: ignore[no-any-return]
 
 
 class Follower:
@@ -431,11 +433,11 @@ class Follower:
     episodes.
     """
 
-    def __init__(self, experiment: Shared, folder: RunFolder) -> None:
+    def __init__(self, experiment: LearnerExperiment, folder: RunFolder) -> None:
         self.experiment = experiment
         self.team: Team = experiment.team
         self.algo: Algorithm = experiment.algo
-        self.checkpoints: Checkpoints = Checkpoints(folder.checkpoints, experiment.whole.keep_checkpoints)
+        self.checkpoints: Checkpoints = Checkpoints(folder.checkpoints, experiment.run_config.keep_checkpoints)
         self.main: Path = Path()  # the checkpoint of learner 0
         parts = {name: part for name, part in experiment.parts().items() if name not in ("ranks", "meter")}
         self.parts: dict[str, Stateful] = {"own": self, **parts}
@@ -449,15 +451,15 @@ class Follower:
             self.checkpoints.load(folder_of(path, team.rank), self.parts)
         elif "replay" in self.parts:
             self.parts["replay"].load_state_dict({})
-            if isinstance(own := own_of(self.experiment.collector), Collector):
-                own.env_steps = clock.env_steps // team.count
+            if isinstance(collector := local_collector(self.experiment.collector), Collector):
+                collector.env_steps = clock.env_steps // team.count
 
     def save(self, folder: Path) -> None:
         """Write the parts to the folder of this learner below ``folder``, in the checkpoint that learner 0 writes."""
-        experiment, place = self.experiment, folder / str(self.team.rank)
+        experiment, learner_dir = self.experiment, folder / str(self.team.rank)
         self.main = folder.parent
-        place.mkdir()
-        write(place, experiment.clock.position, self.parts)
+        learner_dir.mkdir()
+        write(learner_dir, experiment.clock.position, self.parts)
         if experiment.store is not None:
             name = folder.parent.name.removeprefix(".tmp-").rpartition("-")[0]
             experiment.store.saved(name, [*(path.name for path in self.checkpoints.kept_paths()), name])
@@ -465,7 +467,7 @@ class Follower:
     def checkpoint(self, *, diverged: bool = False) -> Path:
         """Write into the checkpoint of a ``diverged`` state; others are written when learner 0 says so."""
         if diverged:  # learner 0 has found the same, and is saving
-            self.team.order(SAVE)
+            self.team.broadcast_int(SAVE)
             self.team.write()
         elif sys.exception() is not None:
             raise RunError("one of several learners cannot save alone: the newest checkpoint is that of all")
@@ -476,11 +478,11 @@ class Follower:
         tensors: dict[str, Tensor] = {}
         encode(self.algo.state_dict(), "algo", tensors)
         with safe_open(self.main / TENSORS, framework="pt") as file:
-            own = {name: x for name, x in tensors.items() if not same(x, file.get_tensor(name))}
+            local = {name: x for name, x in tensors.items() if not same(x, file.get_tensor(name))}
         learned = {f"algo/model/{name}" for name, _ in self.algo.named_parameters()}
-        if far := [name for name in own if name in learned or "optim/" in name]:
+        if far := [name for name in local if name in learned or "optim/" in name]:
             raise RunError(f"{far[0]} differs between the learners of this run: they do not take the same steps.")
-        return {"tensors": own}
+        return {"tensors": local}
 
     def load_state_dict(self, state: State) -> None:
         """Load the state of learner 0 with these tensors in it, from the checkpoint at ``main``."""

@@ -21,7 +21,7 @@ class Group:
     """The process group that was joined, or one rank alone: implements ``core/learners.py: Ranks``."""
 
     def __init__(self, store: Any = None) -> None:
-        """``store``: where the ranks have met; None: there is one alone, which may :meth:`tell` and :meth:`order`."""
+        """``store``: the ranks' common store. None: a single rank, whose broadcasts return the value."""
         self.store = store
         self.rank: int = 0 if store is None else dist.get_rank()
         self.count: int = 1 if store is None else dist.get_world_size()
@@ -47,33 +47,33 @@ class Group:
 
     def gather(self, x: Tensor) -> Tensor:
         """Return ``[count, *shape]``, the ``x`` of each rank."""
-        found = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.count)]
-        self._with_all(dist.all_gather, found, x.contiguous())
-        return torch.stack(found)
+        gathered = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.count)]
+        self._with_all(dist.all_gather, gathered, x.contiguous())
+        return torch.stack(gathered)
 
-    def tell(self, word: Any = None) -> Any:
-        """Return the plain ``word`` of rank 0; the others' is ignored."""
-        words = [word]
-        self._with_all(dist.broadcast_object_list, words, device=torch.device("cpu"))
-        return words[0]
+    def broadcast_object(self, value: Any = None) -> Any:
+        """Return the plain ``value`` of rank 0; the values of other ranks are ignored."""
+        values = [value]
+        self._with_all(dist.broadcast_object_list, values, device=torch.device("cpu"))
+        return values[0]
 
-    def order(self, word: int) -> int:
-        """Return the number ``word`` of rank 0; the others' is ignored."""
-        number = torch.tensor(word)
+    def broadcast_int(self, value: int) -> int:
+        """Return the number ``value`` of rank 0; the numbers of other ranks are ignored."""
+        number = torch.tensor(value)
         self._with_all(dist.broadcast, number, 0)
         return int(number)
 
-    def words(self, word: Any) -> list[Any]:
-        """Return the plain ``word`` of each rank."""
-        words: list[Any] = [None] * self.count
-        self._with_all(dist.all_gather_object, words, word)
-        return words
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """Return the plain ``value`` of each rank."""
+        values: list[Any] = [None] * self.count
+        self._with_all(dist.all_gather_object, values, value)
+        return values
 
-    def deal(self, words: Sequence[Any]) -> Any:
-        """Return the one for this rank of the plain ``words`` of rank 0; the others' are ignored."""
-        own: list[Any] = [None]
-        self._with_all(dist.scatter_object_list, own, None if self.rank else list(words), 0)
-        return own[0]
+    def scatter_object(self, values: Sequence[Any]) -> Any:
+        """Return this rank's item of the plain ``values`` of rank 0; the values of other ranks are ignored."""
+        received: list[Any] = [None]
+        self._with_all(dist.scatter_object_list, received, None if self.rank else list(values), 0)
+        return received[0]
 
     def first(self) -> bool:
         """Return whether this is the first rank that asks: it tells the user why all end."""
@@ -81,13 +81,14 @@ class Group:
             return bool(self.store.add("told", 1) == 1)
         return True
 
-    def _with_all(self, exchange: Callable[..., object], *given: Any, **named: Any) -> None:
+    def _with_all(self, exchange: Callable[..., object], *args: Any, **kwargs: Any) -> None:
         """Exchange something with all ranks; RunError if one of them has ended."""
         if self.count == 1:
             return
         try:
-            exchange(*given, **named)
+            exchange(*args, **kwargs)
         except RuntimeError as error:
             raise RunError(
-                "another learner of this run has ended without a word: it was killed, perhaps as the memory was full"
+                "another learner of this run exited without an error message; it was probably killed, perhaps out of "
+                "memory"
             ) from error

@@ -110,21 +110,21 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
     """
     namespace = uuid.uuid4().hex
     with cluster(request.address, namespace) as ray:
-        each = needs(config, request.learner, ray.cluster_resources().get("GPU", 0.0))
+        resources = needs(config, request.learner, ray.cluster_resources().get("GPU", 0.0))
         actor = {"CPU": 1, **request.actor}
-        own = [*words, "--run", str(run)]
-        own += [] if config.threads else ["--threads", str(max(1, int(each["CPU"])))]
-        own += [] if each["GPU"] or config.device != "auto" else ["--device", "cpu"]
-        bundles = [each] * config.learners + [actor] * config.actors
-        place = {"address": ray.get_runtime_context().gcs_address, "namespace": namespace, "first": config.learners}
+        command = [*words, "--run", str(run)]
+        command += [] if config.threads else ["--threads", str(max(1, int(resources["CPU"])))]
+        command += [] if resources["GPU"] or config.device != "auto" else ["--device", "cpu"]
+        bundles = [resources] * config.learners + [actor] * config.actors
+        placement = {"address": ray.get_runtime_context().gcs_address, "namespace": namespace, "first": config.learners}
         with collected() as got:
-            return lives(own, config.learners, bundles, request.strategy, {**place, "each": actor}, run, got)
+            return lives(command, config.learners, bundles, request.strategy, {**placement, "each": actor}, run, got)
 
 
 @contextlib.contextmanager
 def cluster(address: str, namespace: str | None = None) -> Iterator[Any]:
     """Connect to the cluster and yield the package ray; RunError where Ray fails, as when a node has no memory left."""
-    ray = connected(address, namespace)
+    ray = connect(address, namespace)
     try:
         yield ray
     except ray.exceptions.RayError as error:
@@ -141,15 +141,15 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def connected(address: str, namespace: str | None = None) -> Any:
+def connect(address: str, namespace: str | None = None) -> Any:
     """Connect to the cluster; return the package ray. Ray's tokens are required unless RAY_AUTH_MODE says otherwise."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")  # read when the package is imported
     try:
         import ray
     except ImportError as error:
         raise ConfigError("The package ray is not installed. Install it: pip install 'reverie-rl[ray]'.") from error
-    place = address or os.environ.get("RAY_ADDRESS", "")
-    host, _, port = place.rpartition(":")
+    location = address or os.environ.get("RAY_ADDRESS", "")
+    host, _, port = location.rpartition(":")
     before = signal.getsignal(signal.SIGTERM)
     try:
         if host and port.isdecimal() and "/" not in host:
@@ -157,7 +157,7 @@ def connected(address: str, namespace: str | None = None) -> Any:
         ray.init(address or None, namespace=namespace, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise RunError(
-            f"No connection to the Ray cluster{f' at {place}' if place else ''}: {first_line(error)} "
+            f"No connection to the Ray cluster{f' at {location}' if location else ''}: {first_line(error)} "
             "Check the address, and that `ray status` works there. A cluster has a token (`ray get-auth-token "
             "--generate` before `ray start`, the same on each node) unless RAY_AUTH_MODE=disabled."
         ) from error
@@ -173,11 +173,11 @@ def needs(config: ExperimentConfig, resources: Mapping[str, float], gpus: float)
     return {"CPU": config.threads or 1, "GPU": gpu, **resources}
 
 
-def amounts(each: Mapping[str, float]) -> dict[str, Any]:
+def amounts(resources: Mapping[str, float]) -> dict[str, Any]:
     """Return resources as the options of an actor of Ray's."""
-    known = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
-    others = {name: amount for name, amount in each.items() if name not in known}
-    return {**{known[name]: each[name] for name in known if name in each}, "resources": others}
+    options = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+    custom = {name: amount for name, amount in resources.items() if name not in options}
+    return {**{options[name]: resources[name] for name in options if name in resources}, "resources": custom}
 
 
 def lives(
@@ -185,7 +185,7 @@ def lives(
     count: int,
     bundles: Sequence[Mapping[str, float]],
     strategy: str,
-    place: Mapping[str, Any],
+    placement: Mapping[str, Any],
     run: Path,
     got: Sequence[int],
 ) -> int:
@@ -196,9 +196,9 @@ def lives(
     while True:
         hosts = ["a node that has gone"] * count
         codes: list[int | None] = [None] * count
-        with placed(bundles, count, strategy, losses > 0, got) as (group, learners):
+        with place_learners(bundles, count, strategy, losses > 0, got) as (group, learners):
             try:
-                hosts = start(learners, words, os.getcwd(), {**place, "group": group})
+                hosts = start(learners, words, os.getcwd(), {**placement, "group": group})
                 codes = watch(learners, got)
             except RayError as error:
                 log_loss("a learner", error)
@@ -207,14 +207,16 @@ def lives(
         lost = {rank: code for rank, code in enumerate(codes) if code is None or code < 0 or code > 128}
         if not lost:
             return max(code or 0 for code in codes)
-        now = newest(run)
-        losses, before = (1 if now != before else losses + 1), now
+        current = newest(run)
+        losses, before = (1 if current != before else losses + 1), current
         rank, code = next(iter(lost.items()))
-        what = f"learner {rank} of {count}, on {hosts[rank]}, was lost ({why(code)})"
+        loss = f"learner {rank} of {count}, on {hosts[rank]}, was lost ({why(code)})"
         if losses > RESTARTS:
-            raise RunError(f"{what}, for the {losses}th time from {now or 'the beginning'}. The same command goes on.")
-        logger.warning(f"{what}: {'all start' if count > 1 else 'it starts'} again from {now or 'the beginning'}")
-        unlocked(run)
+            raise RunError(
+                f"{loss}, for the {losses}th time from {current or 'the beginning'}. The same command goes on."
+            )
+        logger.warning(f"{loss}: {'all start' if count > 1 else 'it starts'} again from {current or 'the beginning'}")
+        wait_until_unlocked(run)
 
 
 def why(code: int | None) -> str:
@@ -226,29 +228,29 @@ def why(code: int | None) -> str:
 
 
 @contextlib.contextmanager
-def placed(
-    bundles: Sequence[Mapping[str, float]], count: int, strategy: str, again: bool, got: Sequence[int]
+def place_learners(
+    bundles: Sequence[Mapping[str, float]], count: int, strategy: str, is_retry: bool, got: Sequence[int]
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield the name of a placement group, and a :class:`Learner` in each of its ``count`` first bundles.
 
-    RunError if there are no such resources; after a loss, ``again``, not even in ten minutes.
+    RunError if there are no such resources, after a loss (``is_retry``) not even in ten minutes.
     """
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     name = uuid.uuid4().hex
-    group = placement_group([{k: v for k, v in each.items() if v} for each in bundles], strategy, name)
+    group = placement_group([{k: v for k, v in bundle.items() if v} for bundle in bundles], strategy, name)
     try:
-        there = ready(group, PATIENCE, got)
-        if not there and again:
+        is_placed = ready(group, PATIENCE, got)
+        if not is_placed and is_retry:
             logger.warning(f"{missing(ray, bundles, count, strategy)} Waiting for them for {RETURN / 60:.0f} minutes.")
-            there = ready(group, RETURN, got)
-        if not there:
+            is_placed = ready(group, RETURN, got)
+        if not is_placed:
             raise RunError(missing(ray, bundles, count, strategy))
         actor = ray.remote(**amounts(bundles[0]))(Learner)
-        places = [PlacementGroupSchedulingStrategy(group, i) for i in range(count)]
-        yield name, [actor.options(scheduling_strategy=place).remote() for place in places]
+        placements = [PlacementGroupSchedulingStrategy(group, i) for i in range(count)]
+        yield name, [actor.options(scheduling_strategy=placement).remote() for placement in placements]
     finally:
         remove_placement_group(group)
 
@@ -266,26 +268,29 @@ def ready(group: Any, seconds: float, got: Sequence[int]) -> bool:
 
 def missing(ray: Any, bundles: Sequence[Mapping[str, float]], count: int, strategy: str) -> str:
     """Return what is needed, by ``count`` learners and then by actors, and what the cluster has."""
-    names = list(dict.fromkeys(name for each in bundles for name, amount in each.items() if amount))
+    names = list(dict.fromkeys(name for bundle in bundles for name, amount in bundle.items() if amount))
 
-    def listed(found: Mapping[str, float], names: Iterable[str] = names) -> str:
-        return ", ".join(f"{name} {found.get(name, 0):g}" for name in names)
+    def format_resources(available: Mapping[str, float], names: Iterable[str] = names) -> str:
+        return ", ".join(f"{name} {available.get(name, 0):g}" for name in names)
 
     kinds = {"learner": bundles[:count], "actor": bundles[count:]}
-    wanted = [
-        f"{plural(len(each), kind)} with {listed(each[0], [name for name in each[0] if each[0][name]])}"
-        for kind, each in kinds.items() if each
+    needed = [
+        f"{plural(len(group), kind)} with {format_resources(group[0], [name for name in group[0] if group[0][name]])}"
+        for kind, group in kinds.items() if group
     ]  # fmt: skip
-    nodes = [f"{node['NodeManagerAddress']}: {listed(node['Resources'])}" for node in ray.nodes() if node["Alive"]]
+    nodes = [
+        f"{node['NodeManagerAddress']}: {format_resources(node['Resources'])}" for node in ray.nodes() if node["Alive"]
+    ]
     how = "" if strategy == "PACK" else f", placed as {strategy}"
+    total, free = format_resources(ray.cluster_resources()), format_resources(ray.available_resources())
     return (
-        f"The Ray cluster lacks resources: {' and '.join(wanted)} each{how}. It has {listed(ray.cluster_resources())}, "
-        f"of which are free: {listed(ray.available_resources())}. Nodes: {'; '.join(nodes)}. Add nodes, or ask for "
-        "less with --learners, --actors, --resources and --actor-resources."
+        f"The Ray cluster lacks resources: {' and '.join(needed)} each{how}. It has {total}, of which are free: {free}"
+        f". Nodes: {'; '.join(nodes)}. Add nodes, or ask for less with --learners, --actors, --resources and "
+        "--actor-resources."
     )
 
 
-def start(learners: Sequence[Any], words: Sequence[str], folder: str, place: Mapping[str, Any]) -> list[str]:
+def start(learners: Sequence[Any], words: Sequence[str], folder: str, placement: Mapping[str, Any]) -> list[str]:
     """Start the processes, whose actors have this place; return the addresses of their nodes."""
     import ray
 
@@ -293,10 +298,10 @@ def start(learners: Sequence[Any], words: Sequence[str], folder: str, place: Map
     hosts, port = [host for host, _ in addresses], addresses[0][1]
     main = hosts[0] if len(set(hosts)) > 1 else "127.0.0.1"
     meeting = {"MASTER_ADDR": main, "MASTER_PORT": str(port), "WORLD_SIZE": str(len(learners)),
-               PLACES: json.dumps(place)}  # fmt: skip
+               PLACES: json.dumps(placement)}  # fmt: skip
     alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # each sees its own GPU only
-    own = [{**meeting, **alone, "RANK": str(rank)} for rank in range(len(learners))]
-    ray.get([learner.start.remote(words, env, folder) for learner, env in zip(learners, own, strict=True)])
+    env_vars = [{**meeting, **alone, "RANK": str(rank)} for rank in range(len(learners))]
+    ray.get([learner.start.remote(words, env, folder) for learner, env in zip(learners, env_vars, strict=True)])
     return hosts
 
 
@@ -305,16 +310,16 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
     import ray
 
     codes: dict[int, int | None] = {}
-    asked = {learner.look.remote(): rank for rank, learner in enumerate(learners)}
-    told, killed, end = 0, False, float("inf")
-    while asked and time.monotonic() < end + SILENCE:
-        for _ in got[told:]:
-            told += 1
-            send(learners, signal.SIGTERM if told < 3 else signal.SIGKILL)
-        for one in ray.wait(list(asked), num_returns=len(asked), timeout=POLL)[0]:
-            rank = asked.pop(one)
+    pending = {learner.look.remote(): rank for rank, learner in enumerate(learners)}
+    num_forwarded, killed, end = 0, False, float("inf")
+    while pending and time.monotonic() < end + SILENCE:
+        for _ in got[num_forwarded:]:
+            num_forwarded += 1
+            send(learners, signal.SIGTERM if num_forwarded < 3 else signal.SIGKILL)
+        for reference in ray.wait(list(pending), num_returns=len(pending), timeout=POLL)[0]:
+            rank = pending.pop(reference)
             try:
-                text, code = ray.get(one)
+                text, code = ray.get(reference)
             except ray.exceptions.RayError as error:
                 log_loss(f"learner {rank}", error)
                 codes[rank] = None
@@ -323,7 +328,7 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
                 sys.stdout.buffer.write(text)
                 sys.stdout.buffer.flush()
             if code is None:
-                asked[learners[rank].look.remote()] = rank
+                pending[learners[rank].look.remote()] = rank
             else:
                 codes[rank] = 1 if killed and code < 0 else code
         if any(codes.values()) or None in codes.values():
@@ -358,7 +363,7 @@ def newest(run: Path) -> str:
     return f"checkpoint {path.name}" if path else ""
 
 
-def unlocked(run: Path) -> None:
+def wait_until_unlocked(run: Path) -> None:
     """Wait until no process writes to the run; one that has lost its node's Ray may still be saving."""
     from reverie.run.folder import RunFolder
 

@@ -22,11 +22,11 @@ from reverie.core.logger import logger
 from reverie.run.collect import EpisodeStats
 from reverie.scale.actor_processes import SHARE
 from reverie.scale.actors import Work, play
-from reverie.scale.ray import PLACES, amounts, connected
+from reverie.scale.ray import PLACES, amounts, connect
 from reverie.scale.wire import FAR, NAP, TURNS, Block, Failure, Over, Rows, Signs, slots_of
 
 SOON = 0.01
-"""Seconds between two times that posts are told how far they may go, or more, so that it costs little."""
+"""Minimum seconds between two updates of the actors' step limits."""
 LATE = 60.0
 """Seconds after which the user is told that an actor has not begun."""
 AGAIN = 2.0
@@ -89,9 +89,9 @@ class Post:
     def fail(self, failure: Failure) -> None:
         self.sent.put(failure)
 
-    def read(self, known: int) -> tuple[int, bytes] | None:
-        found = self.weights
-        return None if found[0] == known or not found[1] else found
+    def read(self, known_version: int) -> tuple[int, bytes] | None:
+        newest = self.weights
+        return None if newest[0] == known_version or not newest[1] else newest
 
 
 class Nodes:
@@ -102,7 +102,7 @@ class Nodes:
         self.columns = columns
         self.envs = envs
         self.places: dict[str, Any] = json.loads(os.environ[PLACES])
-        self.ray: Any = connected(self.places["address"], self.places["namespace"])
+        self.ray: Any = connect(self.places["address"], self.places["namespace"])
         self.group: Any = self.ray.util.get_placement_group(self.places["group"])
         self.newest: tuple[int, Any] = (-1, None)
         self.links: list[Distant] = []
@@ -114,14 +114,14 @@ class Nodes:
 
     def ready(self, seconds: float) -> Iterable[Distant]:
         self.tell(seconds)
-        links = {link.coming: link for link in self.links if link.asked()}
+        links = {link.coming: link for link in self.links if link.is_pending()}
         if not links:
             time.sleep(seconds)
             return []
         if seconds:
             self.ray.wait(list(links), timeout=seconds)
-        found, _ = self.ray.wait(list(links), num_returns=len(links), timeout=0)
-        return [links[one] for one in found if links[one].arrived()]
+        done, _ = self.ray.wait(list(links), num_returns=len(links), timeout=0)
+        return [links[reference] for reference in done if links[reference].has_message()]
 
     def publish(self, data: bytes, number: int) -> None:
         """Give all actors these weights; each node gets one copy, by Ray's object store."""
@@ -130,7 +130,7 @@ class Nodes:
             link.adopt()
 
     def tell(self, seconds: float) -> None:
-        """Tell the posts what has been signed, unless they were told just now; wait for it if there is time."""
+        """Send the posts their signs, unless they were sent just now; wait for it if there is time."""
         now = time.monotonic()
         if now < self.due and seconds:
             time.sleep(min(self.due - now, seconds))
@@ -142,7 +142,7 @@ class Nodes:
 
 
 class Distant:
-    """A post: what ``actor_processes.py: Child`` is on one machine."""
+    """A post: what ``actor_processes.py: LocalActorConnection`` is on one machine."""
 
     def __init__(self, home: Nodes, work: Callable[[], Work], number: int) -> None:
         self.home = home
@@ -153,26 +153,28 @@ class Distant:
         self.waiting: int = 0
         self.node: str = ""
         self.since: float = time.monotonic()
-        self.place()
+        self.create()
 
-    def place(self) -> None:
+    def create(self) -> None:
         """Have Ray make the post as soon as there is room for it."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         home = self.home
         bundle = PlacementGroupSchedulingStrategy(home.group, home.places["first"] + self.number)
-        made = home.ray.remote(**amounts(home.places["each"]), max_concurrency=4, scheduling_strategy=bundle)(Post)
-        self.post: Any = made.remote()
+        actor_class = home.ray.remote(**amounts(home.places["each"]), max_concurrency=4, scheduling_strategy=bundle)(
+            Post
+        )
+        self.post: Any = actor_class.remote()
         self.tried: float = time.monotonic()
         self.coming: Any = self.post.begin.remote(self.work, home.columns, home.envs, version())
 
-    def asked(self) -> bool:
+    def is_pending(self) -> bool:
         """Return whether the post owes an answer; see to it that there is a post."""
         if self.coming is None and time.monotonic() > self.tried + AGAIN:
-            self.place()
+            self.create()
         return self.coming is not None
 
-    def arrived(self) -> bool:
+    def has_message(self) -> bool:
         """Return whether a message has arrived, and not only the answer that the post is there."""
         if self.node:
             return True
@@ -193,7 +195,7 @@ class Distant:
             self.post.adopt.remote(*self.home.newest)
 
     def tell(self) -> None:
-        """Tell the post what was signed, if it is there and does not know."""
+        """Send the post its signs, if the post is there and the signs are new."""
         if self.node and not self.told:
             self.post.tell.remote(tuple(self.signs))
             self.told = True

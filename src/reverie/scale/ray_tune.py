@@ -17,10 +17,10 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from reverie.core.logger import logger
-from reverie.scale.ray import RESTARTS, Learner, unlocked
+from reverie.scale.ray import RESTARTS, Learner, wait_until_unlocked
 
 
-class _Placed(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any here
+class _TuneTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any here
     """The process of a run, on a node. Whatever it has learned is in its folder, so that any node goes on with it."""
 
     def setup(self, config: Mapping[str, Any]) -> None:
@@ -28,7 +28,7 @@ class _Placed(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any he
         self.log: Path = Path(config["log"])
         self.last: str = ""
         self.process: Learner = Learner()
-        unlocked(Path(config["run"]))
+        wait_until_unlocked(Path(config["run"]))
         self.process.start(config["words"], {}, config["folder"])
 
     def step(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class _Placed(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any he
             pass
 
 
-class _Given(Searcher, tune.Stopper):  # type: ignore[misc]
+class _QueueSearcher(Searcher, tune.Stopper):  # type: ignore[misc]
     """What Ray Tune asks us: for the next run, whether a run is to end, and whether all are."""
 
     def __init__(self, turns: Any) -> None:
@@ -62,7 +62,7 @@ class _Given(Searcher, tune.Stopper):  # type: ignore[misc]
         return {}
 
     def suggest(self, trial_id: str) -> Any:
-        """Return the next run as the configuration of :class:`_Placed`."""
+        """Return the next run as the configuration of :class:`_TuneTrial`."""
         if (run := self.turns.next()) is None:
             return Searcher.FINISHED
         self.running[trial_id], words = run, self.turns.begin(run)
@@ -70,9 +70,11 @@ class _Given(Searcher, tune.Stopper):  # type: ignore[misc]
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         """Take note of how a run has ended: without an exit code it was told to, or was lost too often."""
-        found = result or {}
-        code = int(128 + (signal.SIGKILL if error else signal.SIGTERM) if found.get("code") is None else found["code"])
-        self.turns.end(self.running.pop(trial_id), 128 - code if code < 0 else code, found.get("last", ""))
+        metrics = result or {}
+        code = int(
+            128 + (signal.SIGKILL if error else signal.SIGTERM) if metrics.get("code") is None else metrics["code"]
+        )
+        self.turns.end(self.running.pop(trial_id), 128 - code if code < 0 else code, metrics.get("last", ""))
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         """Return whether a run is to save and end."""
@@ -93,18 +95,18 @@ class _Given(Searcher, tune.Stopper):  # type: ignore[misc]
         return self.told
 
 
-def train_placed(turns: Any, jobs: int, *, each: Mapping[str, float]) -> None:
-    """Train the runs of ``turns``, a ``seeds.py: Turns``, on the cluster. ``each``: the resources of a run."""
+def train_placed(turns: Any, jobs: int, *, resources: Mapping[str, float]) -> None:
+    """Train the runs of ``turns``, a ``seeds.py: Turns``, on the cluster. ``resources``: the resources of a run."""
     if turns.next() is None:
         return
     os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}  # runs have logs of their own
-    given = _Given(turns)
+    searcher = _QueueSearcher(turns)
     with ThreadPoolExecutor(1) as apart:  # where Ray Tune leaves the handlers of signals alone
         apart.submit(
-            tune.run, _Placed, name="ray", storage_path=str(turns.runs[0].log.parent), search_alg=given, stop=given,
-            num_samples=len(turns.runs), max_concurrent_trials=jobs, max_failures=RESTARTS, verbose=0,
-            resources_per_trial=tune.PlacementGroupFactory([dict(each)]), raise_on_failed_trial=False,
+            tune.run, _TuneTrial, name="ray", storage_path=str(turns.runs[0].log.parent), search_alg=searcher,
+            stop=searcher, num_samples=len(turns.runs), max_concurrent_trials=jobs, max_failures=RESTARTS, verbose=0,
+            resources_per_trial=tune.PlacementGroupFactory([dict(resources)]), raise_on_failed_trial=False,
             trial_dirname_creator=lambda trial: trial.trial_id,
         ).result()  # fmt: skip
-    for trial_id in list(given.running):
-        given.on_trial_complete(trial_id)
+    for trial_id in list(searcher.running):
+        searcher.on_trial_complete(trial_id)

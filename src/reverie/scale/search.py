@@ -1,4 +1,4 @@
-"""A search for good settings: trials that Optuna proposes and prunes, or a grid; each run has a process of its own."""
+"""A search for good settings: trials that Optuna proposes and prunes, or a grid; each run has its own process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from reverie.scale.seeds import SeedRun, Train, Turns, check_seeds, train_runs, 
 
 RUNGS = 3
 """Each rung of successive halving keeps the best third of the trials, at 1/9 and 1/3 of a run's length."""
-ASKED = 20
+MAX_PROPOSALS = 20
 """Proposals after which a search takes the next settings that were not tried yet: Optuna repeats itself."""
 
 
@@ -54,7 +54,7 @@ class Dimension(NamedTuple):
 
     def value(self, drawn: Any) -> Any:
         """Return the setting for what Optuna drew."""
-        return next(one for one in self.choices if as_word(one) == drawn) if self.choices else drawn
+        return next(choice for choice in self.choices if as_word(choice) == drawn) if self.choices else drawn
 
     @property
     def size(self) -> int | None:
@@ -76,37 +76,37 @@ def as_word(choice: Any) -> Any:
     return choice if plain else yaml.safe_dump(choice, default_flow_style=True).strip()
 
 
-def read_space(values: Mapping[str, Any], config: ExperimentConfig, where: str) -> dict[str, Dimension]:
+def read_space(values: Mapping[str, Any], config: ExperimentConfig, space_name: str) -> dict[str, Dimension]:
     """Return the dimensions that a file describes, in its order: ``algo.lr: {low: 1e-5, high: 1e-2, log: true}``."""
-    found: dict[str, Dimension] = {}
-    for name, about in values.items():
+    dimensions: dict[str, Dimension] = {}
+    for name, description in values.items():
         try:
-            found[name] = dimension(name, about, config)
+            dimensions[name] = dimension(name, description, config)
         except (ConfigError, TypeError, ValueError) as error:  # ours, Python's, and Optuna's
-            what = error if isinstance(error, ConfigError) else f"{name} = {brief(about)}: {error}"
-            raise ConfigError(f"{where}: {what}") from error
-    return found
+            message = error if isinstance(error, ConfigError) else f"{name} = {brief(description)}: {error}"
+            raise ConfigError(f"{space_name}: {message}") from error
+    return dimensions
 
 
-def dimension(name: str, about: Any, config: ExperimentConfig) -> Dimension:
+def dimension(name: str, description: Any, config: ExperimentConfig) -> Dimension:
     """Return one dimension. ``step``: the distance of neighbouring values."""
     from optuna import distributions as of  # optional
 
-    keys = {*about} if isinstance(about, Mapping) else set()
-    choices = about["choices"] if keys == {"choices"} else about
+    keys = {*description} if isinstance(description, Mapping) else set()
+    choices = description["choices"] if keys == {"choices"} else description
     choices = list(choices) if isinstance(choices, list | tuple) else []
     if not choices and not {"low", "high"} <= keys <= {"low", "high", "log", "step"}:
         raise ValueError("expected a list of values, or {low: 1, high: 9}, with log: true or step: 2.")
-    tried = choices or [float(about["low"]), float(about["high"])]  # YAML reads 1e-5 as text
-    held: list[Any] = [functools.reduce(getattr, name.split("."), config.merge({name: value})) for value in tried]
+    tried = choices or [float(description["low"]), float(description["high"])]  # YAML reads 1e-5 as text
+    values: list[Any] = [functools.reduce(getattr, name.split("."), config.merge({name: value})) for value in tried]
     if choices:
-        read = [x if isinstance(x, bool | int | float) else choice for x, choice in zip(held, choices, strict=True)]
+        read = [x if isinstance(x, bool | int | float) else choice for x, choice in zip(values, choices, strict=True)]
         words = {as_word(choice): choice for choice in read}
         return Dimension(of.CategoricalDistribution([*words]), (*words.values(),))
     low, high = tried
-    log = bool(about.get("log", False))
-    step = float(about["step"]) if "step" in about else None
-    if all(type(value) is int for value in held):
+    log = bool(description.get("log", False))
+    step = float(description["step"]) if "step" in description else None
+    if all(type(value) is int for value in values):
         return Dimension(of.IntDistribution(int(low), int(high), log=log, step=int(step or 1)))
     return Dimension(of.FloatDistribution(low, high, log=log, step=step))
 
@@ -148,7 +148,7 @@ class TuneResult:
 def tune_of(
     config: ExperimentConfig, space: Mapping[str, Any], *, trials: int, grid: bool = False,
     seeds: Sequence[int] | None = None, jobs: int = 0, prune: bool = True, run: Path | str | None = None,
-    where: str = "space", on: ClusterRequest | None = None,
+    space_name: str = "space", on: ClusterRequest | None = None,
 ) -> TuneResult:  # fmt: skip
     """Search for the settings with the best final evaluation; continue a search that has begun.
 
@@ -156,8 +156,8 @@ def tune_of(
     evaluations during training are among the worse (Li et al. 2020, ASHA). No settings are tried twice.
 
     ``grid``: try all of the space instead, each to its end. ``seeds``: those of each trial, whose score is their mean;
-    None: one run for each, with ``config.seed``. ``where`` names the space in errors. ``on``: a Ray cluster, which must
-    see the folder at the same path; None: this machine. For all else see :func:`reverie.tune`.
+    None: one run for each, with ``config.seed``. ``space_name``: for errors. ``on``: a Ray cluster, which must see the
+    folder at the same path; None: this machine. For all else see :func:`reverie.tune`.
     """
     try:
         import optuna  # optional
@@ -165,14 +165,16 @@ def tune_of(
         raise ConfigError("The package optuna is not installed. Install it: pip install 'reverie-rl[tune]'.") from error
     check_local(run or "", "run")
     check_seeds(config, [config.seed] if seeds is None else seeds, jobs)
-    dimensions = read_space(space, config, where)
+    dimensions = read_space(space, config, space_name)
     if seeds is not None and "seed" in dimensions:
-        raise ConfigError(f"{where}: seed = {brief(space['seed'])}: each trial has the seeds {list(seeds)} already.")
-    endless = [name for name, one in dimensions.items() if one.size is None]
+        raise ConfigError(
+            f"{space_name}: seed = {brief(space['seed'])}: each trial has the seeds {list(seeds)} already."
+        )
+    endless = [name for name, dim in dimensions.items() if dim.size is None]
     if grid and endless:
         raise ConfigError(
-            f"{where}: {endless[0]} = {brief(space[endless[0]])}: a grid cannot have all of these values. Pass a list "
-            "of some, or a step between low and high."
+            f"{space_name}: {endless[0]} = {brief(space[endless[0]])}: a grid cannot have all of these values. Pass a "
+            "list of some, or a step between low and high."
         )
     prune = prune and not grid
     config = resolved(config, None)
@@ -196,16 +198,16 @@ def tune_of(
             direction="minimize" if Score.parse(config.score).lowest else "maximize",
             pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // RUNGS**2), RUNGS),
         )  # fmt: skip
-        asked, before = seeds and list(seeds), study.user_attrs.get("seeds")
-        if study.trials and before != asked:
-            raise RunError(f"{path} holds a search with other seeds ({before} -> {asked}). Choose another --run.")
-        study.set_user_attr("seeds", asked)
+        requested, before = seeds and list(seeds), study.user_attrs.get("seeds")
+        if study.trials and before != requested:
+            raise RunError(f"{path} holds a search with other seeds ({before} -> {requested}). Choose another --run.")
+        study.set_user_attr("seeds", requested)
         write_shared(path / "settings.yaml", Saved(algorithm=config.name, experiment=config.to_dict()))
         write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
         study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials), constant_liar=True)
         search = Search(study, dimensions, config, path, prune, grid, seeds)
-        with trainer(config, on) as (train, most):
-            return search.run(trials, jobs or most, train)
+        with trainer(config, on) as (train, max_parallel):
+            return search.run(trials, jobs or max_parallel, train)
 
 
 def check_same(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -> None:
@@ -245,19 +247,19 @@ class Search:
 
     def run(self, count: int, jobs: int, train: Train) -> TuneResult:
         """Have what is missing of ``count`` trials trained by ``train``: of all in a grid, and of no more than all."""
-        counts = [one.size for one in self.dimensions.values()]
+        counts = [dim.size for dim in self.dimensions.values()]
         size = math.inf if None in counts else math.prod(filter(None, counts))
         if size < count or self.grid:
             count = int(size)
-        known = [trial.state.is_finished() for trial in self.study.trials]
-        self.runs = {i: self.places(i) for i in range(count) if i >= len(known) or not known[i]}
-        runs = [one for group in self.runs.values() for one in group]
+        finished = [trial.state.is_finished() for trial in self.study.trials]
+        self.runs = {i: self.places(i) for i in range(count) if i >= len(finished) or not finished[i]}
+        runs = [seed_run for group in self.runs.values() for seed_run in group]
         title = f"{self.config.name} on {self.config.subject}"
         if runs:
-            each = "" if self.seeds is None else f" of {plural(len(self.seeds), 'seed')}"
-            each += ", all that there can be" if count == size else ""
-            together = f"up to {plural(jobs, 'run')} at a time"
-            logger.info(f"{title}: {plural(len(self.runs), 'trial')}{each}, {together}, in {self.path}")
+            seeds_text = "" if self.seeds is None else f" of {plural(len(self.seeds), 'seed')}"
+            seeds_text += ", all that there can be" if count == size else ""
+            parallel_text = f"up to {plural(jobs, 'run')} at a time"
+            logger.info(f"{title}: {plural(len(self.runs), 'trial')}{seeds_text}, {parallel_text}, in {self.path}")
         with contextlib.closing(RunsDisplay(runs if self.config.console else [], title)) as board:
             signal = train_runs(Turns(runs, self.command, board, self.tell, self.unpromising), train, jobs)
         return self.result(signal)
@@ -269,62 +271,62 @@ class Search:
             return [SeedRun(self.path, name, self.config.seed, self.config, number)]
         return [SeedRun(self.path, f"{name}/seed-{seed}", seed, self.config, number) for seed in self.seeds]
 
-    def command(self, one: SeedRun) -> list[str]:
+    def command(self, seed_run: SeedRun) -> list[str]:
         """Choose the settings of a trial, unless it has begun, and return the words that train one of its runs."""
         import optuna
 
-        own = self.path / f"trial-{one.trial}.yaml"
-        if one.trial not in self.trials:
-            if one.trial == len(self.study.trials):
+        settings_path = self.path / f"trial-{seed_run.trial}.yaml"
+        if seed_run.trial not in self.trials:
+            if seed_run.trial == len(self.study.trials):
                 kinds = {name: d.distribution for name, d in self.dimensions.items()}
                 running = optuna.trial.TrialState.RUNNING
                 self.study.add_trial(
-                    optuna.create_trial(state=running, params=self.proposed(kinds), distributions=kinds)
+                    optuna.create_trial(state=running, params=self.propose(kinds), distributions=kinds)
                 )
-            begun = self.study.trials[one.trial]
-            self.trials[one.trial] = optuna.trial.Trial(self.study, begun._trial_id)
-            self.reported[one.trial] = len(begun.intermediate_values)
-            with writing(own):
-                write_atomic(own, yaml.safe_dump(self.settings(begun.params), sort_keys=False))
-        seed = [] if self.seeds is None else ["--seed", str(one.seed)]
-        files = ["--config", str(self.path / "settings.yaml"), str(own)]
-        return ["train", self.config.name, *files, *seed, "--run", str(one.run), *["--trust"] * trusts()]
+            begun = self.study.trials[seed_run.trial]
+            self.trials[seed_run.trial] = optuna.trial.Trial(self.study, begun._trial_id)
+            self.reported[seed_run.trial] = len(begun.intermediate_values)
+            with writing(settings_path):
+                write_atomic(settings_path, yaml.safe_dump(self.settings(begun.params), sort_keys=False))
+        seed = [] if self.seeds is None else ["--seed", str(seed_run.seed)]
+        files = ["--config", str(self.path / "settings.yaml"), str(settings_path)]
+        return ["train", self.config.name, *files, *seed, "--run", str(seed_run.run), *["--trust"] * trusts()]
 
-    def proposed(self, kinds: Mapping[str, Any]) -> dict[str, Any]:
+    def propose(self, kinds: Mapping[str, Any]) -> dict[str, Any]:
         """Return what Optuna draws for the next trial, other than for all before; in a grid the next in order."""
         import optuna
 
         tried = [trial.params for trial in self.study.trials]
-        counts = [one.size for one in self.dimensions.values()]
+        counts = [dim.size for dim in self.dimensions.values()]
         if not self.grid:
             draft = optuna.create_study(direction=self.study.direction, sampler=self.study.sampler)  # in memory
             draft.add_trials(self.study.trials)
-            for _ in range(ASKED):
-                found: dict[str, Any] = draft.ask(dict(kinds)).params
-                if found not in tried:
-                    return found
+            for _ in range(MAX_PROPOSALS):
+                params: dict[str, Any] = draft.ask(dict(kinds)).params
+                if params not in tried:
+                    return params
         every = np.ndindex(*(size or 1 for size in counts))
         named = ({name: d.drawn(i) for (name, d), i in zip(self.dimensions.items(), at, strict=True)} for at in every)
-        return next(found for found in named if found not in tried)
+        return next(params for params in named if params not in tried)
 
     def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Return the settings of a trial from what Optuna drew."""
         return {name: d.value(params[name]) for name, d in self.dimensions.items() if name in params}
 
-    def read(self, one: SeedRun) -> None:
+    def read(self, seed_run: SeedRun) -> None:
         """Read the scores of new evaluations of a run."""
-        for row in self.tails.setdefault(one, JsonlTail(RunFolder(one.run).metrics)).read():
+        for row in self.tails.setdefault(seed_run, JsonlTail(RunFolder(seed_run.run).metrics)).read():
             score = row.get(self.score.name)
             if score is not None and math.isfinite(score):
                 if row.get(FINAL):
-                    self.final[one] = score
+                    self.final[seed_run] = score
                 else:
-                    self.scores[one][int(row["step"])] = score
+                    self.scores[seed_run][int(row["step"])] = score
 
-    def unpromising(self, one: SeedRun) -> bool:
+    def unpromising(self, seed_run: SeedRun) -> bool:
         """Report new evaluations of the trial of a run, each the mean of its seeds; return whether it is to end."""
-        self.read(one)
-        number, trial = one.trial, self.trials[one.trial]
+        self.read(seed_run)
+        number, trial = seed_run.trial, self.trials[seed_run.trial]
         begun = [sorted(self.scores[run].items()) for run in self.runs[number] if run.state != "waiting"]
         for same in list(zip(*begun, strict=False))[self.reported[number] :]:
             steps, scores = zip(*same, strict=True)
@@ -341,18 +343,18 @@ class Search:
             if run.state == "waiting":
                 run.state, run.note = "stopped", "left out"
 
-    def tell(self, one: SeedRun) -> None:
+    def tell(self, seed_run: SeedRun) -> None:
         """Tell Optuna how a trial ended, with its last run. One that a signal stopped stays open, and goes on later."""
         from optuna.trial import TrialState
 
-        self.read(one)
-        number, group = one.trial, self.runs[one.trial]
-        if one.state == "finished" and one in self.final:
-            one.note = f"score {self.final[one]:.2f}"
-        elif one.state in ("failed", "finished"):
+        self.read(seed_run)
+        number, group = seed_run.trial, self.runs[seed_run.trial]
+        if seed_run.state == "finished" and seed_run in self.final:
+            seed_run.note = f"score {self.final[seed_run]:.2f}"
+        elif seed_run.state in ("failed", "finished"):
             self.give_up(number, self.failed)
         elif number in self.pruned:
-            one.note = "pruned"
+            seed_run.note = "pruned"
         if any(run.state in ("waiting", "running") for run in group):
             return
         if all(run.state == "finished" and run in self.final for run in group):
@@ -364,32 +366,34 @@ class Search:
     def result(self, signal: int | None) -> TuneResult:
         """Write the table and the figure of all trials, and return them."""
         states = {"COMPLETE": "finished", "PRUNED": "pruned", "FAIL": "failed"}
-        found = [
+        trials = [
             Trial(
-                number=one.number,
-                state=states.get(one.state.name, "unfinished"),  # type: ignore[arg-type]
-                score=one.value if one.value is not None else one.intermediate_values.get(one.last_step),
-                settings=self.settings(one.params),
-                run=self.path / f"trial-{one.number}",
+                number=trial.number,
+                state=states.get(trial.state.name, "unfinished"),  # type: ignore[arg-type]
+                score=trial.value if trial.value is not None else trial.intermediate_values.get(trial.last_step),
+                settings=self.settings(trial.params),
+                run=self.path / f"trial-{trial.number}",
             )
-            for one in self.study.trials
+            for trial in self.study.trials
         ]
         sign = 1 if self.score.lowest else -1
-        found.sort(key=lambda one: (one.state != "finished", -math.inf if one.score is None else sign * one.score))
+        trials.sort(
+            key=lambda trial: (trial.state != "finished", -math.inf if trial.score is None else sign * trial.score)
+        )
         files = {"trials": self.path / "trials.csv"}
         with writing(self.path):
-            write_atomic(files["trials"], as_csv(found, list(self.dimensions)))
+            write_atomic(files["trials"], as_csv(trials, list(self.dimensions)))
             logs = {name: bool(getattr(d.distribution, "log", False)) for name, d in self.dimensions.items()}
             title = f"{self.config.name} on {self.config.subject}"
             points, pruned = (
-                [(one.score, one.settings) for one in found if one.state == state and one.score is not None]
+                [(trial.score, trial.settings) for trial in trials if trial.state == state and trial.score is not None]
                 for state in ("finished", "pruned")
             )
             from reverie.log.plot import plot_trials  # matplotlib takes a third of the time of all imports
 
             if drawn := plot_trials(self.path / "tune.png", logs, points, pruned, title):
                 files["figure"] = drawn
-        return TuneResult(run=self.path, trials=found, signal=signal, files=files)
+        return TuneResult(run=self.path, trials=trials, signal=signal, files=files)
 
 
 def as_csv(trials: Sequence[Trial], names: Sequence[str]) -> str:
@@ -397,7 +401,7 @@ def as_csv(trials: Sequence[Trial], names: Sequence[str]) -> str:
     out = io.StringIO()
     table = csv.writer(out)
     table.writerow(["trial", "state", "score", *names])
-    for one in trials:
-        score = "" if one.score is None else f"{one.score:.6g}"
-        table.writerow([one.number, one.state, score, *(one.settings.get(name, "") for name in names)])
+    for trial in trials:
+        score = "" if trial.score is None else f"{trial.score:.6g}"
+        table.writerow([trial.number, trial.state, score, *(trial.settings.get(name, "") for name in names)])
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""Several seeds of one experiment, each trained by a process of its own; their folder, how they end, and comparison."""
+"""Several seeds of one experiment, each trained by its own process; their folder, how they end, and comparison."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ class SeedRun(RunProgress):
         note: a few words on the state, such as the score of a finished seed or the error of a failed one.
     """
 
-    def __init__(self, folder: Path, place: str, seed: int, config: ExperimentConfig, trial: int = 0) -> None:
-        """``folder``: that of all runs; ``place``: of this one in it, such as "seed-3" or "trial-0/seed-3"."""
+    def __init__(self, folder: Path, subfolder: str, seed: int, config: ExperimentConfig, trial: int = 0) -> None:
+        """``folder``: that of all runs; ``subfolder``: of this one in it, such as "seed-3" or "trial-0/seed-3"."""
         self.seed = seed
         self.trial = trial
-        self.run: Path = folder / place
-        name = place.replace("/", "-")
+        self.run: Path = folder / subfolder
+        name = subfolder.replace("/", "-")
         self.log: Path = folder / f"{name}.log"
         super().__init__(name.replace("-", " "), RunFolder(self.run).metrics, config.length, config.unit)
 
@@ -141,13 +141,13 @@ def train_seeds_of(
     runs = [SeedRun(path, f"seed-{seed}", seed, config) for seed in seeds]
     written = files_of(path)["aggregate"]
     listed = read_json(written)["runs"] if written.exists() else []
-    over = {int(one["seed"]) for one in listed if one["state"] == "finished"}
-    finished = [one for one in runs if one.seed in over and one.begun]
+    over = {int(entry["seed"]) for entry in listed if entry["state"] == "finished"}
+    finished = [seed_run for seed_run in runs if seed_run.seed in over and seed_run.begun]
     changes = [] if before is None else settings_changes(before, plain)
     wrong = [] if before is None or plain[config.unit] > before[config.unit] else learned_otherwise(before, plain)
     if finished and wrong:
         raise RunError(
-            f"{path}: seeds {', '.join(str(one.seed) for one in finished)} finished with other settings "
+            f"{path}: seeds {', '.join(str(seed_run.seed) for seed_run in finished)} finished with other settings "
             f"({'; '.join(wrong)}), so their results would not match. Choose another --run, or increase "
             f"--{config.unit} to continue them with the new ones."
         )
@@ -159,65 +159,67 @@ def train_seeds_of(
         if before is None or changes:
             with writing(path):
                 write_shared(shared, Saved(algorithm=config.name, experiment=plain))
-        for one in () if changes else finished:
-            one.state, one.note = "finished", "already finished"
+        for seed_run in () if changes else finished:
+            seed_run.state, seed_run.note = "finished", "already finished"
         try:
-            with trainer(config, on) as (train, most):
-                return _train_seeds(config, path, runs, jobs or most, train)
+            with trainer(config, on) as (train, max_parallel):
+                return _train_seeds(config, path, runs, jobs or max_parallel, train)
         except RunError:
-            if before is None and not any(one.begun for one in runs):  # no run can begin with these settings
+            if before is None and not any(seed_run.begun for seed_run in runs):  # no run can begin with these settings
                 shutil.rmtree(path, ignore_errors=True)  # it was empty before
             raise
 
 
 def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs: int, train: Train) -> SeedsResult:
     files, title = files_of(path), f"{config.name} on {config.subject}"
-    left = sum(one.state == "waiting" for one in runs)
-    if left:
-        together = f"{min(jobs, left)} at a time" if min(jobs, left) > 1 else "one at a time"
-        logger.info(f"{title}: {plural(left, 'seed')}, {together}, in {path}; their output is in seed-*.log")
+    num_waiting = sum(run.state == "waiting" for run in runs)
+    if num_waiting:
+        parallel_text = f"{min(jobs, num_waiting)} at a time" if min(jobs, num_waiting) > 1 else "one at a time"
+        logger.info(
+            f"{title}: {plural(num_waiting, 'seed')}, {parallel_text}, in {path}; their output is in seed-*.log"
+        )
         if choose_device(config.device) == "cpu" and trouble():
             logger.warning(trouble())
 
-    def command(one: SeedRun) -> list[str]:
-        settings = ["--config", str(files["settings"]), "--seed", str(one.seed), "--run", str(one.run)]
+    def command(run: SeedRun) -> list[str]:
+        settings = ["--config", str(files["settings"]), "--seed", str(run.seed), "--run", str(run.run)]
         return ["train", config.name, *settings, *["--trust"] * trusts()]
 
-    def ended(one: SeedRun) -> None:
-        if one.state == "finished" and "eval/score" in one.values:
-            one.note += f" at {one.position:,} {one.unit}, score {one.values['eval/score']:.2f}"
+    def on_end(run: SeedRun) -> None:
+        if run.state == "finished" and "eval/score" in run.values:
+            run.note += f" at {run.position:,} {run.unit}, score {run.values['eval/score']:.2f}"
         write_seeds(config, path, runs)
 
-    with contextlib.closing(RunsDisplay(runs if left and config.console else [], title)) as board:
-        number = train_runs(Turns(runs, command, board, ended), train, jobs)
-    if (found := write_seeds(config, path, runs)) is not None:
+    with contextlib.closing(RunsDisplay(runs if num_waiting and config.console else [], title)) as board:
+        number = train_runs(Turns(runs, command, board, on_end), train, jobs)
+    if (summary := write_seeds(config, path, runs)) is not None:
         from reverie.log.plot import plot_seeds_curve  # matplotlib takes a fifth of the time of all imports
 
         with writing(path):
-            plot_seeds_curve(files["curve"], found, title=f"{title}, {plural(len(found.seeds), 'seed')}")
-    there = {name: file for name, file in files.items() if file.exists()}
-    return SeedsResult(run=path, seeds=runs, signal=number, aggregate=found, files=there)
+            plot_seeds_curve(files["curve"], summary, title=f"{title}, {plural(len(summary.seeds), 'seed')}")
+    existing = {name: file for name, file in files.items() if file.exists()}
+    return SeedsResult(run=path, seeds=runs, signal=number, aggregate=summary, files=existing)
 
 
 def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -> Aggregate | None:
     """Write aggregate.json: the state of all seeds, and the aggregate of those that finished, which is returned."""
     how = measured_as(to_yaml_types(config.to_dict()))
     ended: dict[int, SeedSummary] = {}
-    for one in runs:
-        if one.state == "finished":
-            files = RunFolder(one.run)
-            ended[one.seed] = summarize_seed(files.metrics, found_at_end(files.evaluation) or {}, how)
-    found = aggregate(ended, how) if ended else None
+    for run in runs:
+        if run.state == "finished":
+            files = RunFolder(run.run)
+            ended[run.seed] = summarize_seed(files.metrics, found_at_end(files.evaluation) or {}, how)
+    summary = aggregate(ended, how) if ended else None
     listed = [
-        {"seed": one.seed, "run": one.run.name, "state": one.state}
-        | {name: getattr(ended.get(one.seed), name, None) for name in ("steps", "score")}
-        for one in runs
+        {"seed": run.seed, "run": run.run.name, "state": run.state}
+        | {name: getattr(ended.get(run.seed), name, None) for name in ("steps", "score")}
+        for run in runs
     ]
-    where = {"env": config.env.id, "data": config.data.where or None}
-    head = {"schema": SCHEMA, "algorithm": config.name, **where, "runs": listed}
+    subject = {"env": config.env.id, "data": config.data.where or None}
+    head = {"schema": SCHEMA, "algorithm": config.name, **subject, "runs": listed}
     with writing(path):
-        write_aggregate(files_of(path)["aggregate"], found, head)
-    return found
+        write_aggregate(files_of(path)["aggregate"], summary, head)
+    return summary
 
 
 MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patience", "callbacks")
@@ -249,7 +251,7 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
     if any(path.startswith(OBJECT) for path in paths_in(config.data.path)):
         custom["data"] = config.data.where
     if custom:
-        listed = ", ".join(f"{place} = {what}" for place, what in custom.items())
+        listed = ", ".join(f"{setting} = {value}" for setting, value in custom.items())
         raise ConfigError(
             f"{listed}: each seed runs in its own process, which must read this from a file or import it by name. "
             "Define classes at the top level of a module in this folder or on PYTHONPATH, or train the seeds one by "
@@ -283,7 +285,7 @@ def compare(*runs: Path | str, figure: Path | str | None = None) -> Comparison:
     png = None if figure is None else Path(figure)
     if png is not None and png.suffix != ".png":
         raise ConfigError(f"figure = {png}: expected a file name ending in .png.")
-    groups = [group for place in runs for group in groups_at(os.fspath(place)).items()]
+    groups = [group for location in runs for group in groups_at(os.fspath(location)).items()]
     contenders = [contender(name, paths) for name, paths in groups]
     if png is not None:
         from reverie.log.plot import plot_comparison  # matplotlib takes a fifth of the time of all imports
@@ -293,47 +295,50 @@ def compare(*runs: Path | str, figure: Path | str | None = None) -> Comparison:
     return Comparison(settings=contenders, probability_of_improvement=improvements(contenders), figure=png)
 
 
-def groups_at(place: str) -> dict[str, list[Path]]:
+def groups_at(location: str) -> dict[str, list[Path]]:
     """Return the runs at a path, or at those that match a pattern, by the names of the settings that they belong to."""
-    path = Path(os.path.expanduser(place))
-    found: dict[str, list[Path]] = {}
-    for one in [path] if path.exists() else map(Path, sorted(glob.glob(str(path)))):
-        if RunFolder(one).config.is_file():
-            found.setdefault(str(path), []).append(one)
-        elif inside := [config.parent for config in sorted(one.glob("*/config.yaml"))]:
-            found[str(one)] = inside
-    if not found and any(path.glob("*/*/config.yaml")):
-        raise RunError(f"there are no runs in {place}, but in its folders. To compare these, pass {path}/*/")
-    return found or {place: [path]}  # reading it says what is wrong
+    path = Path(os.path.expanduser(location))
+    groups: dict[str, list[Path]] = {}
+    for folder in [path] if path.exists() else map(Path, sorted(glob.glob(str(path)))):
+        if RunFolder(folder).config.is_file():
+            groups.setdefault(str(path), []).append(folder)
+        elif inside := [config.parent for config in sorted(folder.glob("*/config.yaml"))]:
+            groups[str(folder)] = inside
+    if not groups and any(path.glob("*/*/config.yaml")):
+        raise RunError(f"there are no runs in {location}, but in its folders. To compare these, pass {path}/*/")
+    return groups or {location: [path]}  # reading it says what is wrong
 
 
 def contender(name: str, paths: Sequence[Path]) -> ComparedSetting:
     """Read the runs of one setting; RunError if none has a score."""
     saved = {path: read_saved(path) for path in paths}
-    settings = [{"algorithm": one.algorithm, **one.experiment} for one in saved.values()]
+    settings = [{"algorithm": config.algorithm, **config.experiment} for config in saved.values()]
     first, how = settings[0], measured_as(settings[0])
     check_alike(name, settings)
-    found, final = {}, {}
+    results, final = {}, {}
     for path, folder in zip(paths, map(RunFolder, paths), strict=True):
-        found[path] = summarize_seed(folder.metrics, found_at_end(folder.evaluation) or {}, how)
-        if is_of(folder.evaluation, found[path].steps) or is_of(folder.estimate, found[path].steps):
-            final[path] = found[path]
+        results[path] = summarize_seed(folder.metrics, found_at_end(folder.evaluation) or {}, how)
+        if is_of(folder.evaluation, results[path].steps) or is_of(folder.estimate, results[path].steps):
+            final[path] = results[path]
     nothing = RunError(f"{name} holds no scores: nothing was evaluated, and no training episode has ended.")
-    if not (kept := final or {path: one for path, one in found.items() if len(one.points[0])}):
+    if not (compared := final or {path: result for path, result in results.items() if len(result.points[0])}):
         raise nothing
     of_length = f"of {first['updates' if how.unit == 'updates' else 'steps']:,} {how.unit}"
-    if left := [f"{path.name} at {one.steps:,}" for path, one in found.items() if path not in kept]:
-        logger.warning(f"{name}: without a final evaluation, so left out: {', '.join(left)} {of_length}")
-    curve, measured = seeds_curve_data([one.points for one in kept.values()], how), next(iter(saved.values())).env
-    scores = [one.score for one in final.values() if one.score is not None]
-    if not scores and (estimated := [one for one in final.values() if one.estimate is not None]):
-        scores = [one.estimate for one in estimated if one.estimate is not None]
+    if excluded := [f"{path.name} at {result.steps:,}" for path, result in results.items() if path not in compared]:
+        logger.warning(f"{name}: without a final evaluation, so left out: {', '.join(excluded)} {of_length}")
+    curve, measured = (
+        seeds_curve_data([result.points for result in compared.values()], how),
+        next(iter(saved.values())).env,
+    )
+    scores = [result.score for result in final.values() if result.score is not None]
+    if not scores and (estimated := [result for result in final.values() if result.estimate is not None]):
+        scores = [result.estimate for result in estimated if result.estimate is not None]
         of = first["data"]["path"] or measured
         measured = f"{of}: returns estimated by FQE, discount {estimated[0].discount:g}"
     if not final and len(curve.steps):
         scores = curve.scores[:, -1].tolist()
-        what = "evaluations during training" if how.evaluates else "training episodes"
-        logger.warning(f"{name}: no final evaluation: compared by {what}, at {int(curve.steps[-1]):,} {of_length}")
+        measure = "evaluations during training" if how.evaluates else "training episodes"
+        logger.warning(f"{name}: no final evaluation: compared by {measure}, at {int(curve.steps[-1]):,} {of_length}")
     if not scores:
         raise nothing
     return ComparedSetting(name, measured, np.array(scores), curve.interval())
@@ -341,12 +346,12 @@ def contender(name: str, paths: Sequence[Path]) -> ComparedSetting:
 
 def check_alike(name: str, settings: Sequence[Mapping[str, Any]]) -> None:
     """Warn if the runs of one setting differ in more than the seed, or do not differ in the seed."""
-    plain = [{key: value for key, value in one.items() if key not in ("seed", "threads")} for one in settings]
-    changes = list(dict.fromkeys(line for one in plain[1:] for line in settings_changes(plain[0], one)))
-    seeds = [one["seed"] for one in settings]
+    plain = [{key: value for key, value in run.items() if key not in ("seed", "threads")} for run in settings]
+    changes = list(dict.fromkeys(line for run in plain[1:] for line in settings_changes(plain[0], run)))
+    seeds = [run["seed"] for run in settings]
     if changes:
-        more = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
-        logger.warning(f"{name}: its runs differ in more than the seed: {'; '.join(changes[:5])}{more}")
+        more_text = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
+        logger.warning(f"{name}: its runs differ in more than the seed: {'; '.join(changes[:5])}{more_text}")
     elif twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
         logger.warning(
             f"{name}: several runs have the same seed, {', '.join(map(str, twice))}: they are no more than one"
@@ -359,7 +364,7 @@ def check_alike(name: str, settings: Sequence[Mapping[str, Any]]) -> None:
 class Child:
     """A command of reverie in a child process, whose output is appended to a file.
 
-    The child has a session of its own, so Ctrl-C in the terminal does not reach it directly: the parent passes each
+    The child has its own session, so Ctrl-C in the terminal does not reach it directly: the parent passes each
     signal on, once. On Linux it ends with the parent.
     """
 
@@ -397,15 +402,15 @@ def trainer(config: ExperimentConfig, on: ClusterRequest | None) -> Iterator[tup
         yield train_here, max(1, fit)
         return
     with cluster(on.address) as ray:
-        each = needs(config, on.learner, ray.cluster_resources().get("GPU", 0.0))
-        asked = {name: amount for name, amount in each.items() if amount}
+        resources = needs(config, on.learner, ray.cluster_resources().get("GPU", 0.0))
+        requested = {name: amount for name, amount in resources.items() if amount}
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        room = sum(int(min((node.get(name, 0.0) / asked[name] for name in asked), default=1)) for node in nodes)
+        room = sum(int(min((node.get(name, 0.0) / requested[name] for name in requested), default=1)) for node in nodes)
         if not room:
-            raise RunError(missing(ray, [each], 1, "PACK"))
+            raise RunError(missing(ray, [resources], 1, "PACK"))
         from reverie.scale.ray_tune import train_placed  # imports Ray, which cluster() has prepared
 
-        yield functools.partial(train_placed, each=asked), room
+        yield functools.partial(train_placed, resources=requested), room
 
 
 def own_paths() -> list[str]:
@@ -493,13 +498,13 @@ def train_here(turns: Turns, jobs: int) -> None:
     Signals are passed on to the processes: after the second they stop at once, and the third kills them.
     """
     running: dict[SeedRun, Child] = {}
-    told = 0
+    num_forwarded = 0
     try:
         while running or turns.next():
-            told = pass_on(turns.got, told, running.values())
-            while len(running) < jobs and (one := turns.next()):
-                with writing(one.log.parent):
-                    running[one] = Child(turns.begin(one), one.log)
+            num_forwarded = pass_on(turns.got, num_forwarded, running.values())
+            while len(running) < jobs and (run := turns.next()):
+                with writing(run.log.parent):
+                    running[run] = Child(turns.begin(run), run.log)
             for run, child in list(running.items()):
                 if (code := child.code()) is not None:
                     del running[run]
@@ -515,15 +520,15 @@ def train_here(turns: Turns, jobs: int) -> None:
             child.wait()
 
 
-def pass_on(got: Sequence[int], told: int, children: Iterable[Child]) -> int:
-    """Pass received signals on, from number ``told`` on; return how many there are now."""
-    for number in got[told:]:
-        told += 1
-        if told == 1:
+def pass_on(got: Sequence[int], num_forwarded: int, children: Iterable[Child]) -> int:
+    """Pass received signals on, from number ``num_forwarded`` on; return how many there are now."""
+    for number in got[num_forwarded:]:
+        num_forwarded += 1
+        if num_forwarded == 1:
             logger.info(
                 f"{signal.Signals(number).name}: the running seeds finish their iteration, then save. Interrupt again "
                 "to stop them at once without saving."
             )
         for child in children:
-            child.tell(number if told < 3 else signal.SIGKILL)
-    return told
+            child.tell(number if num_forwarded < 3 else signal.SIGKILL)
+    return num_forwarded

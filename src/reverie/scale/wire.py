@@ -29,7 +29,7 @@ from reverie.core.randomness import left_as_found
 from reverie.core.specs import MASK, ObsSpec
 from reverie.core.types import Step
 from reverie.envs.worker import Column as SharedColumn
-from reverie.envs.worker import shared
+from reverie.envs.worker import allocate_shared
 from reverie.run.collect import EpisodeStats
 
 TURNS = 16
@@ -57,7 +57,7 @@ class Block(NamedTuple):
     """Rows of E environments that one version of the policy has acted in."""
 
     rows: Rows
-    """Columns ``[E, n, *shape]``, in memory that is written again after ``Child.free``."""
+    """Columns ``[E, n, *shape]``, in memory that is written again after ``LocalActorConnection.free``."""
     version: int
     episodes: list[EpisodeStats]
     restarts: int
@@ -122,9 +122,9 @@ class Port:
 
     def send(self, rows: Rows, turns: int, version: int, episodes: Sequence[EpisodeStats], restarts: int) -> None:
         """Send the ``rows`` that ``room`` gave, of which ``turns`` are filled."""
-        said = json.dumps([[score, length, dict(info)] for score, length, info in episodes])
+        payload = json.dumps([[score, length, dict(info)] for score, length, info in episodes])
         self.signs[Signs._fields.index("sent")] += 1
-        self._say(HEAD.pack(ROWS, self.used % self.slots, turns, version, restarts) + said.encode())
+        self._say(HEAD.pack(ROWS, self.used % self.slots, turns, version, restarts) + payload.encode())
         self.used += 1
 
     def fail(self, failure: Failure) -> None:
@@ -163,8 +163,8 @@ def acting(algo: Algorithm, spec: ObsSpec) -> dict[str, Tensor]:
         for first in (True, False):
             action, state = algo.policy.act(blank(spec, 1, first), state, "explore")
             algo.policy.extras(algo.policy.override(state, action))
-    held = {**dict(algo.named_parameters()), **dict(algo.named_buffers())}
-    return {name: x for name, x in held.items() if x.untyped_storage().data_ptr() in reads.read and x.numel()}
+    named_tensors = {**dict(algo.named_parameters()), **dict(algo.named_buffers())}
+    return {name: x for name, x in named_tensors.items() if x.untyped_storage().data_ptr() in reads.read and x.numel()}
 
 
 def blank(spec: ObsSpec, rows: int, first: bool = False) -> Step:
@@ -175,7 +175,7 @@ def blank(spec: ObsSpec, rows: int, first: bool = False) -> Step:
     return Step(obs=obs, reward=torch.zeros(rows), is_first=no | first, is_last=no, is_terminal=no.clone())
 
 
-def packed(weights: Mapping[str, Tensor]) -> bytes:
+def serialize_weights(weights: Mapping[str, Tensor]) -> bytes:
     """Return copies of the ``weights`` as safetensors. Waits for their device."""
     data: bytes = save({name: x.detach().to("cpu", copy=True).contiguous() for name, x in weights.items()})
     return data
@@ -184,12 +184,12 @@ def packed(weights: Mapping[str, Tensor]) -> bytes:
 @torch.no_grad()
 def adopt(weights: Mapping[str, Tensor], data: bytes) -> None:
     """Copy safetensors into the ``weights`` of the same names and shapes."""
-    found = load(data)
+    tensors = load(data)
     for name, x in weights.items():
-        x.copy_(found[name])
+        x.copy_(tensors[name])
 
 
-class Board:
+class WeightBoard:
     """The newest weights, in shared memory that one process writes and any number read without locks.
 
     Two places take turns: whoever reads one while it is written again finds a wrong checksum, and looks once more. So
@@ -198,23 +198,23 @@ class Board:
 
     def __init__(self, context: Any, size: int) -> None:
         """Make room for ``size`` bytes, for processes of the multiprocessing ``context``."""
-        self.memory: SharedColumn = shared(context, (2, WEIGHTS.size + size), "uint8")
-        self.newest: SharedColumn = shared(context, (1,), "int64")
+        self.memory: SharedColumn = allocate_shared(context, (2, WEIGHTS.size + size), "uint8")
+        self.newest: SharedColumn = allocate_shared(context, (1,), "int64")
 
     def publish(self, data: bytes, version: int) -> None:
         """Replace the weights."""
         newest = self.newest.array()
-        place = 1 - int(newest[0]) % 2
+        slot = 1 - int(newest[0]) % 2
         head = WEIGHTS.pack(version, len(data), zlib.crc32(data))
-        view = memoryview(self.memory.array()[place])
+        view = memoryview(self.memory.array()[slot])
         view[: WEIGHTS.size], view[WEIGHTS.size : WEIGHTS.size + len(data)] = head, data
-        newest[0] = 2 * (int(newest[0]) // 2 + 1) + place  # its parity says where, and it always grows
+        newest[0] = 2 * (int(newest[0]) // 2 + 1) + slot  # its parity says where, and it always grows
 
-    def read(self, known: int | None) -> tuple[int, bytes] | None:
-        """Return version and weights; None if their version is ``known``, or they are being replaced just now."""
-        place = self.memory.array()[int(self.newest.array()[0]) % 2]
-        version, size, check = WEIGHTS.unpack(place[: WEIGHTS.size].tobytes())
-        if version == known or not 0 < size <= place.size - WEIGHTS.size:
+    def read(self, known_version: int | None) -> tuple[int, bytes] | None:
+        """Return version and weights; None if the version is ``known_version`` or they are being replaced."""
+        slot = self.memory.array()[int(self.newest.array()[0]) % 2]
+        version, size, check = WEIGHTS.unpack(slot[: WEIGHTS.size].tobytes())
+        if version == known_version or not 0 < size <= slot.size - WEIGHTS.size:
             return None
-        data = place[WEIGHTS.size : WEIGHTS.size + size].tobytes()
+        data = slot[WEIGHTS.size : WEIGHTS.size + size].tobytes()
         return (version, data) if zlib.crc32(data) == check else None
