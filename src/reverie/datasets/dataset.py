@@ -117,7 +117,7 @@ class Recorded:
     ) -> None:  # fmt: skip
         self.reader = reader
         if observation_space is not None and env is not None and env.pixels != "only":
-            visible = ObsCodec(observation_space, env.keeps, env.channels).spec
+            visible = ObsCodec(observation_space, env.uses_key, env.channels).spec
             reader.assume(observation_space, ImageOptions(visible, env.resize, env.grayscale).spec)
         self.about: About = reader.about()
         self.obs: ObsCodec | None = None
