@@ -82,9 +82,9 @@ def test_check_env_of_a_sound_environment_ends_with_a_command(capsys: Captured) 
                  "reverie train dqn --env CartPole-v1 --env.time-limit 50", "It takes about"):  # fmt: skip
         assert said in text
     found = json.loads(Path("found.json").read_text())
-    facts = found["facts"]
+    facts = found["measurements"]
     assert (found["ok"], found["findings"], facts["time_limit"], facts["plays_in_worker"]) == (True, [], 50, True)
-    assert 0.0 < found["hours"] < 24.0
+    assert 0.0 < found["estimated_hours"] < 24.0
     assert "dqn" in found["algorithms"]["collected"]
 
 

@@ -114,7 +114,7 @@ def test_recordings_hold_images_as_the_agent_saw_them() -> None:
     obs = env.reset()[0]
     kept = convert(obs)
     assert space.contains(kept)
-    seen, whole = observer(obs, None, True), ObsCodec(space, config.keeps)(kept)
+    seen, whole = observer(obs, None, True), ObsCodec(space, config.uses_key)(kept)
     for key in ("image", "arm"):
         np.testing.assert_array_equal(whole[key], seen[key])
     assert kept["depth"] is obs["depth"]  # not seen, so not changed

@@ -62,6 +62,7 @@ class Player:
     """Stands for an agent that always takes action 1."""
 
     run, checkpoint, algo = Path("run"), Path("latest"), object()
+    episode_limit = 1000
     observer = Raw()
 
     def __init__(self, factory=None, **settings):

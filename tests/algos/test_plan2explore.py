@@ -93,7 +93,7 @@ def test_on_v3_disagreement_rewards_the_action_before():
 @bases
 def test_it_explores_with_one_behaviour_and_is_evaluated_with_the_other(base):
     agent = build_p2e(base)
-    agent.policy.noise = 0.0  # V1's default is random actions now and then
+    agent.policy.noisy = False  # V1's default is random actions now and then
     for head, favourite in ((agent.explorer.actor, 1), (agent.actor, 3)):
         [*head.parts[0].parameters()][-1].data[favourite] = 1e4  # the bias
     for mode, favourite in (("explore", 1), ("eval", 3)):

@@ -98,8 +98,8 @@ def test_hindsight_sees_all_rows_before_they_are_sampled(placed):
     life, rows, seen = Lived(1, 100, Window(batch=1, length=2), 0), blank(1), []
     replay = life.replay
     replay.annotator = SimpleNamespace(
-        added=lambda storage, step: seen.append(f"row {storage.count - 1}"),
-        filled=lambda storage: seen.append(f"all to {storage.count}"),
+        on_add=lambda storage, step: seen.append(f"row {storage.count - 1}"),
+        on_extend=lambda storage: seen.append(f"all to {storage.count}"),
     )
 
     def fill():
