@@ -155,7 +155,7 @@ class Clock:
             return 1
         if self.ratio.seen is None and not self.updates:
             self.ratio.credit += self.pretrain_updates
-        elif self.ratio.seen is not None and self.env_steps < min(self.ratio.seen + self.train_freq, self.length):
+        elif self.train_freq > 1 and self.env_steps < min((self.ratio.seen or 0) + self.train_freq, self.length):
             return 0
         due = self.ratio.due(self.env_steps)
         if self.env_steps >= self.length:
