@@ -107,7 +107,9 @@ class PlayedReader(Reader):
 
     def __init__(self, agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, target: str) -> None:
         super().__init__(target)
-        self.agent, self.env, self.config = agent, env, config
+        self.agent: Agent = agent
+        self.env: gymnasium.Env[Any, Any] = env
+        self.config: RecordConfig = config
         self.view: View = View.of(agent, config.raw)
         self.limit: int = max(agent.episode_limit, own_limit(layers_of(env)) or 0)
 

@@ -43,7 +43,10 @@ class RowError(DataError):
     def __init__(self, subject: str, row: int, problem: str, column: str = "obs") -> None:
         """``subject`` of ``row`` has ``problem``, the rest of the sentence; ``column`` of the rows holds it."""
         super().__init__(subject, row, problem, column)
-        self.subject, self.row, self.problem, self.column = subject, row, problem, column
+        self.subject: str = subject
+        self.row: int = row
+        self.problem: str = problem
+        self.column: str = column
 
     def __str__(self) -> str:
         return f"{self.subject} of row {self.row} {self.problem}"

@@ -266,7 +266,7 @@ class D4RLReader(ColumnsReader):
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader
         with self.file:
-            self.declared = dict(self.file.opened.attrs)
+            self.declared: Mapping[str, Any] = dict(self.file.opened.attrs)
         super().__init__(path, options)
 
     def names(self) -> list[str]:

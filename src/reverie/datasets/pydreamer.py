@@ -146,7 +146,7 @@ class PyDreamerReader(Reader):
 class OwnPyDreamerReader(SeenReader):
     """Reads PyDreamer's files that this package has written: rows as learners see them."""
 
-    format = PyDreamerReader.format
+    format = "PyDreamer npz"
 
     def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> None:
         super().__init__(path, options)

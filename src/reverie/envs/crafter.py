@@ -39,7 +39,8 @@ class Crafter(gymnasium.Env[np.ndarray, Any]):
         self, reward: bool = True, size: tuple[int, int] = (64, 64), length: int = 10000,
         render_mode: str | None = None, **kwargs: Any,
     ) -> None:  # fmt: skip
-        self.render_mode, self.max_episode_steps = render_mode, length
+        self.render_mode = render_mode
+        self.max_episode_steps: int = length
         self._game = crafter.Env(size=tuple(size), reward=reward, length=length, seed=0, **kwargs)
         self._game._world.__class__ = _World
         self.observation_space: spaces.Box = spaces.Box(0, 255, (*size, 3), np.uint8)

@@ -17,7 +17,8 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.log.meter import Meter
 from reverie.objectives.td import Losses
 from reverie.run.collect import EpisodeStats
-from reverie.scale.actor_feed import feeding
+from reverie.scale.actor_feed import Feed, feeding
+from reverie.scale.actor_replays import Lanes
 
 
 class AsyncCollector:
@@ -64,8 +65,9 @@ class AsyncCollector:
         self.algo: Algorithm = algo.build(probe.obs_spec, probe.action_spec, device, seeds["algo"])
         self.clock: Clock = Clock(length=config.steps, slack=math.inf, replay_ratio=1.0)
         window = self.algo.window
-        replays, self.feed, _ = feeding(factory, Meter(), config, self.algo, probe, window, seeds, None, self.clock)
-        self.source = replays
+        replays, feed, _ = feeding(factory, Meter(), config, self.algo, probe, window, seeds, None, self.clock)
+        self.source: Lanes = replays
+        self.feed: Feed = feed
 
     @property
     def env_steps(self) -> int:
