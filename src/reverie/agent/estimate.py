@@ -19,8 +19,9 @@ from torch import Tensor
 
 from reverie.agent.agent import Actions, mode_of
 from reverie.agent.loading import saved_config
-from reverie.algos.base import Algorithm, AlgorithmConfig
+from reverie.algos.base import Algorithm
 from reverie.algos.fqe import CHOSEN, FQE, FQEConfig, Units
+from reverie.algos.settings import AlgorithmConfig
 from reverie.core import statistics
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, EnvError, RunError, plural

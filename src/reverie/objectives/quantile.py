@@ -79,7 +79,6 @@ def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, di
     y_j = G + gamma^m (1 - terminal) theta_j, where ``estimator`` gives the sum of rewards G and the row after m steps.
     Targets of rows that are the last of their episode are meaningless and must be masked.
     """
-    estimator.check_window(batch.shape[1])
     reward, live, row = estimator.bootstrap(
         reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=discount
     )  # [B, T-1]
