@@ -34,8 +34,9 @@ class Tiny(nn.Module):
             nn.Linear(WIDE + acts, 5, dtype=torch.float64), nn.Tanh(), nn.Linear(5, outputs, dtype=torch.float64)
         )  # fmt: skip
 
-    def forward(self, obs: dict[str, Tensor], *action: Tensor) -> Any:
-        return self.read(self.layers(torch.cat([obs["state"], *action], -1)))
+    def forward(self, obs: dict[str, Tensor], *action: Tensor, copy: int | None = None) -> Any:
+        y = self.read(self.layers(torch.cat([obs["state"], *action], -1)))
+        return y if copy is None else y[copy]
 
 
 class TinyCritic(Tiny):

@@ -64,9 +64,9 @@ class DiscreteBCQStats(CriticStats):
 
 
 class DiscreteBCQObjective(TDObjective):
-    """The losses of discrete BCQ over any ``network(obs)`` of values and the clone's logits, ``[2, ..., A]``.
+    """The losses of discrete BCQ over any ``network(obs, copy=None)`` of values and the clone's logits, ``[2, ..., A]``.
 
-    Actions of the batch are one-hot.
+    ``copy`` 0 are the values alone, ``[..., A]``. Actions of the batch are one-hot.
     """
 
     cfg: DiscreteBCQConfig

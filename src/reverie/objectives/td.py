@@ -121,6 +121,7 @@ def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float
     Raises:
         ValueError: the shapes do not fit, for example ``[B, T - 1, 1]``.
     """
+    check_shapes(prediction, target, batch)
     error = prediction - target  # [(K,) B, T-1]
     return critic_losses(error.square(), error.detach().abs(), prediction, target, batch, scale)
 
@@ -133,6 +134,7 @@ def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float, 
     [-kappa, kappa]. kappa is above 0 and may be infinite. The rest is as in :func:`squared_error`; K values may also be
     those of the choices of one critic.
     """
+    check_shapes(prediction, target, batch)
     error = prediction - target  # [(K,) B, T-1]
     loss = F.huber_loss(error, torch.zeros_like(error), reduction="none", delta=kappa)
     return critic_losses(loss, error.detach().abs(), prediction, target, batch, scale)
@@ -149,6 +151,7 @@ def regression_error(
         return squared_error(prediction, target, batch, scale)
     if loss == "smooth_l1":
         return huber_error(prediction, target, batch, kappa=1.0)
+    check_shapes(prediction, target, batch)
     error = (prediction - target).abs()  # [(K,) B, T-1]
     return critic_losses(error, error.detach(), prediction, target, batch)
 
@@ -180,7 +183,6 @@ def critic_losses(
         batch: its weights ``[B]`` and ends of episodes are read.
         scale: factor of the loss.
     """
-    check_shapes(value, target, batch)
     mask = transition_mask(batch.is_last)  # [B, T-1]
     count = num_rows(mask)
     weight = mask * (scale * batch.weight / count)[:, None]  # [B, T-1]
