@@ -215,7 +215,8 @@ def check_against(case: Case, given: dict[str, Any]) -> None:
     assert losses.terms.keys() == {name for name in expected if "/" not in name and name != "priority"}
     for name, x in expected.items():
         if name == "priority" or "/" in name:
-            found = losses.priority if name == "priority" else losses.metrics[name]
+            update = losses.update()
+            found = update.priority if name == "priority" else update.metrics[name]
             assert not found.requires_grad
             close(found, torch.as_tensor(x, dtype=torch.float64).detach(), name)
         else:

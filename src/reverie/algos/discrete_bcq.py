@@ -64,7 +64,7 @@ class DiscreteBCQStats(CriticStats):
 
 
 class DiscreteBCQObjective(TDObjective):
-    """The losses of discrete BCQ over any ``network(obs, copy=None)`` of values and the clone's logits, ``[2, ..., A]``.
+    """The losses of discrete BCQ over any ``network(obs, copy=None)`` of values and clone logits, ``[2, ..., A]``.
 
     ``copy`` 0 are the values alone, ``[..., A]``. Actions of the batch are one-hot.
     """
