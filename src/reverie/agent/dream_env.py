@@ -30,7 +30,7 @@ from reverie.datasets.dataset import Recorded
 from reverie.datasets.memory import DataLike
 from reverie.datasets.own_store import guessed_obs
 from reverie.envs.together import batch_of, first_of
-from reverie.nn.rssm import Latent
+from reverie.nn.state_space import Latent
 
 Start = ModelState | Batch | DataLike
 """Where dreams begin: see :func:`dream_env`."""
@@ -105,7 +105,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         assert self._latent is not None
         flat, begun = torch.from_numpy(self.agent.flat_actions(actions, self.num_envs)), self._over  # [N, A]
         with self._draws():
-            latent = self._rssm.imagine_step(self._latent, flat.to(self._learner.device), self._mind.cell)
+            latent = self._rssm.imagine(self._latent, flat.to(self._learner.device))
             if begun.any():
                 for values, new in zip(latent, self._begun(int(begun.sum())), strict=True):
                     values[torch.from_numpy(begun)] = new
@@ -153,7 +153,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
             return self._begins.map(lambda x: x[chosen.to(x.device)])
         before = self._before(count)
         nothing = before.deter.new_zeros(count, self.agent.action_spec.width)
-        return self._rssm.imagine_step(before, nothing, self._mind.cell)
+        return self._rssm.imagine(before, nothing)
 
     def _before(self, count: int) -> Latent:
         """Return the states ``[count, ...]`` before the first row of an episode."""

@@ -27,7 +27,7 @@ from reverie.datasets.dataset import Recorded, shown
 from reverie.datasets.memory import DataLike
 from reverie.datasets.writers import delete, staged_file
 from reverie.nn.probe import Probe
-from reverie.nn.rssm import Latent
+from reverie.nn.state_space import Latent
 
 PIECE, CHUNK_BYTES = 256, 4 * 2**20
 """Rows that are filtered at once; most bytes of a chunk in a file, unless a piece has more."""
@@ -152,8 +152,8 @@ def _inside(agent: Agent, latent: Latent, stats: torch.Tensor, obs: Obs) -> Rows
     for name, values in learner.described(latent).items():
         place = f"state/{name.removeprefix(INSIDE)}" if name.startswith(INSIDE) else f"prediction/{name}"
         found[place] = array(values[0])
-    for when, distribution in (("posterior", stats), ("prior", rssm.prior(latent.deter))):
-        found |= {f"{when}/{name}": array(values[0]) for name, values in rssm.named(distribution).items()}
+    for when, distribution in (("posterior", stats), ("prior", rssm.p(latent.deter))):
+        found |= {f"{when}/{name}": array(values[0]) for name, values in rssm.stats_by_name(distribution).items()}
     if isinstance(probe := getattr(agent.algo, "probe", None), Probe):
         found |= {f"probe/{key}": array(said.value()[0]) for key, said in probe(latent.feature, obs).items()}
     if "posterior/logits" in found:

@@ -19,10 +19,11 @@ from reverie.core.files import writing
 from reverie.core.randomness import derived_seeds
 from reverie.core.types import Mode, Step
 from reverie.log.video import IMAGINED_COLOR, OBSERVED_COLOR, border, tile, write_video
+from reverie.nn.dense_rssm import Categorical, Gaussian
 from reverie.nn.distributions import Categoricals
 from reverie.nn.heads import JointDistribution
 from reverie.nn.probe import Probe
-from reverie.nn.rssm import Categorical, Gaussian, Latent
+from reverie.nn.state_space import Latent
 
 if TYPE_CHECKING:
     from reverie.agent.agent import Agent
@@ -147,9 +148,7 @@ class Mind:
         self.learner: Dreamer = describing(agent)
         self.world: WorldModel = self.learner.world
         rssm, initial = self.world.rssm, self.world.rssm.initial(1, self.world.dtype)
-        with torch.no_grad():
-            self.cell: Any = rssm.cell(self.world.dtype)  # the weights stay as they are
-        self.draws: bool = bool(rssm.named(rssm.prior(initial.deter)))
+        self.draws: bool = bool(rssm.stats_by_name(rssm.p(initial.deter)))
         """Whether its states are drawn from distributions."""
         self.keys: list[str] = list(seen_in(self.learner.decoded(initial), agent.obs_spec))
         """The observations that are dreamt."""
@@ -173,7 +172,7 @@ class Mind:
         latents, actions = list[Latent](), list[Tensor]()
         for number in range(steps):
             actions.append(choose(number, latent))
-            latent = self.world.rssm.imagine_step(latent, actions[-1], self.cell)
+            latent = self.world.rssm.imagine(latent, actions[-1])
             if held:
                 latent = latent._replace(stoch=with_classes(latent.stoch, held))
             latents.append(latent)
@@ -187,7 +186,7 @@ class Mind:
         said |= {"policy": array(chances(self.policy(whole)))}
         if not self.draws:
             return said
-        kind, prior = self._distribution(self.world.rssm.prior(whole.deter))
+        kind, prior = self._distribution(self.world.rssm.p(whole.deter))
         return said | {"prior_entropy": array(kind.entropy(prior))}
 
     @torch.no_grad()
@@ -200,14 +199,14 @@ class Mind:
         embed = world.embed(step.obs_on(device), step.reward.to(device), step.is_terminal.to(device))
         outputs = world.rssm.posterior(torch.cat([latent.deter, embed.to(latent.deter.dtype)], -1))
         kind, posterior = self._distribution(world.rssm.stats(outputs))
-        _, prior = self._distribution(world.rssm.prior(latent.deter))
+        _, prior = self._distribution(world.rssm.p(latent.deter))
         found = {"kl": kind.kl(posterior, prior), "posterior_entropy": kind.entropy(posterior)}
         found["prior_entropy"] = kind.entropy(prior)
         return {name: float(value[0]) for name, value in found.items()}
 
     def _distribution(self, stats: Tensor) -> tuple[Categorical | Gaussian, Tensor]:
         """Return the kind of z, and its statistics as that kind has them."""
-        named = self.world.rssm.named(stats)
+        named = self.world.rssm.stats_by_name(stats)
         if "logits" in named:
             return Categorical(), named["logits"]
         return Gaussian(), torch.stack([named["mean"], named["std"]], -1)

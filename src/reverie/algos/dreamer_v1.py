@@ -24,17 +24,16 @@ from reverie.algos.world_model import (
     Posterior,
     Reward,
     WorldModel,
-    predicted_reward,
-    starts,
 )
 from reverie.core.bounds import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Update
 from reverie.nn.decoder import DenseDecoderConfig
+from reverie.nn.dense_rssm import DenseRSSMConfig, Gaussian
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.heads import Actor, DenseActorConfig, DenseHeadConfig, NumberHead, TanhNormal
 from reverie.nn.optim import GlobalAdamConfig, Optim, gradient_steps
-from reverie.nn.rssm import DenseRSSMConfig, Gaussian, Latent
+from reverie.nn.state_space import Latent
 from reverie.objectives.kl import Free, KLLoss
 from reverie.objectives.returns import lambda_return_of_states
 
@@ -62,23 +61,41 @@ class DreamerV1Config(DenseDreamerConfig):
     critic_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, eps=1e-7))
 
 
+def imagination_loss(ac: ActorCritic, world: WorldModel, start: Latent, reward: Reward | None = None) -> DreamLosses:
+    """Equations 7 and 8, from latents ``[B, T, ...]``. They do not count: the H states after them do.
+
+    The value of a state includes its own reward. The policy's entropy has no weight, as in the authors' code.
+    ``reward`` is that of imagined states; None: what the world model predicts.
+    """
+    dream = imagine_through_time(world, ac.actor, start, ac.cfg.horizon)
+    feature = dream.feature[1:]  # [H, B, T, F]
+    rewards = (world.reward(dream.feature).mean() if reward is None else reward(dream))[1:]  # [H, B, T]
+    discount, critic_output = world.cont(feature).prob(), ac.critic(feature)  # [H, B, T]
+    value = critic_output.mean()  # [H, B, T]
+    target = lambda_return_of_states(rewards, discount, value, ac.cfg.lam, dim=0)  # [H-1, B, T]
+    weight = torch.cat([torch.ones_like(discount[:1]), discount[:-2]]).cumprod(0).detach()  # [H-1, B, T]
+    critic = weight * critic_output[:-1].loss(target.detach())  # [H-1, B, T], of which only the critic learns
+    terms = {"reward": rewards, "discount": discount, "value": value, "target": target, "weight": weight}
+    return DreamLosses(-weight * target, critic, dream, terms)
+
+
 class DreamLosses(NamedTuple):
     """What one imagination says about the policy and its critic."""
 
-    actor: Tensor  # [H - 1, M]
-    critic: Tensor  # [H - 1, M]
+    actor: Tensor  # [H - 1, B, T]
+    critic: Tensor  # [H - 1, B, T]
     dream: Dream
-    terms: dict[str, Tensor]  # [H, M] or [H - 1, M] each
+    terms: dict[str, Tensor]  # [H, B, T] or [H - 1, B, T] each
 
     def metrics(self) -> Metrics:
         """Return means over all imagined rows, as ``train/NAME`` and ``loss/NAME``."""
         losses = {"loss/actor": self.actor, "loss/critic": self.critic}
-        said = {f"train/{k}": self.terms[k] for k in ("reward", "value", "target")} | losses
-        return {k: v.detach().mean() for k, v in said.items()}
+        means = {f"train/{k}": self.terms[k] for k in ("reward", "value", "target")} | losses
+        return {k: v.detach().mean() for k, v in means.items()}
 
 
 class ActorCritic(nn.Module):
-    """A policy with its critic, and their losses: the learner is one itself."""
+    """A policy with its critic: the learner is one itself."""
 
     cfg: DreamerV1Config
     actor: Actor
@@ -88,23 +105,6 @@ class ActorCritic(nn.Module):
         """Create the networks, for features of ``width`` numbers."""
         self.cfg = cfg
         self.actor, self.critic = Actor(width, action_spec, cfg.actor), NumberHead(width, cfg.critic)
-
-    def imagined_losses(self, world: WorldModel, start: Latent, reward: Reward = predicted_reward) -> DreamLosses:
-        """Equations 7 and 8, from latents ``[M, ...]``. They do not count: the H states after them do.
-
-        The value of a state includes its own reward. The policy's entropy has no weight, as in the authors' code.
-        """
-        steps, draws = self.cfg.horizon, (world.draw_z, world.draw_a)
-        dream = imagine_through_time(world.rssm, self.actor, start, steps, *draws, legal=world.legal)
-        feature = dream.feature[1:]  # [H, M, F]
-        rewards, discount = reward(world, dream)[1:], world.cont(feature).prob()  # [H, M]
-        judged = self.critic(feature)  # [H, M]
-        value = judged.mean()  # [H, M]
-        target = lambda_return_of_states(reward=rewards.T, discount=discount.T, value=value.T, lam=self.cfg.lam).T
-        weight = torch.cat([torch.ones_like(discount[:1]), discount[:-2]]).cumprod(0).detach()  # [H-1, M]
-        critic = weight * judged[:-1].loss(target.detach())  # [H-1, M], of which only the critic learns
-        terms = {"reward": rewards, "discount": discount, "value": value, "target": target, "weight": weight}
-        return DreamLosses(-weight * target, critic, dream, terms)
 
 
 class DreamerV1(ActorCritic, DenseDreamer):
@@ -132,7 +132,7 @@ class DreamerV1(ActorCritic, DenseDreamer):
     def learn(self, rows: Batch, context: Context | None = None) -> tuple[dict[str, Tensor], Metrics]:
         """Take one gradient step of each optimiser on rows ``[B, T]``; return the model's losses and metrics."""
         post = self.world.observe(rows, context)
-        terms, metrics = self.world_losses(rows, post)
+        terms, metrics = self.world_model_loss(rows, post)
         losses, more = self.behaviour_losses(rows, context, post)
         shared = [name for name in losses if name.endswith("actor")]  # by the critic's, which comes after it
         return terms, metrics | more | gradient_steps({"model": self.total(terms), **losses}, self.optims, shared)
@@ -141,15 +141,15 @@ class DreamerV1(ActorCritic, DenseDreamer):
         self, rows: Batch, context: Context | None, post: Posterior
     ) -> tuple[dict[str, Tensor], Metrics]:
         """Return what each optimiser but the model's minimises, ``[]`` each, and metrics."""
-        dreamt = self.imagined_losses(self.world, self.starts(post))
-        return {"actor": dreamt.actor.mean(), "critic": dreamt.critic.mean()}, dreamt.metrics()
+        losses = imagination_loss(self, self.world, self.start(post))
+        return {"actor": losses.actor.mean(), "critic": losses.critic.mean()}, losses.metrics()
 
-    def starts(self, post: Posterior) -> Latent:
-        """Return the latents ``[M, ...]`` to imagine from: where ends are learned, not the last rows, which may be one.
+    def start(self, post: Posterior) -> Latent:
+        """Return the latents to imagine from: where ends are learned, not those of last rows, which may be one.
 
         The paper imagines from all rows.
         """
-        return starts(post.latent, -1 if self.cfg.learn_cont else None)
+        return post.latent.map(lambda x: x.detach()[:, : -1 if self.cfg.learn_cont else None])
 
 
 DreamerV1Config.learner = DreamerV1

@@ -23,19 +23,17 @@ from reverie.algos.world_model import (
     Posterior,
     Reward,
     WorldModel,
-    predicted_reward,
     repeated,
-    starts,
 )
 from reverie.core.bounds import AtLeast, Rate, Within
 from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, State, Stats, Update, Window
-from reverie.nn.heads import Actor, DenseHeadConfig, JointDistribution, NumberHead
+from reverie.nn.heads import Actor, DenseHeadConfig, NumberHead
 from reverie.nn.normalise import MagnitudeScale
 from reverie.nn.optim import GlobalAdamConfig, Optim, gradient_steps, let_change
 from reverie.nn.probe import Probe, ProbeConfig
-from reverie.nn.rssm import Latent
+from reverie.nn.state_space import Latent
 from reverie.nn.target import LateTarget
 from reverie.objectives.policy import ActorGradient, Dynamics, Reinforce
 from reverie.objectives.returns import DreamReturn, NextReward, OwnReward
@@ -155,18 +153,49 @@ class AuxCritic(nn.Module):
         c, feature = self.cfg, feature.transpose(0, 1)  # [T, B, F]
         with torch.no_grad():
             value = self.slow.model(feature).mean()  # [T, B]
-            found = NextReward()(reward.T, (~is_terminal.T).to(value.dtype), value, c.discount, c.lam)
-        return found.weight[:-1] * self.critic(feature[:-1]).loss(found.target)
+            returns = NextReward()(reward.T, (~is_terminal.T).to(value.dtype), value, c.discount, c.lam)
+        return returns.weight[:-1] * self.critic(feature[:-1]).loss(returns.target)
+
+
+def imagination_loss(
+    behaviour: Behaviour, world: WorldModel, start: Latent, terminal: Tensor, reward: Reward | None = None
+) -> BehaviourLosses:
+    """Imagine, and compute the losses of actor and critic: equations 4 to 6. Updates the reward norm.
+
+    Reward, discount and value at t belong to state t; ``cfg.returns`` says what follows from them. ``reward`` is that
+    of imagined states; None: what the world model predicts.
+    """
+    b, c, dream = behaviour, behaviour.cfg, behaviour.imagine(world, start)
+    with torch.set_grad_enabled(b.gradient.through_time):
+        raw = world.reward(dream.feature).mean() if reward is None else reward(dream)  # [H+1, B, T]
+        b.reward_norm.update(raw)
+        normed = b.reward_norm(raw)  # [H+1, B, T]
+        discount = b.discounts(world, dream.feature, terminal)  # [H+1, B, T]
+        slow = b.slow(dream.feature)  # [H+1, B, T]
+        returns = c.returns(normed, discount, slow, c.discount, c.lam)
+    target, weight, count = returns.target, returns.weight, len(returns.outcome)
+    objective = b.gradient(dream.policy.log_prob(dream.action[:count]), returns.advantage, returns.outcome)
+    entropies = dream.policy.entropies()
+    actor = -weight[:count] * (objective + b.entropy_scale * torch.stack(list(entropies.values())).sum(0))
+    value = b.critic(dream.feature[:-1].detach())
+    critic = weight[:-1] * value.loss(target.detach())  # [H, B, T]
+    means = {"reward": raw, "normed_reward": normed, "value": value.mean(), "slow_value": slow, "target": target}
+    means |= {f"entropy/{k}": v for k, v in entropies.items()}
+    metrics = {f"train/{k}": v.detach().mean() for k, v in means.items()}
+    metrics |= {f"train/{k}_std": means[k].detach().std(correction=0) for k in ("reward", "normed_reward")}
+    metrics |= {"loss/actor": actor.detach().mean(), "loss/critic": critic.detach().mean()}
+    means |= {"discount": discount, "weight": weight, "advantage": returns.advantage}
+    return BehaviourLosses(actor, critic, metrics, dream, means)
 
 
 class BehaviourLosses(NamedTuple):
     """What one imagination says about a policy and its critic."""
 
-    actor: Tensor  # [K, M], K actions that count
-    critic: Tensor  # [H, M]
+    actor: Tensor  # [K, B, T], K actions that count
+    critic: Tensor  # [H, B, T]
     metrics: Metrics
     dream: Dream
-    terms: dict[str, Tensor]  # [H + 1, M], [H, M] or [K, M] each, to look inside
+    terms: dict[str, Tensor]  # [H + 1, B, T], [H, B, T] or [K, B, T] each, to look inside
 
 
 class Behaviour(nn.Module):
@@ -195,68 +224,32 @@ class Behaviour(nn.Module):
             "critic": self.cfg.critic_optim.build(self.critic.parameters()),
         }
 
-    def learn(self, world: WorldModel, start: Latent, terminal: Tensor, reward: Reward = predicted_reward) -> Metrics:
-        """Train on what ``world`` imagines from latents ``[M, ...]``, of which ``terminal`` ``[M]`` say their ends."""
+    def learn(self, world: WorldModel, start: Latent, terminal: Tensor, reward: Reward | None = None) -> Metrics:
+        """Train on what ``world`` imagines from latents ``[B, T, ...]``, of which ``terminal`` say their ends."""
         if self.slow_critic is not None and self.cfg.slow_moves == "before":
             self.slow_critic.update()
-        losses = self.losses(world, start, terminal, reward)
+        losses = imagination_loss(self, world, start, terminal, reward)
         means = {"actor": losses.actor.mean(), "critic": losses.critic.mean()}
         metrics = losses.metrics | gradient_steps(means, self.optims)
         if self.slow_critic is not None and self.cfg.slow_moves == "after":
             self.slow_critic.update()
         return metrics
 
-    def losses(
-        self, world: WorldModel, start: Latent, terminal: Tensor, reward: Reward = predicted_reward
-    ) -> BehaviourLosses:
-        """Imagine, and compute the losses of actor and critic. Updates the reward norm.
-
-        Reward, discount and value at t belong to state t; ``cfg.returns`` says what follows from them.
-        """
-        through = self.gradient.through_time
-        dream = self.imagine(world, start)
-        with torch.set_grad_enabled(through):
-            raw = reward(world, dream)  # [H+1, M]
-            self.reward_norm.update(raw)
-            normed = self.reward_norm(raw)  # [H+1, M]
-            discount = self.discounts(world, dream.feature, terminal)  # [H+1, M]
-            slow = self.slow(dream.feature)  # [H+1, M]
-            found = self.cfg.returns(normed, discount, slow, self.cfg.discount, self.cfg.lam)
-        target, weight, count = found.target, found.weight, len(found.outcome)
-        policy = self.policy(dream, count)  # of states 0 ... K-1
-        objective = self.gradient(policy.log_prob(dream.action[:count]), found.advantage, found.outcome)
-        entropies = policy.entropies()
-        actor = -weight[:count] * (objective + self.entropy_scale * torch.stack(list(entropies.values())).sum(0))
-        value = self.critic(dream.feature[:-1].detach())
-        critic = weight[:-1] * value.loss(target.detach())  # [H, M]
-        means = {"reward": raw, "normed_reward": normed, "value": value.mean(), "slow_value": slow, "target": target}
-        means |= {f"entropy/{k}": v for k, v in entropies.items()}
-        metrics = {f"train/{k}": v.detach().mean() for k, v in means.items()}
-        metrics |= {f"train/{k}_std": means[k].detach().std(correction=0) for k in ("reward", "normed_reward")}
-        metrics |= {"loss/actor": actor.detach().mean(), "loss/critic": critic.detach().mean()}
-        means |= {"discount": discount, "weight": weight, "advantage": found.advantage}
-        return BehaviourLosses(actor, critic, metrics, dream, means)
-
     def imagine(self, world: WorldModel, start: Latent) -> Dream:
-        """Imagine from latents ``[M, ...]``, with the gradient that the actor needs."""
-        given = (world.rssm, self.actor, start, self.cfg.horizon, world.draw_z, world.draw_a)
-        if not self.gradient.through_time:
-            return imagine(*given, world.legal)
-        return imagine_through_time(*given, self.gradient.through_policy, world.legal)
-
-    def policy(self, dream: Dream, count: int) -> JointDistribution:
-        """Return the policy at the first ``count`` states, read without gradient."""
-        legal = None if dream.legal is None else dream.legal[:count]
-        if self.gradient.through_policy:
-            return self.actor(dream.feature[:count].detach(), legal)
-        return self.actor.heads(dream.hidden[:count], legal)
+        """Imagine from latents ``[B, T, ...]``, with the gradient that the actor needs."""
+        c, gradient = self.cfg, self.gradient
+        count = c.returns.num_policies(c.horizon)
+        if not gradient.through_time:
+            return imagine(world, self.actor, start, c.horizon, count)
+        through_policy = gradient.through_policy
+        return imagine_through_time(world, self.actor, start, c.horizon, count, through_policy=through_policy)
 
     def discounts(self, world: WorldModel, feature: Tensor, terminal: Tensor) -> Tensor:
-        """Return the discount of each imagined state ``[H + 1, M]``, which may know whether the first is terminal."""
+        """Return the discount of each imagined state ``[H + 1, ...]``, which may know whether the first is terminal."""
         predicted: Tensor = world.cont(feature).prob()
         if not (self.cfg.learn_cont and self.cfg.returns.own_reward):
             return predicted
-        known = (~terminal).to(predicted.dtype) * self.cfg.discount  # [M]
+        known = (~terminal).to(predicted.dtype) * self.cfg.discount  # [B, T]
         return torch.cat([known[None], predicted[1:]])
 
     def slow(self, feature: Tensor) -> Tensor:
@@ -344,11 +337,11 @@ class DreamerV2(DenseDreamer):
         """
         post = self.world.observe(rows, context, self.samples)
         rows = repeated(rows, self.samples)
-        terms, metrics = self.world_losses(rows, post)
+        terms, metrics = self.world_model_loss(rows, post)
         losses, more = self.losses(rows, post, terms)
 
         def dream() -> Metrics:
-            return self.behaviour.learn(self.world, starts(post.latent), rows.is_terminal.flatten())
+            return self.behaviour.learn(self.world, post.latent.detach(), rows.is_terminal)
 
         metrics |= more | (dream() if self.cfg.dream_in == "same" else {})
         metrics |= gradient_steps(losses, self.optims)

@@ -22,7 +22,6 @@ from reverie.algos.world_model import (
     LatentPolicy,
     Posterior,
     WorldModel,
-    predicted_reward,
     scales_of,
 )
 from reverie.core.bounds import Above, AtLeast, Rate, Weights, Within
@@ -31,13 +30,14 @@ from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, Column, ObsPart, ObsSpec
 from reverie.core.types import Batch, Metrics, Stats, Update, Window
 from reverie.nn.decoder import DecoderConfig
-from reverie.nn.distributions import TwoHot, log_of
+from reverie.nn.distributions import log_of
 from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalise import PercentileScale
 from reverie.nn.optim import Optim, OptimConfig, let_change
 from reverie.nn.probe import Probe, ProbeConfig
-from reverie.nn.rssm import Latent, RSSMConfig
+from reverie.nn.rssm import RSSMConfig
+from reverie.nn.state_space import Latent
 from reverie.nn.target import Target
 from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.policy import reinforce
@@ -49,6 +49,246 @@ if TYPE_CHECKING:
     from reverie.nn.encoder import EncoderBuilder as _EncoderField
 else:
     _EncoderField, _DecoderField = EncoderConfig, DecoderConfig
+
+
+Terms = dict[str, Tensor]
+"""Losses by name, before they are weighted."""
+
+
+# ---------------------------------------------------------------------- losses
+
+
+def world_model_loss(world: WorldModel, batch: Batch, post: Posterior, free_nats: float) -> tuple[Terms, Metrics]:
+    """Equation 3: dynamics, representation, and -ln p of observations, rewards, continuations; ``[B, T]`` each."""
+    prior = world.rssm.p(post.latent.deter)  # [B, T, S, C]
+    log_post, log_prior = log_of(post.stats), log_of(prior)
+    dynamics, representation = dynamics_and_representation(log_post, log_prior, free_nats)
+    terms = {"dynamics": dynamics, "representation": representation, **world.prediction_losses(batch, post.latent)}
+    entropies = {"prior": -(prior * log_prior), "posterior": -(post.stats * log_post)}
+    metrics = {f"train/{name}_entropy": x.detach().sum((-2, -1)).mean() for name, x in entropies.items()}
+    return terms, metrics | world.mask_metrics(batch, post.latent)
+
+
+def imagination_loss(ac: ActorCritic, dream: Dream, reward: Tensor, cont: Tensor) -> tuple[Terms, Tensor, Metrics]:
+    """Equations 4 to 6: losses of actor and critic ``[H, B, T]``, and the imagined returns. Moves their scale.
+
+    Args:
+        ac: actor, critic, slow critic and scale of returns.
+        dream: states of ``[B, T]`` trajectories.
+        reward: ``[H + 1, B, T]``, what came with each state; the first is not used.
+        cont: ``[H + 1, B, T]``, the probability to go on, discount included.
+    """
+    c, value = ac.cfg, ac.critic(dream.feature[:-1])  # [H, B, T]
+    with torch.no_grad():
+        v = torch.cat([value.mean(), ac.critic(dream.feature[-1:]).mean()])  # [H+1, B, T]
+        slow = ac.slow_critic(dream.feature).mean()  # [H+1, B, T]
+        weight = cont.cumprod(0)[:-1]  # [H, B, T], that a state is reached at all
+        returns = lambda_return(reward, 1 - (1 - cont), v, c.lam, dim=0)  # [H, B, T]: equation 5
+        ac.return_scale.update(returns)
+        offset, scale = ac.return_scale()
+        advantage = (returns - v[:-1]) / scale  # [H, B, T]
+        scaled = (returns - offset) / scale  # [H, B, T]: 0 is the low percentile, 1 at most the high one
+    log_prob, entropies = dream.policy.log_prob(dream.action[:-1]), dream.policy.entropies()
+    entropy = torch.stack(list(entropies.values())).sum(0)  # [H, B, T]
+    actor = reinforce(
+        log_prob=log_prob, advantage=advantage, entropy=entropy, weight=weight, entropy_scale=ac.entropy_scale
+    )  # equation 6
+    critic = weight * value.loss(returns, slow[:-1], c.slow_regulariser)  # -ln p(R) - c ln p(v_slow)
+    means = {"advantage": advantage, "reward": reward, "cont": cont, "value": v, "slow_value": slow}
+    means |= {"target": returns, "weight": cont.cumprod(0), "advantage_magnitude": advantage.abs()}
+    means |= {"return": scaled, "return_rate": (scaled.abs() >= 1).float()}
+    means |= {f"entropy/{key}": x.detach() for key, x in entropies.items()}
+    metrics = {f"train/{name}": x.mean() for name, x in means.items()}
+    metrics |= {"train/return_min": scaled.min(), "train/return_max": scaled.max(), "train/return_scale": scale}
+    metrics["train/advantage_std"] = advantage.std(correction=0)
+    return {"actor": actor, "critic": critic}, returns, metrics
+
+
+def replay_value_loss(ac: ActorCritic, batch: Batch, feature: Tensor, bootstrap: Tensor) -> Tensor:
+    """The critic's loss ``[B, T - 1]`` on rows ``[B, T]``: real rewards, and at every row its imagined return.
+
+    ``bootstrap`` ``[B, T]`` holds these returns. The gradient reaches the world model through ``feature``
+    ``[B, T, F]``. The last row of an episode has no loss, as no action follows it.
+    """
+    c, value = ac.cfg, ac.critic(feature)  # [B, T]
+    with torch.no_grad():
+        slow = ac.slow_critic(feature).mean()[:, :-1]  # [B, T-1]
+        cont, lam = (1 - batch.is_terminal.float()) * c.discount, (1 - batch.is_last.float()) * c.lam
+        returns = lambda_return(batch.reward, cont, bootstrap, lam)  # [B, T-1]
+    return (~batch.is_last).float()[:, :-1] * value[:, :-1].loss(returns, slow, c.slow_regulariser)
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class ActorCritic(nn.Module):
+    """An actor with its critic, slow critic and scale of returns: the learner is one itself."""
+
+    cfg: DreamerV3Config
+    actor: Actor
+    critic: TwoHotHead
+    slow_critic: Target
+    return_scale: PercentileScale
+    entropy_scale: float | Tensor
+
+    def make_heads(self, width: int, action_spec: ActionSpec, cfg: DreamerV3Config) -> None:
+        """Create the networks, for features of ``width`` numbers."""
+        self.cfg = cfg
+        self.actor = Actor(width, action_spec, cfg.actor)
+        self.critic = TwoHotHead(width, cfg.critic)
+        self.slow_critic = Target(self.critic, cfg.slow_rate, cfg.slow_every, at_first=True)
+        self.return_scale = PercentileScale(cfg.return_rate, cfg.return_limit)
+        let_change(self, "entropy_scale", cfg.entropy)
+
+
+class WorldModelLosses(NamedTuple):
+    """Everything that one forward pass computes."""
+
+    terms: Terms  # [B, T] each, before scaling; replay_critic is [B, T - 1]
+    metrics: Metrics
+    post: Posterior
+    dream: Dream
+
+
+class DreamerV3(ActorCritic, Dreamer):
+    """The learner of DreamerV3: world model, actor and critic, and the single update that trains them together."""
+
+    stats: type[Stats] = DreamerStats
+    critic: TwoHotHead
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV3Config, device: torch.device) -> None:
+        super().__init__(cfg.graph)
+        self.cfg = cfg
+        self.obs_spec: dict[str, ObsPart] = dict(obs_spec)
+        self.device = device
+        self.window: Window = Window(
+            batch=cfg.batch_size, length=cfg.batch_length, context=cfg.replay_context, crosses_episodes=True
+        )
+        self.world: WorldModel = WorldModel(cfg.probe.others(obs_spec), action_spec, cfg)
+        width = self.world.rssm.feature_width
+        self.make_heads(width, action_spec, cfg)
+        self.probe: Probe | None = Probe(obs_spec, width, cfg.probe) if cfg.probe.heads else None
+        self.to(device)
+        parts = (self.world, self.actor, self.critic)
+        self.optim: Optim = cfg.optim.build([p for part in parts for p in part.parameters()])
+        if self.probe is not None:
+            self.probe_optim: Optim = cfg.probe.optim.build(self.probe.parameters())
+        self._policy = LatentPolicy(self)
+        self.extra_spec: dict[str, Column] = self._extra_spec()
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one gradient step on a batch ``[B, K + T]`` with K context rows."""
+        context, batch = self.split_context(batch)
+        losses, metrics = self.learn(context, batch)
+        if self.probe is not None:
+            loss, probe_metrics = self.probe.loss(losses.post.latent.feature, batch.obs)
+            self.probe_optim.step(loss)
+            metrics |= probe_metrics
+        priority, extras = self.window_priority(losses.terms), self.pack(losses.post.latent)
+        return Update(metrics=metrics, priority=priority, extras=extras)
+
+    def learn(self, context: Context, batch: Batch) -> tuple[WorldModelLosses, Metrics]:
+        """Take one gradient step on rows ``[B, T]``, then move the slow critic towards the critic."""
+        losses = self.losses(context, batch)
+        metrics = losses.metrics | self.optim.step(self.total(losses.terms))
+        self.slow_critic.update()
+        return losses, metrics
+
+    def losses(self, context: Context, batch: Batch) -> WorldModelLosses:
+        """Compute every loss term of rows ``[B, T]`` that start from ``context``. Updates the scale of returns.
+
+        Raises:
+            ConfigError: two terms have the same name, of which one would be lost.
+        """
+        post = self.world.observe(batch, context)
+        terms, metrics = self.world_model_loss(batch, post)
+        dream = self.imagine(self.actor, post.latent)
+        learned, returns, imagined_metrics = imagination_loss(self, dream, *self.imagined(dream))
+        learned = {name: loss.mean(0) for name, loss in learned.items()}  # [B, K], K rows that are imagined from
+        count = returns.shape[2]
+        feature = self.critic_feature(post)[:, -count:]
+        learned["replay_critic"] = replay_value_loss(self, batch.rows(-count), feature, returns[0])  # [B, K-1]
+        if twice := terms.keys() & learned.keys():
+            raise ConfigError(f"two loss terms are called {min(twice)!r}, of which one would be lost: rename yours.")
+        terms |= learned
+        metrics |= imagined_metrics | {f"loss/{name}": term.detach().mean() for name, term in terms.items()}
+        return WorldModelLosses(terms, metrics, post, dream)
+
+    def total(self, terms: Terms) -> Tensor:
+        """Equation 2: the weighted sum of the terms' means."""
+        scales = scales_of(terms, self.cfg.scales)
+        return torch.stack([scales[name] * term.mean() for name, term in terms.items()]).sum()
+
+    def window_priority(self, terms: Terms) -> Tensor:
+        """The world model's mean loss of each window, ``[B]``: a priority for the replay."""
+        scales, learned = scales_of(terms, self.cfg.scales), ("actor", "critic", "replay_critic")
+        world = [scales[name] * term.detach() for name, term in terms.items() if name not in learned]  # [B, T] each
+        return torch.stack(world).sum(0).mean(1).clamp(min=0)  # [B]
+
+    def imagine(self, actor: Actor, latent: Latent) -> Dream:
+        """Follow ``actor`` from the last rows of latents ``[B, T, ...]``: all of them, or ``imagine_last``."""
+        start = latent.map(lambda x: x.detach()[:, -self.cfg.imagine_last :])  # [B, K, ...]
+        return imagine(self.world, actor, start, self.cfg.horizon)
+
+    # ------------------------------------------------------------------ what variants replace
+
+    def world_model_loss(self, batch: Batch, post: Posterior) -> tuple[Terms, Metrics]:
+        """See the function of this name."""
+        return world_model_loss(self.world, batch, post, self.cfg.free_nats)
+
+    @torch.no_grad()
+    def imagined(self, dream: Dream) -> tuple[Tensor, Tensor]:
+        """Return the reward of each imagined state and its probability to go on, discount included, ``[H + 1, ..]``."""
+        return self.world.reward(dream.feature).mean(), self.world.cont(dream.feature).prob()
+
+    def critic_feature(self, post: Posterior) -> Tensor:
+        """Return the features ``[B, T, F]`` of replayed rows that the critic learns from; here with gradient."""
+        return post.latent.feature
+
+    # ------------------------------------------------------------------ for all Dreamers
+
+    def filter_batch(self, batch: Batch) -> tuple[Batch, Posterior]:
+        context, batch = self.split_context(batch)
+        return batch, self.world.observe(batch, context)
+
+    # ------------------------------------------------------------------ stored latents
+
+    def _extra_spec(self) -> dict[str, Column]:
+        c = self.cfg
+        if not c.replay_context:
+            return {}
+        # float16 keeps more of numbers in [-1, 1] than bfloat16, but ends at 65,504.
+        real = "float16" if c.precision != "float32" and self.world.rssm.bounded else "float32"
+        number = "uint8" if c.rssm.classes <= 255 else "int16"
+        classes = Column(shape=(c.rssm.stoch,), dtype=number)
+        return {"deter": Column(shape=(c.rssm.deter,), dtype=real), "classes": classes}
+
+    def pack(self, latent: Latent) -> dict[str, Tensor]:
+        """Return latents ``[..., D]``, ``[..., S, C]`` as columns: h itself, z as class indices ``[..., S]``.
+
+        Classes count from 1. So columns of zeros, which rows have until they are first trained on, stand for the
+        initial latent, whose z is all zeros.
+        """
+        if not self.extra_spec:
+            return {}
+        columns = {"deter": latent.deter.detach(), "classes": latent.stoch.detach().argmax(-1) + 1}
+        return {k: x.to(getattr(torch, self.extra_spec[k].dtype)) for k, x in columns.items()}
+
+    def split_context(self, batch: Batch) -> tuple[Context, Batch]:
+        """Split a batch into the stored latent and action of the last context row, and the rows to train on."""
+        k, dtype = self.cfg.replay_context, self.world.dtype
+        blank = self.world.rssm.initial(batch.shape[0], dtype)
+        if k == 0:
+            return Context(blank, torch.zeros_like(batch.action[:, 0])), batch
+        if not self.extra_spec.keys() <= batch.extras.keys():  # rows of another policy hold no latents
+            return Context(blank, batch.action[:, k - 1]), batch.rows(k)
+        classes = batch.extras["classes"][:, k - 1].long()  # [B, S]
+        stoch = classes.unsqueeze(-1) == torch.arange(1, self.cfg.rssm.classes + 1, device=classes.device)  # [B, S, C]
+        latent = Latent(batch.extras["deter"][:, k - 1].to(dtype), stoch.to(dtype))
+        return Context(latent, batch.action[:, k - 1]), batch.rows(k)
+
+
+# ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,242 +467,5 @@ class DreamerV3Stats(DreamerStats):
     """Learning rate, warm-up included."""
 
 
-class WorldModelLosses(NamedTuple):
-    """Everything that one forward pass computes."""
-
-    terms: dict[str, Tensor]  # [B, T] each, before scaling; replay_critic is [B, T - 1]
-    metrics: Metrics
-    post: Posterior
-    dream: Dream
-
-
-class ActorCritic(nn.Module):
-    """An actor with its critic, slow critic and scale of returns, and their losses: the learner is one itself."""
-
-    cfg: DreamerV3Config
-    actor: Actor
-    critic: TwoHotHead
-    slow_critic: Target
-    return_scale: PercentileScale
-    entropy_scale: float | Tensor
-
-    def make_heads(self, width: int, action_spec: ActionSpec, cfg: DreamerV3Config) -> None:
-        """Create the networks, for features of ``width`` numbers."""
-        self.cfg = cfg
-        self.actor = Actor(width, action_spec, cfg.actor)
-        self.critic = TwoHotHead(width, cfg.critic)
-        self.slow_critic = Target(self.critic, cfg.slow_rate, cfg.slow_every, at_first=True)
-        self.return_scale = PercentileScale(cfg.return_rate, cfg.return_limit)
-        let_change(self, "entropy_scale", cfg.entropy)
-
-    def imagined_losses(self, dream: Dream, reward: Tensor, cont: Tensor) -> tuple[dict[str, Tensor], Tensor, Metrics]:
-        """Actor and critic losses ``[H, M]`` (equations 6 and 5) and the imagined returns ``[H, M]``.
-
-        Updates the scale of returns. Each row ``[H + 1, M]`` has the ``reward`` that came with it, of which the first
-        is not used, and the probability to continue ``cont``, discount included.
-        """
-        value = self.critic(dream.feature[:-1])  # [H, M]
-        with torch.no_grad():
-            last = self.critic(dream.feature[-1:])  # [1, M]: only bootstrapped from
-            baseline = torch.cat([value.mean(), last.mean()])  # [H+1, M]
-            slow = self.slow(dream.feature).mean()  # [H+1, M]
-            weight = cont.cumprod(0)[:-1]  # [H, M]
-            returns = self.imagined_returns(reward, cont, baseline)  # [H, M]
-            self.return_scale.update(returns)
-            offset, scale = self.return_scale()
-            advantage = (returns - baseline[:-1]) / scale  # [H, M]
-            scaled = (returns - offset) / scale  # [H, M]: 0 is the low percentile, 1 at most the high one
-        policy = self.actor.heads(dream.hidden, dream.legal if dream.legal is None else dream.legal[:-1])
-        log_prob, entropy, eta = policy.log_prob(dream.action[:-1]), policy.entropy(), self.entropy_scale
-        actor = reinforce(log_prob=log_prob, advantage=advantage, entropy=entropy, weight=weight, entropy_scale=eta)
-        critic = weight * self.value_loss(value, returns, slow[:-1])  # [H, M]
-        means = {"advantage": advantage, "reward": reward, "cont": cont, "value": baseline, "slow_value": slow}
-        means |= {"target": returns, "weight": cont.cumprod(0), "advantage_magnitude": advantage.abs()}
-        means |= {"return": scaled, "return_rate": (scaled.abs() >= 1).float()}
-        means |= {f"entropy/{k}": v.detach() for k, v in policy.entropies().items()}
-        metrics = {f"train/{k}": v.mean() for k, v in means.items()}
-        metrics |= {"train/return_min": scaled.min(), "train/return_max": scaled.max(), "train/return_scale": scale}
-        metrics["train/advantage_std"] = advantage.std(correction=0)
-        return {"actor": actor, "critic": critic}, returns, metrics
-
-    def imagined_returns(self, reward: Tensor, cont: Tensor, value: Tensor) -> Tensor:
-        """R^lambda ``[H, M]`` of imagined rows ``[H + 1, M]``: equation 5. ``cont`` includes the discount."""
-        last, lam = torch.zeros_like(cont).T, self.cfg.lam
-        return lambda_return(
-            reward=reward.T, terminal=1 - cont.T, last=last, bootstrap=value.T, discount=1.0, lam=lam
-        ).T
-
-    def slow(self, feature: Tensor) -> TwoHot:
-        """The slow critic's prediction, without gradient."""
-        return self.slow_critic(feature)
-
-    def value_loss(self, value: TwoHot, returns: Tensor, slow: Tensor) -> Tensor:
-        """-ln p(R) - c ln p(v_slow), ``[...]``: equation 5 with the slow critic as regulariser."""
-        return value.loss(returns, slow, self.cfg.slow_regulariser)
-
-
-class DreamerV3(ActorCritic, Dreamer):
-    """The learner of DreamerV3: world model, actor and critic, and the single update that trains them together."""
-
-    stats: type[Stats] = DreamerV3Stats
-    critic: TwoHotHead
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV3Config, device: torch.device) -> None:
-        super().__init__(cfg.graph)
-        self.cfg = cfg
-        self.obs_spec: dict[str, ObsPart] = dict(obs_spec)
-        self.device = device
-        self.window: Window = Window(
-            batch=cfg.batch_size, length=cfg.batch_length, context=cfg.replay_context, crosses_episodes=True
-        )
-        self.world: WorldModel = WorldModel(cfg.probe.others(obs_spec), action_spec, cfg)
-        width = self.world.rssm.feature_width
-        self.make_heads(width, action_spec, cfg)
-        self.probe: Probe | None = Probe(obs_spec, width, cfg.probe) if cfg.probe.heads else None
-        self.to(device)
-        parts = (self.world, self.actor, self.critic)
-        self.optim: Optim = cfg.optim.build([p for part in parts for p in part.parameters()])
-        if self.probe is not None:
-            self.probe_optim: Optim = cfg.probe.optim.build(self.probe.parameters())
-        self._policy = LatentPolicy(self)
-        self.extra_spec: dict[str, Column] = self._extra_spec()
-
-    # ------------------------------------------------------------------ stored latents
-
-    def _extra_spec(self) -> dict[str, Column]:
-        c = self.cfg
-        if not c.replay_context:
-            return {}
-        # float16 keeps more of numbers in [-1, 1] than bfloat16, but ends at 65,504.
-        real = "float16" if c.precision != "float32" and self.world.rssm.bounded else "float32"
-        number = "uint8" if c.rssm.classes <= 255 else "int16"
-        classes = Column(shape=(c.rssm.stoch,), dtype=number)
-        return {"deter": Column(shape=(c.rssm.deter,), dtype=real), "classes": classes}
-
-    def pack(self, latent: Latent) -> dict[str, Tensor]:
-        """Return latents ``[..., D]``, ``[..., S, C]`` as columns: h itself, z as class indices ``[..., S]``.
-
-        Classes count from 1. So columns of zeros, which rows have until they are first trained on, stand for the
-        initial latent, whose z is all zeros.
-        """
-        if not self.extra_spec:
-            return {}
-        columns = {"deter": latent.deter.detach(), "classes": latent.stoch.detach().argmax(-1) + 1}
-        return {k: x.to(getattr(torch, self.extra_spec[k].dtype)) for k, x in columns.items()}
-
-    def split_context(self, batch: Batch) -> tuple[Context, Batch]:
-        """Split a batch into the stored latent and action of the last context row, and the rows to train on."""
-        k, dtype = self.cfg.replay_context, self.world.dtype
-        blank = self.world.rssm.initial(batch.shape[0], dtype)
-        if k == 0:
-            return Context(blank, torch.zeros_like(batch.action[:, 0])), batch
-        if not self.extra_spec.keys() <= batch.extras.keys():  # rows of another policy hold no latents
-            return Context(blank, batch.action[:, k - 1]), batch.rows(k)
-        classes = batch.extras["classes"][:, k - 1].long()  # [B, S]
-        stoch = classes.unsqueeze(-1) == torch.arange(1, self.cfg.rssm.classes + 1, device=classes.device)  # [B, S, C]
-        latent = Latent(batch.extras["deter"][:, k - 1].to(dtype), stoch.to(dtype))
-        return Context(latent, batch.action[:, k - 1]), batch.rows(k)
-
-    # ------------------------------------------------------------------ learning
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one gradient step on a batch ``[B, K + T]`` with K context rows."""
-        context, rows = self.split_context(batch)
-        losses, metrics = self.learn(context, rows)
-        if self.probe is not None:
-            loss, more = self.probe.loss(losses.post.latent.feature, rows.obs)
-            self.probe_optim.step(loss)
-            metrics |= more
-        priority, extras = self.window_priority(losses.terms), self.pack(losses.post.latent)
-        return Update(metrics=metrics, priority=priority, extras=extras)
-
-    def learn(self, context: Context, rows: Batch) -> tuple[WorldModelLosses, Metrics]:
-        """Take one gradient step on rows ``[B, T]``, then move the slow critic towards the critic."""
-        losses = self.losses(context, rows)
-        metrics = losses.metrics | self.optim.step(self.total(losses.terms))
-        self.slow_critic.update()
-        return losses, metrics
-
-    def total(self, terms: dict[str, Tensor]) -> Tensor:
-        """The weighted sum of the terms' means."""
-        scales = scales_of(terms, self.cfg.scales)
-        return torch.stack([scales[k] * v.mean() for k, v in terms.items()]).sum()
-
-    def window_priority(self, terms: dict[str, Tensor]) -> Tensor:
-        """The world model's mean loss of each window, ``[B]``: a priority for the replay."""
-        scales, learned = scales_of(terms, self.cfg.scales), ("actor", "critic", "replay_critic")
-        world = [scales[k] * v.detach() for k, v in terms.items() if k not in learned]  # [B, T] each
-        return torch.stack(world).sum(0).mean(1).clamp(min=0)  # [B]
-
-    def losses(self, context: Context, rows: Batch) -> WorldModelLosses:
-        """Compute every loss term of rows ``[B, T]`` that start from ``context``. Updates the scale of returns.
-
-        Raises:
-            ConfigError: two terms have the same name, of which one would be lost.
-        """
-        last = self.cfg.imagine_last or rows.shape[1]
-        post = self.world.observe(rows, context)
-        terms, metrics = self.world_losses(rows, post)
-        dream = self.imagine(self.actor, post.latent)
-        actor_critic, returns, more = self.dream_losses(dream)
-        shape = (rows.shape[0], last)
-        bootstrap = returns[0].view(shape)
-        replayed = self.replay_critic_loss(rows.rows(-last), post.latent.feature[:, -last:], bootstrap)  # [B, last-1]
-        learned = {k: v.mean(0).view(shape) for k, v in actor_critic.items()} | {"replay_critic": replayed}
-        if twice := terms.keys() & learned.keys():
-            raise ConfigError(f"two loss terms are called {min(twice)!r}, of which one would be lost: rename yours.")
-        terms |= learned
-        metrics |= more | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
-        return WorldModelLosses(terms, metrics, post, dream)
-
-    def imagine(self, actor: Actor, latent: Latent) -> Dream:
-        """Follow ``actor`` from the last rows of latents ``[B, T, ...]``: all of them, or ``imagine_last``."""
-        start, w = latent.map(lambda x: x.detach()[:, -self.cfg.imagine_last :].flatten(0, 1)), self.world  # [M, ...]
-        return imagine(w.rssm, actor, start, self.cfg.horizon, w.draw_z, w.draw_a, w.legal)
-
-    def filtered(self, batch: Batch) -> tuple[Batch, Posterior]:
-        context, rows = self.split_context(batch)
-        return rows, self.world.observe(rows, context)
-
-    def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
-        """Equation 3: reconstruction, reward, continuation, dynamics and representation, ``[B, T]`` each."""
-        prior = self.world.rssm.prior(post.latent.deter)  # [B, T, S, C]
-        log_post, log_prior = log_of(post.stats), log_of(prior)
-        dynamics, representation = self.divergences(post, log_post, log_prior)
-        terms = {"dynamics": dynamics, "representation": representation}
-        terms |= self.world.prediction_losses(rows, post.latent)
-        entropy = {"prior": -(prior * log_prior), "posterior": -(post.stats * log_post)}
-        metrics = {f"train/{k}_entropy": v.detach().sum((-2, -1)).mean() for k, v in entropy.items()}
-        return terms, metrics | self.world.mask_metrics(rows, post.latent)
-
-    def divergences(self, post: Posterior, log_post: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
-        """L_dyn and L_rep ``[B, T]`` of log-probabilities ``[B, T, S, C]``, unimix included."""
-        return dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
-
-    def dream_losses(self, dream: Dream) -> tuple[dict[str, Tensor], Tensor, Metrics]:
-        """Actor and critic losses ``[H, M]`` (equations 6 and 5) and the imagined returns ``[H, M]``."""
-        with torch.no_grad():
-            reward, cont = self.imagined_reward(dream), self.world.cont(dream.feature).prob()  # [H+1, M] each
-        return self.imagined_losses(dream, reward, cont)
-
-    def imagined_reward(self, dream: Dream) -> Tensor:
-        """The predicted reward of each imagined row, ``[H + 1, M]``."""
-        return predicted_reward(self.world, dream)
-
-    def replay_critic_loss(self, rows: Batch, feature: Tensor, bootstrap: Tensor) -> Tensor:
-        """The critic's loss ``[B, T - 1]`` on rows ``[B, T]``: real rewards, and at every row its imagined return.
-
-        ``bootstrap`` ``[B, T]`` holds these returns. The gradient reaches the world model through ``feature``
-        ``[B, T, F]``. The last row of an episode has no loss, as no action follows it.
-        """
-        value = self.critic(feature)  # [B, T]
-        with torch.no_grad():
-            slow = self.slow(feature).mean()[:, :-1]  # [B, T-1]
-            returns = lambda_return(
-                reward=rows.reward, terminal=rows.is_terminal, last=rows.is_last, bootstrap=bootstrap,
-                discount=self.cfg.discount, lam=self.cfg.lam,
-            )  # [B, T-1]  # fmt: skip
-        return (~rows.is_last).float()[:, :-1] * self.value_loss(value[:, :-1], returns, slow)
-
-
+DreamerV3.stats = DreamerV3Stats
 DreamerV3Config.learner = DreamerV3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -11,81 +11,97 @@ from torch import Tensor
 
 from reverie.core.accelerate import accelerated
 from reverie.nn.heads import Actor, JointDistribution
-from reverie.nn.rssm import Latent, LatentDraw, StateSpaceModel
+from reverie.nn.state_space import Latent, StateSpaceModel
 
-ActionDraw = Callable[[JointDistribution], Tensor]
-"""A function from a policy's distribution to an action ``[..., A]``: a sample, or the mode."""
 Legal = Callable[[Tensor], Tensor]
 """A function from features ``[..., F]`` to masks of legal actions ``[..., A]``."""
 
 
-class Dream(NamedTuple):
-    """Imagined trajectories, each from a real first state. Time is the first axis, so each step is contiguous."""
+class Dynamics(Protocol):
+    """What imagination reads of a world model."""
 
-    feature: Tensor  # [H+1, M, F]
-    hidden: Tensor  # [H, M, units], the actor's last hidden layer for all features but the last; with gradient
-    action: Tensor  # [H+1, M, A]
-    legal: Tensor | None = None  # [H+1, M, A] bool, the predicted masks of legal actions; None: all are
+    @property
+    def rssm(self) -> StateSpaceModel: ...
+    @property
+    def legal(self) -> Legal | None: ...
+
+
+class Dream(NamedTuple):
+    """Imagined trajectories: one from each row ``[B, T]``, with H more states in front of these axes."""
+
+    feature: Tensor  # [H + 1, B, T, F]
+    action: Tensor  # [H + 1, B, T, A]
+    policy: JointDistribution  # pi(a | s) at the first K states [K, B, T, A], with gradient, but not to the states
+    legal: Tensor | None = None  # [H + 1, B, T, A] bool, the predicted masks of legal actions; None: all are
 
 
 @accelerated
-@torch.no_grad()
-def imagine(
-    rssm: StateSpaceModel, actor: Actor, start: Latent, horizon: int, draw_z: LatentDraw | None = None,
-    draw_a: ActionDraw | None = None, legal: Legal | None = None,
-) -> Dream:  # fmt: skip
-    """Follow the actor for ``horizon`` steps from latents ``[M, ...]``, among actions that are predicted to be legal.
+def imagine(world: Dynamics, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> Dream:
+    """Follow the actor for ``horizon`` steps from latents ``[B, T, ...]``, among actions predicted to be legal.
 
-    No gradient goes through time, which likelihood-ratio losses of the actor do not need. But the actor's last hidden
-    layer of each step is kept with its gradient. ``draw_z`` and ``draw_a`` draw latents and actions; None: samples.
+    No gradient goes through time, which likelihood-ratio losses of the actor do not need. ``policies``: K, at how many
+    states the policy is returned with gradient; None: at all but the last.
     """
-    hidden, actions, cell = [], [], rssm.cell(start.deter.dtype)
-    features, allowed = start.deter.new_empty(horizon + 1, len(start.deter), rssm.feature_width), list[Tensor]()
-    start.write_feature(features[0])
-    for step, now in enumerate(features):
-        with torch.enable_grad():
-            hidden.append(actor.mlp(now))  # [M, units]
-        allowed += [] if legal is None else [legal(now)]  # [M, A]
-        policy = actor.heads(hidden[-1], *allowed[-1:])
-        actions.append(policy.sample() if draw_a is None else draw_a(policy))  # [M, A]
-        if step < horizon:
-            rssm.dream_step(now, actions[-1], features[step + 1], cell, draw_z)
-    with torch.enable_grad():
-        kept = torch.stack(hidden[:-1])  # [H, M, units]
-    return Dream(features, kept, torch.stack(actions), torch.stack(allowed) if allowed else None)
+    with torch.no_grad():
+        features, actions, legal = follow(world, actor, start, horizon, through_time=False)
+    return dream_of(actor, start, features, actions, legal, horizon if policies is None else policies)
 
 
+@accelerated
 def imagine_through_time(
-    rssm: StateSpaceModel, actor: Actor, start: Latent, horizon: int, draw_z: LatentDraw | None = None,
-    draw_a: ActionDraw | None = None, through_policy: bool = False, legal: Legal | None = None,
-) -> Dream:  # fmt: skip
+    world: Dynamics,
+    actor: Actor,
+    start: Latent,
+    horizon: int,
+    policies: int | None = None,
+    *,
+    through_policy: bool = False,
+) -> Dream:
     """Do :func:`imagine` with the gradient of every step with respect to the actions before it.
 
     Hafner et al. (2020), algorithm 1: the policy reads each state without gradient, so that it reaches the actor only
     through what its actions lead to. With ``through_policy`` it reads them with gradient.
     """
-    latent, cell = start, rssm.cell(start.deter.dtype)
-    features, hidden, actions, allowed = [], [], [], list[Tensor]()
+    features, actions, legal = follow(world, actor, start, horizon, through_time=True, through_policy=through_policy)
+    return dream_of(actor, start, features, actions, legal, horizon if policies is None else policies)
+
+
+def follow(
+    world: Dynamics, actor: Actor, start: Latent, horizon: int, *, through_time: bool, through_policy: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return features ``[H + 1, M, F]``, actions ``[H + 1, M, A]`` and masks, from latents ``[B, T, ...]``."""
+    latent, features, actions, legal = start.map(lambda x: x.flatten(0, 1)), [], [], list[Tensor]()
     for step in range(horizon + 1):
         features.append(latent.feature)  # [M, F]
-        hidden.append(actor.mlp(features[-1] if through_policy else features[-1].detach()))  # [M, units]
-        allowed += [] if legal is None else [legal(features[-1])]  # [M, A]
-        policy = actor.heads(hidden[-1], *allowed[-1:])
-        actions.append(policy.rsample() if draw_a is None else draw_a(policy))  # [M, A]
+        legal += [] if world.legal is None else [world.legal(features[-1])]  # [M, A]
+        policy = actor(features[-1] if through_policy else features[-1].detach(), *legal[-1:])
+        sample = policy.rsample if through_time else policy.sample
+        actions.append(sample() if actor.draw is None else actor.draw(policy))  # [M, A]
         if step < horizon:
-            latent = rssm.imagine_step(latent, actions[-1], cell, draw_z)
-    legality = torch.stack(allowed) if allowed else None
-    return Dream(torch.stack(features), torch.stack(hidden[:-1]), torch.stack(actions), legality)
+            latent = world.rssm.imagine(latent, actions[-1])
+    return torch.stack(features), torch.stack(actions), torch.stack(legal) if legal else None
 
 
+def dream_of(
+    actor: Actor, start: Latent, features: Tensor, actions: Tensor, legal: Tensor | None, policies: int
+) -> Dream:
+    """Return trajectories in the axes of ``start`` ``[B, T, ...]``, with the policy at the first states."""
+    lead = (len(features), *start.deter.shape[:-1])  # H + 1, B, T
+    features, actions = features.view(*lead, -1), actions.view(*lead, -1)
+    legal = None if legal is None else legal.view(*lead, -1)
+    policy = actor(features[:policies].detach(), None if legal is None else legal[:policies])
+    return Dream(features, actions, policy, legal)
+
+
+@accelerated
 @torch.no_grad()
-def open_loop(rssm: StateSpaceModel, start: Latent, actions: Tensor, draw_z: LatentDraw | None = None) -> Latent:
+def open_loop(rssm: StateSpaceModel, start: Latent, actions: Tensor) -> Latent:
     """Return the prior's latents ``[B, T, ...]`` under actions ``[B, T, A]``, each taken before its row."""
-    latent, out, cell = start, [], rssm.cell(start.deter.dtype)
+    latent, latents = start, []
     for action in actions.unbind(1):
-        latent = rssm.imagine_step(latent, action, cell, draw_z)
-        out.append(latent)
-    return Latent(torch.stack([x.deter for x in out], 1), torch.stack([x.stoch for x in out], 1))
+        latent = rssm.imagine(latent, action)
+        latents.append(latent)
+    return Latent(torch.stack([x.deter for x in latents], 1), torch.stack([x.stoch for x in latents], 1))
 
 
 def stacked_video(truth: Tensor, prediction: Tensor, low: float, high: float, seen: int) -> np.ndarray:

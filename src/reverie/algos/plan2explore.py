@@ -23,9 +23,7 @@ from reverie.algos.world_model import (
     Context,
     Posterior,
     WorldModel,
-    predicted_reward,
     repeated,
-    starts,
 )
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
@@ -165,17 +163,17 @@ class Exploring:
         return self.explorer.actor if mode != "eval" else self.actor
 
     def disagreement(self, dream: Dream) -> Tensor:
-        """Return the disagreement at each state ``[H + 1, M]``, given the action that led to it."""
-        led = torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]])  # [H+1, M, A]
-        return self.ensemble.disagreement(dream.feature, led)
+        """Return the disagreement at each state ``[H + 1, ...]``, given the action that led to it."""
+        earlier = torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]])  # [H+1, ..., A]
+        return self.ensemble.disagreement(dream.feature, earlier)
 
-    def intrinsic_reward(self, world: WorldModel, dream: Dream) -> Tensor:
-        """Return the weighted sum ``[H + 1, M]`` of disagreement and predicted rewards. Updates their norms."""
+    def intrinsic_reward(self, dream: Dream) -> Tensor:
+        """Return the weighted sum ``[H + 1, ...]`` of disagreement and predicted rewards. Updates their norms."""
         disagreement = self.disagreement(dream)
         self.intrinsic_norm.update(disagreement)
         reward: Tensor = self.cfg.intrinsic * self.intrinsic_norm(disagreement)
         if self.cfg.extrinsic:
-            predicted = predicted_reward(world, dream)
+            predicted = self.world.reward(dream.feature).mean()
             self.extrinsic_norm.update(predicted)
             reward = reward + self.cfg.extrinsic * self.extrinsic_norm(predicted)
         return reward
@@ -208,8 +206,8 @@ class Plan2Explore(Exploring, DreamerV2):
         rows = repeated(rows, self.samples)
         loss = self.ensemble.loss(post, actions_before(rows, context))
         metrics |= gradient_steps({"ensemble": loss}, self.optims) | {"loss/ensemble": loss.detach()}
-        start, terminal = starts(post.latent), rows.is_terminal.flatten()
-        for key, value in self.explorer.learn(self.world, start, terminal, self.intrinsic_reward).items():
+        start = post.latent.detach()
+        for key, value in self.explorer.learn(self.world, start, rows.is_terminal, self.intrinsic_reward).items():
             place, _, name = key.rpartition("/")
             optimised = key.startswith("opt/")  # opt/loss/actor is opt/loss/explore_actor
             metrics[f"{place}/explore_{name}" if optimised else f"explore/{key}"] = value

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from reverie.algos.dreamer_v1 import ActorCritic, DreamerV1, DreamerV1Config
+from reverie.algos.dreamer_v1 import ActorCritic, DreamerV1, DreamerV1Config, imagination_loss
 from reverie.algos.plan2explore import Exploring, ExploringConfig, ExploringStats, actions_before
 from reverie.algos.world_model import Context, DenseDreamerStats, Posterior
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -58,7 +58,7 @@ class Plan2ExploreV1(Exploring, DreamerV1):
         self, rows: Batch, context: Context | None, post: Posterior
     ) -> tuple[dict[str, Tensor], Metrics]:
         losses, metrics = super().behaviour_losses(rows, context, post)
-        explored = self.explorer.imagined_losses(self.world, self.starts(post), self.intrinsic_reward)
+        explored = imagination_loss(self.explorer, self.world, self.start(post), self.intrinsic_reward)
         ensemble = self.ensemble.loss(post, actions_before(rows, context))
         losses |= {"ensemble": ensemble, "explore_actor": explored.actor.mean()}
         losses |= {"explore_critic": explored.critic.mean()}

@@ -11,11 +11,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.algos import dreamer_v3
-from reverie.algos.dreamer_v3 import ActorCritic, DreamerV3, DreamerV3Config, DreamerV3Stats, WorldModelLosses
+from reverie.algos.dreamer_v3 import (
+    ActorCritic,
+    DreamerV3,
+    DreamerV3Config,
+    DreamerV3Stats,
+    WorldModelLosses,
+    imagination_loss,
+)
 from reverie.algos.imagination import Dream
 from reverie.algos.plan2explore import EnsembleConfig, Exploring, ExploringConfig, ExploringStats
 from reverie.algos.world_model import Context, Posterior
@@ -87,21 +93,22 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         """Return the weighted losses of ensemble, exploring actor and critic, as one: ``[]``."""
         dream = self.imagine(self.explorer.actor, post.latent)
         with torch.no_grad():
-            reward, cont = self.intrinsic_reward(self.world, dream), self.world.cont(dream.feature).prob()
-        terms, _, metrics = self.explorer.imagined_losses(dream, reward, cont)
+            reward, cont = self.intrinsic_reward(dream), self.world.cont(dream.feature).prob()
+        terms, _, metrics = imagination_loss(self.explorer, dream, reward, cont)
         ensemble, means = self.ensemble.loss(post, rows.action), {k: v.mean() for k, v in terms.items()}
         metrics |= {f"loss/{k}": v.detach() for k, v in means.items()}
         total = ensemble + self.cfg.scales.actor * means["actor"] + self.cfg.scales.critic * means["critic"]
         return total, {f"explore/{k}": v for k, v in metrics.items()} | {"loss/ensemble": ensemble.detach()}
 
     def disagreement(self, dream: Dream) -> Tensor:
-        """Return the disagreement about what the action before each row led to, ``[H + 1, M]``; 0 of the first row."""
-        return F.pad(self.ensemble.disagreement(dream.feature[:-1], dream.action[:-1]), (0, 0, 1, 0))
+        """Return the disagreement about what the action before a state led to, ``[H + 1, ...]``; 0 of the first."""
+        disagreement = self.ensemble.disagreement(dream.feature[:-1], dream.action[:-1])  # [H, B, T]
+        return torch.cat([torch.zeros_like(disagreement[:1]), disagreement])
 
-    def replay_critic_loss(self, rows: Batch, feature: Tensor, bootstrap: Tensor) -> Tensor:
-        """See :meth:`DreamerV3.replay_critic_loss`; unless ``reward`` is in ``grad_heads``, the critic alone learns."""
-        train = "reward" in self.cfg.grad_heads
-        return super().replay_critic_loss(rows, feature if train else feature.detach(), bootstrap)
+    def critic_feature(self, post: Posterior) -> Tensor:
+        """See :class:`DreamerV3`; unless ``reward`` is in ``grad_heads``, the critic alone learns."""
+        feature = post.latent.feature
+        return feature if "reward" in self.cfg.grad_heads else feature.detach()
 
 
 Plan2ExploreV3Config.learner = Plan2ExploreV3

@@ -28,7 +28,7 @@ from reverie.core.types import Batch, Metrics, Stats
 from reverie.nn.functional import shifted
 from reverie.nn.layers import Linear
 from reverie.nn.optim import LaPropConfig, Optim, OptimConfig
-from reverie.nn.rssm import Latent
+from reverie.nn.state_space import Latent
 from reverie.nn.target import LateTarget
 from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
@@ -291,18 +291,20 @@ class R2Dreamer(DreamerV3):
         """The mean loss of each window ``[B]`` in those terms that have one for each row."""
         return super().window_priority({k: v for k, v in terms.items() if v.ndim})
 
-    def divergences(self, post: Posterior, log_post: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
-        """L_dyn and L_rep ``[B, T]``, of the distributions without unimix."""
+    def world_model_loss(self, batch: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
+        """See :func:`~reverie.algos.dreamer_v3.world_model_loss`; the KL is of the distributions without unimix."""
         rssm, deter = self.world.rssm, post.latent.deter
         logits = rssm.posterior(torch.cat([deter, post.embed], -1)), rssm.prior_net(deter)  # [B, T, S * C] each
-        log_post, log_prior = (torch.log_softmax(x.float().view(log_post.shape), -1) for x in logits)
-        return dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
+        log_post, log_prior = (torch.log_softmax(x.float().view(post.stats.shape), -1) for x in logits)
+        dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
+        terms, metrics = super().world_model_loss(batch, post)
+        return terms | {"dynamics": dynamics, "representation": representation}, metrics
 
-    def dream_losses(self, dream: Dream) -> tuple[dict[str, Tensor], Tensor, Metrics]:
-        """See :meth:`DreamerV3.dream_losses`; the discount is no part of the learned continuation."""
-        with torch.no_grad():
-            reward, cont = self.imagined_reward(dream), self.world.cont(dream.feature).prob() * self.cfg.discount
-        return self.imagined_losses(dream, reward, cont)
+    @torch.no_grad()
+    def imagined(self, dream: Dream) -> tuple[Tensor, Tensor]:
+        """See :class:`DreamerV3`; the discount is no part of the learned continuation."""
+        reward, cont = super().imagined(dream)
+        return reward, cont * self.cfg.discount
 
 
 R2DreamerConfig.learner = R2Dreamer

@@ -33,7 +33,7 @@ from reverie.nn.heads import JointDistribution
 from reverie.nn.mish import LatentConfig, LatentEncoder, MishMLP
 from reverie.nn.normalise import PERCENTILES, percentiles
 from reverie.nn.optim import Adam, frozen, joint_gradient_step
-from reverie.nn.rssm import Latent
+from reverie.nn.state_space import Latent
 from reverie.nn.target import Target
 from reverie.objectives.transforms import IDENTITY, RewardTransform
 
@@ -388,7 +388,7 @@ class Planner:
         o, world, device = self.learner.objective, self.learner.world, self.learner.device
         begun = step.is_first.to(device, non_blocking=True)[:, None, None]
         z: Tensor = o.encoder(step.obs_on(device))  # [N, L]
-        reward = world.imagine_step(state.latent, state.action).stoch.masked_fill(begun, 0.0)
+        reward = world.imagine(state.latent, state.action).stoch.masked_fill(begun, 0.0)
         mean = state.mean.masked_fill(begun, 0.0)
         if o.cfg.plan and mode != "random":
             found = self.plans[mode != "eval"]({"latent": z, "before": mean})
@@ -467,24 +467,21 @@ class LatentWorld:
         shift = getattr(scale, "shift", 0.0)
         return RewardTransform(lambda x: x * scale.factor + shift, lambda x: (x - shift) / scale.factor)
 
-    def cell(self, dtype: torch.dtype) -> None:
-        """Nothing is to be prepared."""
-
     def initial(self, num_envs: int, dtype: torch.dtype) -> Latent:
         """Return states ``[num_envs, ...]`` that say nothing: it has none before a first row."""
         n = self.learner.cfg.networks
         z = torch.full((num_envs, n.latent), 1 / n.simplex, dtype=dtype, device=self.learner.device)
         return Latent(z, z.new_zeros(num_envs, 1, 1))
 
-    def imagine_step(self, latent: Latent, action: Tensor, cell: None = None, draw_z: None = None) -> Latent:
+    def imagine(self, latent: Latent, action: Tensor) -> Latent:
         """Return the states ``[M, ...]`` after actions ``[M, A]``."""
         reward, z = self.objective.step(latent.deter, action)
         return Latent(z, self.transform.inverse(reward)[..., None, None].to(z.dtype))
 
-    def prior(self, deter: Tensor) -> Tensor:
-        return deter  # nothing is drawn
+    def p(self, h: Tensor) -> Tensor:
+        return h  # nothing is drawn
 
-    def named(self, stats: Tensor) -> dict[str, Tensor]:
+    def stats_by_name(self, stats: Tensor) -> dict[str, Tensor]:
         return {}  # there are no distributions
 
     def observe(self, batch: Batch, context: Context | None = None) -> Posterior:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import INSIDE, Algorithm, dreamt_name
-from reverie.algos.imagination import ActionDraw, Dream, Legal, open_loop, stacked_video
+from reverie.algos.imagination import Dream, Legal, open_loop, stacked_video
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.bounds import AtLeast, Ramp, Rate, Regex, Weights, Within, weight_of
 from reverie.core.config import Config
@@ -22,6 +22,7 @@ from reverie.core.errors import ConfigError, DataError, missing_method_error
 from reverie.core.specs import MASK, ActionSpec, Column, ObsPart, ObsSpec, observed
 from reverie.core.types import Batch, Metrics, Mode, Obs, Stats, Step, Told, Window
 from reverie.nn.decoder import DenseDecoderConfig, Prediction
+from reverie.nn.dense_rssm import DenseRSSMConfig
 from reverie.nn.encoder import ARRIVAL, DenseEncoderConfig, select
 from reverie.nn.heads import (
     Actor,
@@ -37,7 +38,7 @@ from reverie.nn.heads import (
 )
 from reverie.nn.optim import GlobalAdamConfig, Optim, let_change
 from reverie.nn.probe import Probe
-from reverie.nn.rssm import DenseRSSMConfig, Latent, LatentDraw, StateSpaceModel
+from reverie.nn.state_space import Latent, StateSpaceModel
 from reverie.objectives.kl import Balanced, KLLoss, importance_bound
 from reverie.objectives.transforms import IDENTITY, REWARDS, RewardTransform
 
@@ -108,9 +109,6 @@ class WorldModel(nn.Module):
     """The networks that model observations, dynamics, rewards and ends of episodes."""
 
     encoder: Any
-    draw_z: LatentDraw | None = None
-    draw_a: ActionDraw | None = None
-    """What updates draw latents and actions by, to compare them with recordings; None: samples."""
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any) -> None:
         """Build the parts that ``cfg``, a :class:`DreamerConfig`, names."""
@@ -153,7 +151,7 @@ class WorldModel(nn.Module):
         if context is None:
             context = Context(self.rssm.initial(batch.shape[0], self.dtype), torch.zeros_like(batch.action[:, 0]))
         before = torch.cat([context.action[:, None], batch.action[:, :-1]], 1)  # [B, T, A]
-        latent, stats = self.rssm.observe(context.latent, embed, before, batch.is_first, self.draw_z)
+        latent, stats = self.rssm.observe(context.latent, embed, before, batch.is_first)
         return Posterior(embed, latent, stats)
 
     def predict(self, latent: Latent) -> tuple[dict[str, Prediction], Any, Any]:
@@ -198,13 +196,8 @@ class WorldModel(nn.Module):
         }
 
 
-Reward = Callable[[WorldModel, Dream], Tensor]
-"""A function from imagined trajectories to the rewards of their rows ``[H + 1, M]``."""
-
-
-def predicted_reward(world: WorldModel, dream: Dream) -> Tensor:
-    """Return the rewards that the world model predicts."""
-    return world.reward(dream.feature).mean()
+Reward = Callable[[Dream], Tensor]
+"""A function from imagined trajectories to the rewards of their states ``[H + 1, B, T]``."""
 
 
 class LatentPolicy:
@@ -237,7 +230,8 @@ class LatentPolicy:
             x.to(device, non_blocking=True) for x in (step.reward, step.is_first, step.is_terminal)
         )  # [N]
         embed = world.embed(step.obs_on(device), reward, is_terminal)  # [N, E]
-        latent = world.rssm.observe_step(state.latent, embed, state.action, is_first)
+        rows = (embed.unsqueeze(1), state.action.unsqueeze(1), is_first.unsqueeze(1))  # [N, 1, ...]
+        latent = world.rssm.observe(state.latent, *rows)[0].map(lambda x: x[:, 0])
         legal = step.obs.get(MASK)
         masks = () if legal is None else (legal.to(device, non_blocking=True),)  # [N, A]
         return latent, self.learner.acting(mode)(latent.feature, *masks)
@@ -354,19 +348,19 @@ class Dreamer(Algorithm):
         going_on = (cont.prob() / self.world.discount).clamp(max=1)  # the head learns it times the discount
         return {"reward": self.world.transform.inverse(reward.mean()), "cont": going_on}
 
-    def filtered(self, batch: Batch) -> tuple[Batch, Posterior]:
+    def filter_batch(self, batch: Batch) -> tuple[Batch, Posterior]:
         """Return the rows that a batch trains on, ``samples`` times, and their posterior."""
-        raise missing_method_error(self, "filtered")
+        raise missing_method_error(self, "filter_batch")
 
-    def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
+    def world_model_loss(self, batch: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
         """Return the world model's loss terms of rows with their posterior, and metrics."""
-        raise missing_method_error(self, "world_losses")
+        raise missing_method_error(self, "world_model_loss")
 
     @torch.no_grad()
     def model_losses(self, batch: Batch) -> Metrics:
         """Return ``loss/NAME`` of the world model and its probes on a batch, as an update does. Nothing is trained."""
-        rows, post = self.filtered(batch.to(self.device))
-        terms, _ = self.world_losses(rows, post)
+        rows, post = self.filter_batch(batch.to(self.device))
+        terms, _ = self.world_model_loss(rows, post)
         found = {f"loss/{k}": importance_bound(v, self.samples).mean() for k, v in terms.items()}
         if isinstance(probe := getattr(self, "probe", None), Probe):
             _, metrics = probe.loss(post.latent.feature, rows.obs, self.samples)
@@ -570,15 +564,15 @@ class DenseDreamer(Dreamer):
             return importance_bound(weighted, self.samples).mean()
         return torch.stack([scales[k] * v.mean() for k, v in terms.items()]).sum()
 
-    def filtered(self, batch: Batch) -> tuple[Batch, Posterior]:
+    def filter_batch(self, batch: Batch) -> tuple[Batch, Posterior]:
         return repeated(batch, self.samples), self.world.observe(batch, None, self.samples)
 
-    def world_losses(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
+    def world_model_loss(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
         """Hafner et al. (2021), equation 2, and (2020), equation 10: ``[B, T]`` each; the KL loss is ``[]``.
 
         With several samples, rows are repeated, and the KL loss is ln q(z) - ln p(z) of each, ``[B * samples, T]``.
         """
-        latent, prior = self.cfg.rssm.latent, self.world.rssm.prior(post.latent.deter)
+        latent, prior = self.cfg.rssm.latent, self.world.rssm.p(post.latent.deter)
         kl, value = self.cfg.kl(latent.kl, post.stats, prior)
         if self.samples > 1:
             kl = latent.log_prob(post.stats, post.latent.stoch) - latent.log_prob(prior, post.latent.stoch)
@@ -598,8 +592,3 @@ class DenseDreamer(Dreamer):
 def repeated(batch: Batch, samples: int) -> Batch:
     """Return a batch ``[B * samples, T]`` with each of its windows so many times, one after the other."""
     return batch if samples == 1 else batch.map(lambda x: x.repeat_interleave(samples, 0))
-
-
-def starts(latent: Latent, rows: int | None = None) -> Latent:
-    """Return the latents ``[M, ...]`` of the first ``rows`` of all windows ``[B, T, ...]``, without gradient."""
-    return latent.map(lambda x: x.detach()[:, :rows].flatten(0, 1))

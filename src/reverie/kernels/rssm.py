@@ -1,7 +1,7 @@
 """Runs an RSSM's sequences in C or, on a GPU, with Triton kernels, and says when that can be done.
 
-``nn/rssm.py`` defines the computation. ``recurrence.c`` does it for many steps in one call (``rssm_cpu.py``),
-``rssm_gpu.py`` with few kernels. On CPUs it computes in float32, whatever the dtype.
+``nn/state_space.py`` and ``nn/rssm.py`` define the computation. ``recurrence.c`` does it for many steps in one call
+(``rssm_cpu.py``), ``rssm_gpu.py`` with few kernels. On CPUs it computes in float32, whatever the dtype.
 """
 
 from __future__ import annotations
@@ -13,16 +13,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.imagination import ActionDraw, Dream, Legal
 from reverie.kernels import gpu, rssm_cpu, rssm_gpu
 from reverie.kernels.call import cpu32, first_order, floats, untracked
-from reverie.kernels.packing import Kept, is_plain
-from reverie.nn.heads import Actor
-from reverie.nn.layers import MLP, BlockLinear, Linear, RMSNormSiLU, StepLayers
-from reverie.nn.rssm import RSSM, Cell, Latent, LatentDraw, LogitNet, StateSpaceModel
-
-METHODS = ("cell", "sequence_step", "imagine_step", "stats", "sample")
-"""The methods of RSSM that the kernels stand for; if others replace them, they are called."""
+from reverie.kernels.packing import Kept
+from reverie.kernels.steps import PreparedRSSM, embedded, prepared_class
+from reverie.nn.layers import BlockLinear, Linear, RMSNormSiLU
+from reverie.nn.rssm import RSSM, bound
+from reverie.nn.state_space import Latent, LogitNet, StateSpaceModel
 
 
 class _Prepared:
@@ -34,8 +31,7 @@ class _Prepared:
         self.containers = [m._modules for m in rssm.modules() if m._modules]
         self.modules = self.now()
         layers = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
-        own = all(getattr(type(rssm), name) is getattr(RSSM, name) for name in METHODS)
-        self.usual = layers and own and _as_defined(rssm)
+        self.usual = layers and prepared_class(rssm) is PreparedRSSM and _as_defined(rssm)
         if not self.usual:
             return
         self.sequence: Kept[dict[str, Tensor]] = Kept(rssm)
@@ -80,27 +76,29 @@ def _known(rssm: RSSM) -> _Prepared:
     return found
 
 
-def _fits(rssm: StateSpaceModel, latent: Latent, rows: int, draw_z: LatentDraw | None) -> bool:
-    if draw_z is not None or not isinstance(rssm, RSSM) or not untracked(*latent):
+def _fits(rssm: StateSpaceModel, latent: Latent, rows: int) -> bool:
+    if rssm.draw is not None or not isinstance(rssm, RSSM) or not untracked(*latent):
         return False
     c, here = rssm.cfg, latent.deter.is_cpu and latent.stoch.is_cpu
     shapes = latent.deter.shape == (rows, c.deter) and latent.stoch.shape == (rows, c.stoch, c.classes)
-    usual = shapes and not any(name in vars(rssm) for name in METHODS) and _known(rssm).usual
+    usual = shapes and prepared_class(rssm) is PreparedRSSM and _known(rssm).usual
     return usual and ((here and cpu32(rssm.gates.weight)) or gpu.ready(latent.deter))
 
 
-def fits(
-    rssm: StateSpaceModel, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, draw_z: LatentDraw | None
-) -> bool:
-    """Return whether :func:`filter_rows` can be used."""
-    shape = (*keep.shape, rssm.cfg.hidden)
-    return actions.shape == from_embed.shape == shape and _fits(rssm, latent, len(keep), draw_z)
+def fits(rssm: StateSpaceModel, start: Latent, x: Tensor, action: Tensor, is_first: Tensor) -> bool:
+    """Return whether :func:`observe` can be used."""
+    return x.shape[:2] == action.shape[:2] == is_first.shape and _fits(rssm, start, len(is_first))
 
 
-def filter_rows(
-    rssm: RSSM, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor, draw_z: None
-) -> tuple[Latent, Tensor]:
-    """Compute ``StateSpaceModel.filter``."""
+def observe(rssm: Any, start: Latent, x: Tensor, action: Tensor, is_first: Tensor) -> tuple[Latent, Tensor]:
+    """Compute ``StateSpaceModel.observe``."""
+    keep = (~is_first).to(x.dtype)  # [B, T]
+    actions = rssm.in_action(bound((action * keep.unsqueeze(-1)).to(x.dtype)))  # [B, T, hidden]
+    return filter_rows(rssm, start, actions, embedded(rssm, x), keep)
+
+
+def filter_rows(rssm: RSSM, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor) -> tuple[Latent, Tensor]:
+    """Do the recurrent part of :func:`observe`: its other inputs ``[B, T, ...]`` are computed already."""
     c, known, on_gpu = rssm.cfg, _known(rssm), not cpu32(rssm.gates.weight)
     dtype = latent.deter.dtype if on_gpu else torch.float32
     inputs = (latent.deter, latent.stoch.flatten(1), actions.transpose(0, 1), from_embed.transpose(0, 1))
@@ -141,53 +139,25 @@ class _Filter(torch.autograd.Function):
         return (None, None, None, None, daction, dembed, None, None, *dweights)
 
 
-def fits_dream(
-    rssm: StateSpaceModel, feature: Tensor, action: Tensor, out: Tensor, cell: object, draw_z: LatentDraw | None = None
-) -> bool:
-    """Return whether :func:`dream_step` can be used."""
-    same = feature.shape == out.shape and len(action) == len(feature)
-    return same and _fits(rssm, rssm.split(feature), len(feature), draw_z)
+def fits_step(rssm: StateSpaceModel, latent: Latent) -> bool:
+    """Return whether :func:`dream_step` can be used from latents ``[M, ...]``."""
+    return _fits(rssm, latent, len(latent.deter))
 
 
-def dream_step(
-    rssm: RSSM, feature: Tensor, action: Tensor, out: Tensor, cell: Cell, draw_z: LatentDraw | None = None
-) -> None:
-    """Compute ``StateSpaceModel.dream_step``."""
-    action, known = cell.in_action(rssm.bound(action.to(feature.dtype))), _known(rssm)
+def dream_step(rssm: Any, steps: Any, feature: Tensor, action: Tensor, out: Tensor) -> None:
+    """Take one step under the prior, from features ``[M, F]`` and actions ``[M, A]`` to features ``out`` ``[M, F]``.
+
+    ``steps``: the prepared layers. Nothing has a gradient.
+    """
+    action, known = steps.in_action(bound(action.to(feature.dtype))), _known(rssm)
     if not cpu32(rssm.gates.weight):
-        rssm_gpu.imagine(known.sizes, cell, feature, action, out.data)
+        rssm_gpu.imagine(known.sizes, steps, feature, action, out.data)
         return
     wide = out if out.dtype is torch.float32 and out.is_contiguous() else floats(out.shape)
     weights = known.prior.get(lambda: _packed_prior(rssm, known))
     rssm_cpu.imagine(known.sizes, weights, feature.float().contiguous(), action.float().contiguous(), wide)
     if wide is not out:
         out.data.copy_(wide)
-
-
-def fits_imagine(rssm: StateSpaceModel, actor: Actor, start: Latent, *_: object, **__: object) -> bool:
-    """Return whether :func:`imagine` can be used; an ``mlp`` of a user's own may compute something else each time."""
-    return gpu.ready(start.deter) and type(actor.mlp) is MLP and is_plain(actor.mlp)
-
-
-def imagine(
-    rssm: StateSpaceModel, actor: Actor, start: Latent, horizon: int, draw_z: LatentDraw | None = None,
-    draw_a: ActionDraw | None = None, legal: Legal | None = None,
-) -> Dream:  # fmt: skip
-    """Compute ``imagination.imagine``, and the actor's hidden layer again with its gradient, for all steps at once."""
-    with torch.no_grad():
-        layers, cell = StepLayers(actor.mlp, start.deter.dtype), rssm.cell(start.deter.dtype)
-        features, actions = start.deter.new_empty(horizon + 1, len(start.deter), rssm.feature_width), []
-        allowed: list[Tensor] = []
-        start.write_feature(features[0])
-        for step, now in enumerate(features):
-            allowed += [] if legal is None else [legal(now)]  # [M, A]
-            policy = actor.heads(layers(now), *allowed[-1:])
-            actions.append(policy.sample() if draw_a is None else draw_a(policy))  # [M, A]
-            if step < horizon:
-                rssm.dream_step(now, actions[-1], features[step + 1], cell, draw_z)
-    with torch.enable_grad():
-        masks = torch.stack(allowed) if allowed else None
-        return Dream(features, actor.mlp(features[:-1]), torch.stack(actions), masks)
 
 
 # ---------------------------------------------------------------------- parameters, by the names of the kernels

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from reverie.kernels import gpu
 from reverie.kernels.rssm_cpu import Sizes, Weights
-from reverie.nn.rssm import Cell
 
 
 class Trace(NamedTuple):
@@ -174,24 +173,24 @@ def backward(
     return g.shared[..., 2 * s.hidden :], g.head, _weight_gradients(s, x, g)
 
 
-def imagine(s: Sizes, cell: Cell, feature: Tensor, action: Tensor, out: Tensor) -> None:
+def imagine(s: Sizes, steps: Any, feature: Tensor, action: Tensor, out: Tensor) -> None:
     """Take a step under the prior, from features ``[M, D + Z]`` and embedded actions ``[M, N]`` to ``out``."""
     rows, d, n, k = len(feature), s.deter, s.hidden, s.blocks
     h, z = feature[:, :d], feature[:, d:]
     shared, recurrent = feature.new_empty(rows, 3 * n), feature.new_empty(rows, d)
-    _layer(h, cell.in_deter.layers[:2], shared[:, :n])
-    _layer(z, cell.in_stoch.layers[:2], shared[:, n : 2 * n])
+    _layer(h, steps.in_deter.layers[:2], shared[:, :n])
+    _layer(z, steps.in_stoch.layers[:2], shared[:, n : 2 * n])
     shared[:, 2 * n :] = action
-    (layer,), (norm,) = cell.recurrent, cell.norms
+    (layer,), (norm,) = steps.recurrent, steps.norms
     assert layer.shared is not None, "the first recurrent layer reads the shared inputs"
     pre = layer.shared(shared)  # [M, D]
-    _blocks(pre, k).baddbmm_(_blocks(h, k), layer.own.weight.mT)
+    _blocks(pre, k).baddbmm_(_blocks(h, k), layer.block.weight.mT)
     gpu.norm_silu_into(pre, norm.weight, recurrent, s.eps)
-    assert cell.gates.own.bias is not None, "gates have a bias"
-    gates = cell.gates.own.bias.repeat(rows, 1)  # [M, 3 D]
-    _blocks(gates, k).baddbmm_(_blocks(recurrent, k), cell.gates.own.weight.mT)
+    assert steps.gates.block.bias is not None, "gates have a bias"
+    gates = steps.gates.block.bias.repeat(rows, 1)  # [M, 3 D]
+    _blocks(gates, k).baddbmm_(_blocks(recurrent, k), steps.gates.block.weight.mT)
     gpu.gru_into(gates, h, out[:, :d], k)
-    *layers, last = cell.prior.layers
+    *layers, last = steps.prior.layers
     hidden = _layer(out[:, :d], layers[:2], feature.new_empty(rows, n))
     hidden = _layer(hidden, layers[2:], torch.empty_like(hidden))
     uniform = torch.rand(rows, s.stoch, dtype=torch.float32, device=out.device)

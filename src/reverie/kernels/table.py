@@ -12,6 +12,7 @@ from reverie.core import columns
 from reverie.core.accelerate import Kernel
 from reverie.kernels import (
     capture,
+    dreams,
     elementwise,
     gpu,
     images,
@@ -23,14 +24,13 @@ from reverie.kernels import (
     perceptron,
     rows,
     rssm,
-    sequence,
+    steps,
     strided,
 )
 from reverie.kernels.compiler import state
-from reverie.nn import distributions, exploration, functional, layers, normalise, rewards, target
+from reverie.nn import distributions, exploration, functional, layers, normalise, rewards, state_space, target
 from reverie.nn import optim as nn_optim
 from reverie.nn import perceptron as nn_perceptron
-from reverie.nn import rssm as nn_rssm
 from reverie.objectives import quantile, returns, td
 from reverie.replay import priority, windows
 from reverie.store import zarr
@@ -45,7 +45,6 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (quantile.quantile_targets, Kernel(losses.fits_targets, losses.quantile_targets)),
     (quantile.quantile_error, Kernel(losses.fits_quantile_error, losses.quantile_error)),
     (functional.linear, Kernel(matmul.fits_linear, matmul.linear)),
-    (functional.step_linear, Kernel(sequence.fits, sequence.Deferred)),
     (functional.norm_silu, Kernel(lambda x, scale, eps: gpu.ready(x, scale), gpu.norm_silu)),
     (functional.norm_silu, Kernel(elementwise.fits_norm, elementwise.norm_silu)),
     (functional.norm_mish, Kernel(elementwise.fits_mish, elementwise.norm_mish)),
@@ -56,9 +55,11 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (functional.transposed_conv, Kernel(strided.fits_transposed, strided.transposed_conv)),
     (distributions.Categoricals.sample, Kernel(gpu.fits_sample, gpu.sample_classes)),
     (layers.MLP.forward, Kernel(packing.fits, packing.forward)),
-    (nn_rssm.StateSpaceModel.filter, Kernel(rssm.fits, rssm.filter_rows)),
-    (nn_rssm.StateSpaceModel.dream_step, Kernel(rssm.fits_dream, rssm.dream_step)),
-    (imagination.imagine, Kernel(rssm.fits_imagine, rssm.imagine)),
+    (state_space.StateSpaceModel.observe, Kernel(rssm.fits, rssm.observe)),
+    (state_space.StateSpaceModel.observe, Kernel(steps.fits, steps.observe)),
+    (imagination.imagine, Kernel(dreams.fits, dreams.imagine)),
+    (imagination.imagine_through_time, Kernel(steps.fits_through_time, steps.imagine_through_time)),
+    (imagination.open_loop, Kernel(steps.fits, steps.open_loop)),
     (nn_perceptron.perceptron, Kernel(perceptron.fits, perceptron.perceptron)),
     (nn_optim.adam, Kernel(optim.fits, optim.adam)),
     (nn_optim.adam, Kernel(optim.fits_fused, optim.fused_adam)),

@@ -24,7 +24,7 @@ from reverie.core.types import Step
 from reverie.look.source import PictureRenderer, RecordedEnv, action_names, make_live_env
 from reverie.look.values import model_free_values
 from reverie.nn.probe import Probe
-from reverie.nn.rssm import Latent
+from reverie.nn.state_space import Latent
 from reverie.run.collect import executed
 
 CONTEXT = 5
@@ -373,7 +373,7 @@ class Session:
         inspector = self._require_inspector()
         latent = self.timeline.dream[at := self._row(at, self.timeline.dream)].latent
         with torch.no_grad():
-            named = inspector.world.rssm.named(inspector.world.rssm.prior(latent.deter))
+            named = inspector.world.rssm.stats_by_name(inspector.world.rssm.p(latent.deter))
         state: dict[str, Any] = {"at": at, "held": {str(k): v for k, v in self.timeline.pinned_classes.items()}}
         state["edits"] = [row for row, *_ in self.timeline.edits]
         if "logits" in named:

@@ -40,7 +40,7 @@ from reverie.nn.layers import (
     StridedConv,
     norm_act,
 )
-from reverie.nn.rssm import Latent
+from reverie.nn.state_space import Latent
 from reverie.objectives.transforms import symexp, symlog
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from reverie.core.accelerate import accelerated
 from reverie.core.specs import ActionSpec
 from reverie.core.tree import expect
-from reverie.nn.functional import ILLEGAL, cross_entropy, draw, one_hot
+from reverie.nn.functional import ILLEGAL, cross_entropy, one_hot, sample_classes
 from reverie.objectives.categorical import joined, per_choice
 from reverie.objectives.transforms import exp, symexp, symlog, symmetric_mean, two_hot
 
@@ -145,11 +145,11 @@ class Categoricals:
     @accelerated
     def sample(self) -> Tensor:
         """Return a sample ``[..., sum(classes)]``, one-hot for each variable."""
-        return self._onehot(draw(self.probs, self.legal is not None))
+        return self._onehot(sample_classes(self.probs, self.legal is not None))
 
     def rsample(self) -> Tensor:
         """Return a sample ``[..., sum(classes)]`` with the straight-through gradient."""
-        return self._flat(straight_through(self.probs, draw(self.probs, self.legal is not None)))
+        return self._flat(straight_through(self.probs, sample_classes(self.probs, self.legal is not None)))
 
     def drawn_anew(self) -> Tensor:
         """Return uniformly random classes ``[..., sum(classes)]`` among the legal ones, one-hot for each variable."""

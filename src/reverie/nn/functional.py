@@ -28,40 +28,6 @@ def traced(x: Tensor) -> bool:
     return type(x) is not Tensor
 
 
-def product(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
-    """Return x W^T ``[M, outputs]`` plus ``base``, ``[outputs]`` or ``[M, outputs]``.
-
-    W is ``[outputs, inputs]`` or, block-diagonal, ``[blocks, outputs / blocks, inputs / blocks]``.
-    """
-    if weight.ndim == 2:
-        return torch.addmm(base, x, weight.T) if base is not None and base.ndim == 2 else linear(x, weight, base)
-    rows, blocks, outputs = x.shape[0], weight.shape[0], weight.shape[1]
-    grouped = x.view(rows, blocks, -1).transpose(0, 1)  # [blocks, M, inputs / blocks]
-    if base is None:
-        y = torch.bmm(grouped, weight.transpose(1, 2))  # [blocks, M, outputs / blocks]
-    else:
-        y = torch.baddbmm(base.view(-1, blocks, outputs).transpose(0, 1), grouped, weight.transpose(1, 2))
-    return y.transpose(0, 1).reshape(rows, -1)
-
-
-class StepLinear:
-    """``x W^T + b`` at the steps of a sequence: see :func:`product`."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight = weight
-        self.bias = bias
-
-    def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
-        """Return ``[M, outputs]``. ``base`` ``[M, outputs]`` takes the place of the bias."""
-        return product(x, self.weight, self.bias if base is None else base)
-
-
-@accelerated
-def step_linear(weight: Tensor, bias: Tensor | None) -> StepLinear:
-    """Return a linear layer for all steps of one sequence."""
-    return StepLinear(weight, bias)
-
-
 @accelerated
 def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     """Return SiLU(scale x / sqrt(mean(x^2) + eps)), normed over the last axis of ``[..., C]``, computed in float32."""
@@ -118,7 +84,7 @@ def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
     return probs if unimix == 0 else (1 - unimix) * probs + unimix / probs.shape[-1]
 
 
-def draw(probs: Tensor, forbids: bool = False) -> Tensor:
+def sample_classes(probs: Tensor, forbids: bool = False) -> Tensor:
     """Sample class indices ``[...]`` from probabilities ``[..., C]`` by inverting the cumulative distribution.
 
     This takes one uniform random number for each sample; the Gumbel and exponential tricks take C. ``forbids``: a first

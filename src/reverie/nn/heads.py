@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, TypeVar
 
@@ -354,11 +355,15 @@ class PartHead(nn.Module):
         return self.cfg.continuous(*y)
 
 
-class Actor(nn.Module):
-    """The policy pi(a | s) over all parts of the action.
+ActionDraw = Callable[[JointDistribution], Tensor]
+"""A function from a policy's distribution to an action ``[..., A]``: a sample, or the mode."""
 
-    Imagination calls ``mlp`` and :meth:`heads` one after the other, so a subclass replaces these, not :meth:`forward`.
-    """
+
+class Actor(nn.Module):
+    """The policy pi(a | s) over all parts of the action."""
+
+    draw: ActionDraw | None = None
+    """What imagination draws actions by, to compare updates with recordings; None: samples."""
 
     def __init__(self, inputs: int, spec: ActionSpec, cfg: ActorConfig | DenseActorConfig) -> None:
         super().__init__()

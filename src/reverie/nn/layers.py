@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from reverie.core.accelerate import accelerated
-from reverie.nn.functional import StepLinear, linear, norm_silu, step_linear, strided_conv, transposed_conv
+from reverie.nn.functional import linear, norm_silu, strided_conv, transposed_conv
 
 
 def init_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
@@ -43,10 +43,6 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., inputs]`` to ``[..., outputs]``."""
         return linear(x, self.weight, self.bias)
-
-    def steps(self, dtype: torch.dtype) -> StepLinear:
-        """Return the layer for all steps of a sequence: weights are cast, and their gradients computed, once."""
-        return step_linear(self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
 
 
 class Dense(Linear):
@@ -92,32 +88,6 @@ class DenseMLP(nn.Sequential):
         self.width: int = widths[-1]
 
 
-class StepLayers:
-    """A chain of layers that is applied at every step of a sequence."""
-
-    def __init__(self, layers: nn.Sequential, dtype: torch.dtype) -> None:
-        self.layers: list[StepLinear | nn.Module] = [
-            layer.steps(dtype) if isinstance(layer, Linear) else layer for layer in layers
-        ]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Map ``[M, inputs]`` to ``[M, outputs]``."""
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
-class BlockSteps(NamedTuple):
-    """A :class:`BlockLinear` that is applied at every step of a sequence."""
-
-    own: StepLinear
-    shared: StepLinear | None
-
-    def __call__(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
-        """Map ``[M, inputs]``, and ``[M, shared]`` if there are shared inputs, to ``[M, outputs]``."""
-        return self.own(x, self.shared(shared) if self.shared and shared is not None else None)
-
-
 class BlockLinear(nn.Module):
     """A block-diagonal linear layer: block k of the output depends only on block k of the input.
 
@@ -131,16 +101,16 @@ class BlockLinear(nn.Module):
         self.bias: nn.Parameter = nn.Parameter(torch.zeros(outputs))
         init_(self.weight, blocks * (self.own + shared))  # the authors take the fan-in of all blocks together
 
-    def steps(self, dtype: torch.dtype) -> BlockSteps:
-        own, shared = torch.tensor_split(self.weight.to(dtype), [self.own], -1)
-        bias = self.bias.to(dtype)
-        if not shared.shape[-1]:
-            return BlockSteps(step_linear(own, bias), None)
-        return BlockSteps(step_linear(own, None), step_linear(shared.reshape(len(bias), -1), bias))
-
     def forward(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
         """Map ``[M, inputs]``, and ``[M, shared]`` if there are shared inputs, to ``[M, outputs]``."""
-        return self.steps(x.dtype)(x, shared)
+        own, for_shared = torch.tensor_split(self.weight.to(x.dtype), [self.own], -1)
+        base = self.bias.to(x.dtype)  # [outputs], or [M, outputs] with the part of the shared inputs
+        if shared is not None and for_shared.shape[-1]:
+            base = linear(shared, for_shared.reshape(len(base), -1), base)
+        blocks = self.weight.shape[0]
+        grouped = x.view(len(x), blocks, -1).transpose(0, 1)  # [blocks, M, inputs / blocks]
+        base = base.view(-1, blocks, self.weight.shape[1]).transpose(0, 1)  # [blocks, M or 1, outputs / blocks]
+        return torch.baddbmm(base, grouped, own.mT).transpose(0, 1).reshape(len(x), -1)
 
 
 class RMSNormSiLU(nn.Module):

@@ -22,7 +22,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
@@ -53,69 +52,69 @@ def transition_mask(last: Tensor) -> Tensor:
     return ~last[:, :-1].bool()
 
 
-def lambda_return(
-    *, reward: Tensor, terminal: Tensor, last: Tensor, bootstrap: Tensor, discount: float, lam: float
-) -> Tensor:
+def lambda_return(reward: Tensor, cont: Tensor, value: Tensor, lam: float | Tensor, dim: int = 1) -> Tensor:
     """Return the lambda-return of every row but the last: DreamerV3 (Hafner et al. 2025), equation 5.
 
-    R_t = r_{t+1} + gamma (1 - terminal_{t+1}) [(1 - lambda_{t+1}) v_{t+1} + lambda_{t+1} R_{t+1}],  R_T = v_T,
-    with lambda_{t+1} = lambda (1 - last_{t+1}): a terminal row has value 0, while a row that is only the last of its
-    episode (a time limit) is bootstrapped from.
+    R_t = r_{t+1} + c_{t+1} [(1 - lambda_{t+1}) v_{t+1} + lambda_{t+1} R_{t+1}],  R_T = v_T.
 
     Args:
-        reward: ``[B, T]``, the reward that came with each row.
-        terminal: ``[B, T]`` in [0, 1]. In imagination, 1 - the predicted continuation.
-        last: ``[B, T]`` in [0, 1].
-        bootstrap: ``[B, T]``, the value v of each row.
-        discount: gamma. 1 if the discount is already part of ``terminal``.
-        lam: lambda.
+        reward: ``[..., T, ...]`` with time along ``dim``, the reward that came with each row.
+        cont: same shape; c, the discount times the probability to go on. A terminal row has 0.
+        value: same shape; v, the value of each row.
+        lam: lambda, a number; or one for each row, 0 at the last rows of episodes.
+        dim: the axis of time: 1 of windows ``[B, T]``, 0 of dreams ``[H + 1, ...]``.
 
     Returns:
-        ``[B, T - 1]`` R_0 ... R_{T-2}.
+        R_0 ... R_{T-2}, one row less.
     """
-    same_shape(reward=reward, terminal=terminal, last=last, bootstrap=bootstrap)
-    live = (1 - terminal.to(reward.dtype))[:, 1:] * discount  # [B, T-1]
-    keep = (1 - last.to(reward.dtype))[:, 1:] * lam  # [B, T-1]
-    onestep = reward[:, 1:] + live * (1 - keep) * bootstrap[:, 1:]  # [B, T-1]
-    return _accumulate(onestep, live * keep, bootstrap[:, -1])
+    same_shape(reward=reward, cont=cont, value=value)
+    lam = lam * torch.ones_like(reward)  # in the dtype of the rewards, as 1 - lam is to be rounded there
+    r, c, v, keep = (x.narrow(dim, 1, x.shape[dim] - 1) for x in (reward, cont, value, lam))
+    return accumulate(r + c * (1 - keep) * v, c * keep, value.select(dim, -1), dim)
 
 
-def lambda_return_of_states(*, reward: Tensor, discount: Tensor, value: Tensor, lam: float) -> Tensor:
+def lambda_return_of_states(reward: Tensor, discount: Tensor, value: Tensor, lam: float, dim: int = 1) -> Tensor:
     """Return the lambda-return of every state but the last, where a value includes its own state's reward.
 
     V_t = r_t + gamma_t [(1 - lambda) v_{t+1} + lambda V_{t+1}],  V_T = v_T: DreamerV2 (Hafner et al. 2021), equation 4,
     and the code of DreamerV1 (2020), whose equation 6 is a finite sum of the same returns.
 
     Args:
-        reward: ``[B, T]``, the reward of each state.
-        discount: ``[B, T]``, gamma times the probability that the episode goes on after the state.
-        value: ``[B, T]``, v of each state.
+        reward: ``[..., T, ...]`` with time along ``dim``, the reward of each state.
+        discount: same shape; gamma times the probability that the episode goes on after the state.
+        value: same shape; v of each state.
         lam: lambda.
+        dim: the axis of time.
 
     Returns:
-        ``[B, T - 1]`` V_0 ... V_{T-2}.
+        V_0 ... V_{T-2}, one row less.
     """
     same_shape(reward=reward, discount=discount, value=value)
-    live = discount[:, :-1]  # [B, T-1]
-    return _accumulate(reward[:, :-1] + live * (1 - lam) * value[:, 1:], live * lam, value[:, -1])
+    count = reward.shape[dim] - 1
+    r, c, later = reward.narrow(dim, 0, count), discount.narrow(dim, 0, count), value.narrow(dim, 1, count)
+    return accumulate(r + c * (1 - lam) * later, c * lam, value.select(dim, -1), dim)
 
 
 class DreamEstimate(NamedTuple):
     """What the imagined states 0 ... H say about their critic and their policy, which has K actions that count."""
 
-    target: Tensor  # [H, M], of the values of states 0 ... H - 1
-    outcome: Tensor  # [K, M], the return after the actions at states 0 ... K - 1
-    advantage: Tensor  # [K, M], of these actions
-    weight: Tensor  # [H + 1, M], the probability that a state is reached at all; without gradient
+    target: Tensor  # [H, ...], of the values of states 0 ... H - 1
+    outcome: Tensor  # [K, ...], the return after the actions at states 0 ... K - 1
+    advantage: Tensor  # [K, ...], of these actions
+    weight: Tensor  # [H + 1, ...], the probability that a state is reached at all; without gradient
 
 
 @dataclass(frozen=True)
 class DreamReturn(Choice, ABC):
-    """The return of imagined states, of which rewards, continuations and values are given ``[H + 1, M]``."""
+    """The return of imagined states, of which rewards, continuations and values are given ``[H + 1, ...]``."""
 
     own_reward: ClassVar[bool] = True
     """Whether a value includes its own state's reward. Then the learned continuation of a state includes gamma, and
     that of a dream's first state is the recorded one."""
+
+    def num_policies(self, horizon: int) -> int:
+        """Return K, at how many states of ``horizon`` H the action counts."""
+        return horizon - 1 if self.own_reward else horizon
 
     @abstractmethod
     def __call__(self, reward: Tensor, cont: Tensor, value: Tensor, discount: float, lam: float) -> DreamEstimate:
@@ -132,8 +131,8 @@ class OwnReward(DreamReturn):
 
     def __call__(self, reward: Tensor, cont: Tensor, value: Tensor, discount: float, lam: float) -> DreamEstimate:
         """See :class:`DreamReturn`."""
-        target = lambda_return_of_states(reward=reward.T, discount=cont.T, value=value.T, lam=lam).T  # [H, M]
-        weight = torch.cat([torch.ones_like(cont[:1]), cont[:-1]]).cumprod(0).detach()  # [H+1, M]
+        target = lambda_return_of_states(reward, cont, value, lam, dim=0)  # [H, ...]
+        weight = torch.cat([torch.ones_like(cont[:1]), cont[:-1]]).cumprod(0).detach()  # [H+1, ...]
         return DreamEstimate(target, target[1:], target[1:] - value[:-2], weight)
 
 
@@ -145,8 +144,9 @@ class NextReward(DreamReturn):
 
     def __call__(self, reward: Tensor, cont: Tensor, value: Tensor, discount: float, lam: float) -> DreamEstimate:
         """See :class:`DreamReturn`."""
-        rows = {"reward": reward.T, "terminal": 1 - cont.T, "last": torch.zeros_like(cont.T), "value": value.T}
-        advantage, target = (x.T for x in gae(**rows, discount=discount, lam=lam))  # [H, M] each
+        rows = {"reward": reward, "terminal": 1 - cont, "last": torch.zeros_like(cont), "value": value}
+        flat = {name: x.flatten(1).T for name, x in rows.items()}  # [M, H+1]
+        advantage, target = (x.T.view(-1, *reward.shape[1:]) for x in gae(**flat, discount=discount, lam=lam))
         return DreamEstimate(target, target, advantage, cont.cumprod(0).detach())
 
 
@@ -194,10 +194,8 @@ def td_lambda(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, 
     Arguments and result are those of :func:`td0`.
     """
     same_shape(reward=reward, terminal=terminal, last=last, value=value)
-    returns = lambda_return(
-        reward=reward, terminal=terminal, last=last, bootstrap=value, discount=discount, lam=lam
-    )  # [B, T-1]
-    return torch.where(transition_mask(last), returns, value[:, :-1])
+    cont, keep = (1 - terminal.to(reward.dtype)) * discount, (1 - last.to(reward.dtype)) * lam
+    return torch.where(transition_mask(last), lambda_return(reward, cont, value, keep), value[:, :-1])
 
 
 def n_step(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float, n: int) -> Tensor:
@@ -247,7 +245,7 @@ def gae(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
     delta = (reward[:, 1:] + live * value[:, 1:] - value[:, :-1]).masked_fill(ended, 0)  # [B, T-1]
     # The last row of an episode has no error and carries nothing on, so its advantage, which the row before gets, is 0.
     carry = (lam * live).masked_fill(ended, 0)  # [B, T-1]
-    advantage = _accumulate(delta, carry, torch.zeros_like(delta[:, 0]))  # [B, T-1]
+    advantage = accumulate(delta, carry, torch.zeros_like(delta[:, 0]))  # [B, T-1]
     return Estimate(advantage, advantage + value[:, :-1])
 
 
@@ -296,7 +294,7 @@ def vtrace(
     rho = ratio.clamp(max=rho_max).masked_fill(ended, 0)  # [B, T-1]
     carry = (live * lam * ratio.clamp(max=c_max)).masked_fill(ended, 0)  # [B, T-1]
     delta = rho * (reward[:, 1:] + live * value[:, 1:] - value[:, :-1])  # [B, T-1]
-    target = value[:, :-1] + _accumulate(delta, carry, torch.zeros_like(delta[:, 0]))  # [B, T-1]
+    target = value[:, :-1] + accumulate(delta, carry, torch.zeros_like(delta[:, 0]))  # [B, T-1]
     following = torch.cat([target[:, 1:], value[:, -1:]], 1)  # [B, T-1]
     return Estimate(rho * (reward[:, 1:] + live * following - value[:, :-1]), target)
 
@@ -306,27 +304,27 @@ def _live(terminal: Tensor, reward: Tensor, discount: float) -> Tensor:
     return (1 - terminal.to(reward.dtype))[:, 1:] * discount
 
 
-def _accumulate(step: Tensor, carry: Tensor, final: Tensor) -> Tensor:
-    """Return x_t = step_t + carry_t x_{t+1} ``[B, T - 1]``, backwards from ``final`` ``[B]``.
+def accumulate(step: Tensor, carry: Tensor, final: Tensor, dim: int = 1) -> Tensor:
+    """Return x_t = step_t + carry_t x_{t+1}, backwards from ``final``, with time along ``dim``.
 
     On CPUs it is a loop. On GPUs, where each step would be a kernel, long sequences take a parallel scan.
     """
-    if step.device.type != "cpu" and step.shape[1] > SCAN:
-        return _scan(step, carry, final)
-    out, x = [], final
-    for s, c in zip(reversed(step.unbind(1)), reversed(carry.unbind(1)), strict=True):
+    if step.device.type != "cpu" and step.shape[dim] > SCAN:
+        return _scan(step.movedim(dim, 1), carry.movedim(dim, 1), final).movedim(1, dim)
+    x, sums = final, []
+    for s, c in zip(reversed(step.unbind(dim)), reversed(carry.unbind(dim)), strict=True):
         x = torch.addcmul(s, c, x)
-        out.append(x)
-    return torch.stack(out[::-1], 1)
+        sums.append(x)
+    return torch.stack(sums[::-1], dim)
 
 
 def _scan(step: Tensor, carry: Tensor, final: Tensor) -> Tensor:
-    """Return what :func:`_accumulate` does, in log2(T) rounds: Hillis & Steele (1986).
+    """Return what :func:`accumulate` does, in log2(T) rounds: Hillis & Steele (1986).
 
     After each round, row t stands for the next n rows: x_t = sum over them + carry_t * x_{t+n}. n doubles.
     """
-    x = torch.cat([step, final[:, None]], 1)  # [B, T]
-    carry, n = F.pad(carry, (0, 1)), 1  # [B, T]: the last row carries nothing
+    x = torch.cat([step, final.unsqueeze(1)], 1)  # [B, T]
+    carry, n = torch.cat([carry, torch.zeros_like(carry[:, :1])], 1), 1  # [B, T]: the last row carries nothing
     while n < x.shape[1]:
         x = torch.cat([torch.addcmul(x[:, :-n], carry[:, :-n], x[:, n:]), x[:, -n:]], 1)
         carry = torch.cat([carry[:, :-n] * carry[:, n:], carry[:, -n:]], 1)

@@ -1,0 +1,65 @@
+"""Imagination into one block of memory, with the actor's hidden layers kept or computed again for all steps at once.
+
+``algos/imagination.py`` defines the computation: there the policy is computed twice, without gradient to act and with
+gradient for the losses. On CPUs the hidden layer of each step is kept with its gradient. On GPUs, where each step would
+be several kernels, it is computed again as one product.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.algos.imagination import Dream
+from reverie.kernels import gpu, rssm
+from reverie.kernels.packing import is_plain
+from reverie.kernels.steps import StepLayers, prepare, prepared_class
+from reverie.nn.heads import Actor
+from reverie.nn.layers import MLP
+from reverie.nn.state_space import Latent
+
+
+def fits(world: Any, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> bool:
+    """Return whether :func:`imagine` can be used: both networks are the library's."""
+    own_actor = type(actor).forward is not Actor.forward or "forward" in vars(actor)
+    return not own_actor and prepared_class(world.rssm) is not None
+
+
+def imagine(world: Any, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> Dream:
+    """Compute ``imagination.imagine``."""
+    lead, latent = start.deter.shape[:-1], start.map(lambda x: x.flatten(0, 1))  # [B, T], [M, ...]
+    again = gpu.ready(latent.deter) and type(actor.mlp) is MLP and is_plain(actor.mlp)
+    hidden, actions, masks = [], [], []
+    with torch.no_grad():
+        steps = prepare(world.rssm, latent.deter.dtype)
+        body = StepLayers(actor.mlp, latent.deter.dtype) if again else actor.mlp
+        compiled = rssm.fits_step(world.rssm, latent)
+        features = latent.deter.new_empty(horizon + 1, len(latent.deter), world.rssm.feature_width)
+        write_feature(latent, features[0])
+        for step, feature in enumerate(features):
+            with torch.set_grad_enabled(not again):
+                hidden.append(body(feature))  # [M, units]
+            masks += [] if world.legal is None else [world.legal(feature)]  # [M, A]
+            policy = actor.heads(hidden[-1], *masks[-1:])
+            actions.append(policy.sample() if actor.draw is None else actor.draw(policy))  # [M, A]
+            if step == horizon:
+                break
+            if compiled:
+                rssm.dream_step(world.rssm, steps, feature, actions[-1], features[step + 1])
+            else:
+                write_feature(steps.imagine(world.rssm.split(feature), actions[-1]), features[step + 1])
+    count = horizon if policies is None else policies
+    with torch.enable_grad():
+        units = actor.mlp(features[:count]) if again else torch.stack(hidden[:count])  # [K, M, units]
+        legal = torch.stack(masks).view(horizon + 1, *lead, -1) if masks else None
+        policy = actor.heads(units.view(count, *lead, -1), None if legal is None else legal[:count])
+    action = torch.stack(actions).view(horizon + 1, *lead, -1)
+    return Dream(features.view(horizon + 1, *lead, -1), action, policy, legal)
+
+
+def write_feature(latent: Latent, out: Tensor) -> None:
+    """Write ``latent.feature`` into ``out`` ``[M, D + S*C]``."""
+    # ``out.data`` hides the write from autograd, which may have saved other rows of this memory and would complain.
+    torch.cat([latent.deter, latent.stoch.flatten(-2)], -1, out=out.data)

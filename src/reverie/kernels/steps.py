@@ -1,0 +1,353 @@
+"""State-space models over many steps without a compiler: layers prepared once, one weight gradient for all steps.
+
+``nn/state_space.py`` and ``algos/imagination.py`` define the computation. Here
+
+- weights are cast and cut once for a sequence, and the parts of the first layers that read observations and actions
+  are computed as one product for all rows;
+- autograd would add up a gradient of the size of the weights at every step. The backward pass of a step only records
+  its input and the gradient of its output; one product over all steps gives the gradient of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos import imagination
+from reverie.kernels.call import first_order
+from reverie.kernels.matmul import block_gradient, weight_gradient
+from reverie.nn.dense_rssm import CellStack, DenseRSSM, KerasGRU, LayerNormGRU
+from reverie.nn.functional import gru, linear
+from reverie.nn.layers import BlockLinear, Linear, RMSNormSiLU
+from reverie.nn.rssm import RSSM, bound
+from reverie.nn.state_space import Latent, LogitNet, StateSpaceModel
+
+METHODS = ("step", "q", "p", "stats", "sample", "imagine", "observe")
+"""The methods of a model that the kernels stand for; if others replace them, the definition runs."""
+
+
+def prepared_class(rssm: StateSpaceModel) -> type[PreparedRSSM | PreparedDenseRSSM] | None:
+    """Return the class that prepares the layers of ``rssm``; None if its methods are not the library's."""
+    if any(name in vars(rssm) for name in METHODS):
+        return None
+    for kind, prepared in ((RSSM, PreparedRSSM), (DenseRSSM, PreparedDenseRSSM)):
+        if isinstance(rssm, kind) and all(getattr(type(rssm), name) is getattr(kind, name) for name in METHODS):
+            return prepared
+    return None
+
+
+def fits(rssm: StateSpaceModel, *_: object) -> bool:
+    """Return whether :func:`observe` and :func:`open_loop` can be used."""
+    return prepared_class(rssm) is not None
+
+
+def observe(rssm: Any, start: Latent, x: Tensor, action: Tensor, is_first: Tensor) -> tuple[Latent, Tensor]:
+    """Compute ``StateSpaceModel.observe``."""
+    keep, from_x = (~is_first).to(x.dtype), embedded(rssm, x)  # [B, T], [B, T, hidden]
+    steps = prepare(rssm, x.dtype)
+    actions = steps.embed_action((action * keep.unsqueeze(-1)).to(x.dtype))  # [B, T, hidden]
+    weight_h = rssm.posterior.first.weight[:, : rssm.cfg.deter]
+    from_h, head = step_linear(weight_h.to(x.dtype), None), StepLayers(rssm.posterior.rest, x.dtype)
+    (h, z), rows = start, []
+    for a, x_t, k in zip(actions.unbind(1), from_x.unbind(1), keep.unbind(1), strict=True):
+        h = steps.step(h * k[:, None], z * k[:, None, None], a)  # [B, D]
+        stats = rssm.stats(head(from_h(h, x_t)))  # [B, S, n]
+        z = rssm.sample(stats).to(h.dtype)
+        rows.append((h, z, stats))
+    h, z, stats = (torch.stack(column, 1) for column in zip(*rows, strict=True))
+    return Latent(h, z), stats
+
+
+def embedded(rssm: StateSpaceModel, x: Tensor) -> Tensor:
+    """Return the part of the posterior's first layer, which is linear in [h, x], for x ``[B, T, E]``."""
+    first = rssm.posterior.first
+    return linear(x, first.weight[:, rssm.cfg.deter :], first.bias)  # [B, T, hidden]
+
+
+class PreparedWorld(NamedTuple):
+    """What imagination reads of a world model, with prepared layers."""
+
+    rssm: PreparedRSSM | PreparedDenseRSSM
+    legal: imagination.Legal | None
+
+
+def fits_through_time(world: Any, *_: object, **__: object) -> bool:
+    """Return whether :func:`imagine_through_time` can be used."""
+    return fits(world.rssm)
+
+
+def imagine_through_time(world: Any, actor: Any, start: Latent, *settings: Any, **named: Any) -> imagination.Dream:
+    """Compute ``imagination.imagine_through_time``."""
+    prepared = PreparedWorld(prepare(world.rssm, start.deter.dtype), world.legal)
+    dream: imagination.Dream = imagination.imagine_through_time.definition(prepared, actor, start, *settings, **named)  # type: ignore[attr-defined]
+    return dream
+
+
+@torch.no_grad()
+def open_loop(rssm: Any, start: Latent, actions: Tensor) -> Latent:
+    """Compute ``imagination.open_loop``."""
+    latent: Latent = imagination.open_loop.definition(prepare(rssm, start.deter.dtype), start, actions)  # type: ignore[attr-defined]
+    return latent
+
+
+# ---------------------------------------------------------------------- layers of a step
+
+
+class PreparedRSSM:
+    """The layers of a step of :class:`RSSM`."""
+
+    def __init__(self, rssm: RSSM, dtype: torch.dtype) -> None:
+        self.rssm = rssm
+        self.in_deter = StepLayers(rssm.in_deter, dtype)
+        self.in_stoch = StepLayers(rssm.in_stoch, dtype)
+        self.in_action = StepLayers(rssm.in_action, dtype)
+        self.recurrent = [block_steps(layer, dtype) for layer in rssm.recurrent if isinstance(layer, BlockLinear)]
+        self.norms = [norm for norm in rssm.recurrent_norms if isinstance(norm, RMSNormSiLU)]
+        self.gates = block_steps(rssm.gates, dtype)
+        self.prior = StepLayers(all_layers(rssm.prior_net), dtype)
+
+    def embed_action(self, action: Tensor) -> Tensor:
+        """Embed the actions of all steps ``[..., A]``: ``[..., hidden]``."""
+        embedded: Tensor = self.rssm.in_action(bound(action))
+        return embedded
+
+    def step(self, h: Tensor, z: Tensor, action: Tensor) -> Tensor:
+        """Return the next h ``[M, D]``; the action is embedded, ``[M, hidden]``."""
+        shared: Tensor | None = torch.cat([self.in_deter(h), self.in_stoch(z.flatten(1)), action], -1)
+        x = h  # [M, D]
+        for layer, norm in zip(self.recurrent, self.norms, strict=True):
+            x, shared = norm(layer(x, shared)), None  # [M, D]
+        gates = self.gates(x, shared).view(len(x), self.rssm.cfg.blocks, 3, -1)  # three gates of each block
+        return gru(gates, h)
+
+    def imagine(self, latent: Latent, action: Tensor) -> Latent:
+        """Compute ``StateSpaceModel.imagine``."""
+        h = self.step(*latent, self.in_action(bound(action.to(latent.deter.dtype))))
+        return Latent(h, self.rssm.sample(self.rssm.stats(self.prior(h))).to(h.dtype))
+
+
+class PreparedDenseRSSM:
+    """The layers of a step of :class:`DenseRSSM`."""
+
+    def __init__(self, rssm: DenseRSSM, dtype: torch.dtype) -> None:
+        self.rssm = rssm
+        weight = rssm.input.weight.to(dtype)
+        self.in_stoch = step_linear(weight[:, : rssm.width], None)
+        self.in_action = step_linear(weight[:, rssm.width :], rssm.input.bias.to(dtype))
+        self.cell = cell_steps(rssm.gru, dtype)
+        self.prior = StepLayers(all_layers(rssm.prior_net), dtype)
+
+    def embed_action(self, action: Tensor) -> Tensor:
+        """Return the part of the first layer for the actions of all steps ``[..., A]``: ``[..., hidden]``."""
+        return linear(action, self.rssm.input.weight[:, self.rssm.width :], self.rssm.input.bias)
+
+    def step(self, h: Tensor, z: Tensor, action: Tensor) -> Tensor:
+        """Return the next h ``[M, D]``; the action is embedded, ``[M, hidden]``."""
+        return self.cell(self.rssm.after(self.in_stoch(z.flatten(1), action)), h)
+
+    def imagine(self, latent: Latent, action: Tensor) -> Latent:
+        """Compute ``StateSpaceModel.imagine``."""
+        h = self.step(*latent, self.in_action(action.to(latent.deter.dtype)))
+        return Latent(h, self.rssm.sample(self.rssm.stats(self.prior(h))).to(h.dtype))
+
+
+def prepare(rssm: Any, dtype: torch.dtype) -> PreparedRSSM | PreparedDenseRSSM:
+    """Prepare the layers of a model that :func:`fits`, for one sequence."""
+    kind: Any = prepared_class(rssm)
+    prepared: PreparedRSSM | PreparedDenseRSSM = kind(rssm, dtype)
+    return prepared
+
+
+def all_layers(net: LogitNet) -> nn.Sequential:
+    """Return all layers of ``net``, in their order."""
+    return nn.Sequential(net.first, *net.rest)
+
+
+Cell = Callable[[Tensor, Tensor], Tensor]
+
+
+def cell_steps(cell: nn.Module, dtype: torch.dtype) -> Cell:
+    """Return the step of a recurrent cell, from x ``[M, inputs]`` and h ``[M, D]`` to the next h."""
+    if isinstance(cell, LayerNormGRU):
+        layer, norm = linear_steps(cell.layer, dtype), cell.norm
+
+        def layer_norm_step(x: Tensor, h: Tensor) -> Tensor:
+            return gru(norm(layer(torch.cat([x, h], -1))).view(len(h), 1, 3, -1), h)
+
+        return layer_norm_step
+    if isinstance(cell, KerasGRU):
+        gate, from_input, from_state = (
+            cell.gate,
+            linear_steps(cell.from_input, dtype),
+            linear_steps(cell.from_state, dtype),
+        )
+        return lambda x, h: gate(from_input(x), from_state(h), h)
+    assert isinstance(cell, CellStack)
+    cells = [cell_steps(part, dtype) for part in cell.cells]
+
+    def stacked_step(x: Tensor, h: Tensor) -> Tensor:
+        shares = []
+        for part, share in zip(cells, h.chunk(len(cells), -1), strict=True):
+            x = part(x, share.contiguous())
+            shares.append(x)
+        return torch.cat(shares, -1)
+
+    return stacked_step
+
+
+class StepLayers:
+    """A chain of layers that is applied at every step of a sequence."""
+
+    def __init__(self, layers: nn.Sequential, dtype: torch.dtype) -> None:
+        self.layers: list[StepLinear | nn.Module] = [
+            linear_steps(layer, dtype) if isinstance(layer, Linear) else layer for layer in layers
+        ]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map ``[M, inputs]`` to ``[M, outputs]``."""
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class BlockSteps(NamedTuple):
+    """A :class:`BlockLinear` that is applied at every step of a sequence."""
+
+    block: StepLinear
+    shared: StepLinear | None
+
+    def __call__(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
+        """Map ``[M, inputs]``, and ``[M, shared]`` if there are shared inputs, to ``[M, outputs]``."""
+        return self.block(x, self.shared(shared) if self.shared and shared is not None else None)
+
+
+def block_steps(layer: BlockLinear, dtype: torch.dtype) -> BlockSteps:
+    """Return a block-diagonal layer for all steps of a sequence."""
+    block, shared = torch.tensor_split(layer.weight.to(dtype), [layer.own], -1)
+    bias = layer.bias.to(dtype)
+    if not shared.shape[-1]:
+        return BlockSteps(step_linear(block, bias), None)
+    return BlockSteps(step_linear(block, None), step_linear(shared.reshape(len(bias), -1), bias))
+
+
+def linear_steps(layer: Linear, dtype: torch.dtype) -> StepLinear:
+    """Return a layer for all steps of a sequence: weights are cast, and their gradients computed, once."""
+    return step_linear(layer.weight.to(dtype), None if layer.bias is None else layer.bias.to(dtype))
+
+
+# ---------------------------------------------------------------------- products
+
+
+def step_linear(weight: Tensor, bias: Tensor | None) -> StepLinear:
+    """Return a linear layer for all steps of one sequence."""
+    has_gradient = torch.is_grad_enabled() and weight.requires_grad and _running() is not None
+    return Deferred(weight, bias) if has_gradient else StepLinear(weight, bias)
+
+
+def product(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
+    """Return x W^T ``[M, outputs]`` plus ``base``, ``[outputs]`` or ``[M, outputs]``.
+
+    W is ``[outputs, inputs]`` or, block-diagonal, ``[blocks, outputs / blocks, inputs / blocks]``.
+    """
+    if weight.ndim == 2:
+        return torch.addmm(base, x, weight.T) if base is not None and base.ndim == 2 else linear(x, weight, base)
+    rows, blocks, outputs = x.shape[0], weight.shape[0], weight.shape[1]
+    grouped = x.view(rows, blocks, -1).transpose(0, 1)  # [blocks, M, inputs / blocks]
+    if base is None:
+        y = torch.bmm(grouped, weight.transpose(1, 2))  # [blocks, M, outputs / blocks]
+    else:
+        y = torch.baddbmm(base.view(-1, blocks, outputs).transpose(0, 1), grouped, weight.transpose(1, 2))
+    return y.transpose(0, 1).reshape(rows, -1)
+
+
+class StepLinear:
+    """``x W^T + b`` at the steps of a sequence: see :func:`product`."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight = weight
+        self.bias = bias
+
+    def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
+        """Return ``[M, outputs]``. ``base`` ``[M, outputs]`` takes the place of the bias."""
+        return product(x, self.weight, self.bias if base is None else base)
+
+
+def _running() -> int | None:
+    """Return PyTorch's number of the backward pass that runs now, -1 outside of one; None if PyTorch does not tell."""
+    number: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
+    return None if number is None else number()
+
+
+class _Notes:
+    """Input ``[M, ...]`` and gradient of the output ``[M, ...]`` of each step whose backward pass is done.
+
+    They are of one backward pass; one that does not ask for the weights' gradient leaves them, and the next drops them.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Tensor, Tensor]] = []
+        self.of: int | None = -1  # PyTorch's number of the backward pass
+
+    def add(self, x: Tensor, grad: Tensor) -> None:
+        running = _running()
+        if running != self.of:
+            self.of, self.kept = running, []
+        self.kept.append((x.detach(), grad))  # x itself would keep the graph alive, which holds these notes
+
+    def take(self) -> tuple[Tensor, Tensor]:
+        x, grad = (torch.cat(side) for side in zip(*self.kept, strict=True))
+        self.kept = []
+        return x, grad
+
+
+class _Weights(torch.autograd.Function):
+    """Forward the weights and bias, for all steps; backward the product over all steps."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, bias: Tensor | None, notes: _Notes) -> tuple[Tensor, Tensor | None]:
+        ctx.notes, ctx.blocks, ctx.has_bias = notes, weight.shape[0] if weight.ndim == 3 else 0, bias is not None
+        ctx.set_materialize_grads(False)  # the steps return no gradient for the weights
+        return weight.view_as(weight), None if bias is None else bias.view_as(bias)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, *_: None) -> tuple[Tensor | None, ...]:
+        x, grad = ctx.notes.take()  # [T * M, inputs], [T * M, outputs]
+        bias = grad.sum(0) if ctx.has_bias else None
+        return block_gradient(x, grad, ctx.blocks) if ctx.blocks else weight_gradient(x, grad), bias, None
+
+
+class _Step(torch.autograd.Function):
+    """The product of one step, which records its input and gradient instead of computing the weights' gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, base: Tensor | None, notes: _Notes) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.notes, ctx.base_ndim = notes, 0 if base is None else base.ndim
+        return product(x, weight, base)
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        grad = grad.contiguous()
+        ctx.notes.add(x, grad)
+        base = grad if ctx.base_ndim == 2 else None  # the gradient of a bias is computed with that of the weights
+        return product(grad, weight.mT, None) if ctx.needs_input_grad[0] else None, None, base, None
+
+
+class Deferred(StepLinear):
+    """See the module's docstring; one object for each sequence."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.notes: _Notes = _Notes()
+        super().__init__(*_Weights.apply(weight, bias, self.notes))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
+        """See :class:`StepLinear`."""
+        base = self.bias if base is None else base
+        out: Tensor = _Step.apply(x, self.weight, base, self.notes)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return out
