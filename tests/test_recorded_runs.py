@@ -28,8 +28,8 @@ from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
 from reverie.datasets import writers
 from reverie.datasets.dataset import DatasetConfig, open_recorded
-from reverie.datasets.reader import About
-from reverie.datasets.recorded_env import TOLD_APART, check_mixed, lacking
+from reverie.datasets.reader import DatasetInfo
+from reverie.datasets.recorded_env import MEANING_SETTINGS, check_same_meaning, missing_kwargs_and_wrappers
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import written
 from reverie.experiment.build import build, write_returns
@@ -457,9 +457,9 @@ def test_a_signal_that_a_library_swallows_ends_a_copy_all_the_same(
 # ---------------------------------------------------------------- recorded and collected rows are of one task
 
 
-def about(**told: Any) -> About:
+def about(**told: Any) -> DatasetInfo:
     space = gymnasium.spaces.Box(-1, 1, (1,))
-    return About(observation=space, action=space, **told)
+    return DatasetInfo(observation=space, action=space, **told)
 
 
 @pytest.mark.parametrize(("was", "now", "name"), [
@@ -473,12 +473,12 @@ def about(**told: Any) -> About:
 def test_settings_that_change_what_rows_mean(was: dict[str, Any], now: dict[str, Any], name: str) -> None:
     data, env = about(env_settings=was), EnvConfig().merge(now)
     if not name:
-        check_mixed(data, env)
+        check_same_meaning(data, env)
         return
-    assert name in TOLD_APART
+    assert name in MEANING_SETTINGS
     said = rf"env\.{name} = {getattr(env, name)}: the rows were recorded with env\.{name} = {was[name]}, .*Set env\."
     with pytest.raises(ConfigError, match=said):
-        check_mixed(data, env)
+        check_same_meaning(data, env)
 
 
 def test_two_tasks_are_not_mixed_in_silence(tmp_path: Path) -> None:
@@ -493,7 +493,7 @@ def test_two_tasks_are_not_mixed_in_silence(tmp_path: Path) -> None:
 def test_wrappers_of_the_environment_are_compared() -> None:
     plain, scaled = gymnasium.make("Pendulum-v1"), RescaleAction(gymnasium.make("Pendulum-v1"), -1, 1)
     data = about(env="mine:Pendulum-v1", env_spec=json.loads(written(scaled.spec)[0]))
-    assert lacking(data, plain.spec) == ["gymnasium.wrappers.transform_action:RescaleAction"]
-    assert lacking(data, scaled.spec) == lacking(data, None) == []
-    assert lacking(data, gymnasium.spec("CartPole-v1")) == []  # chosen by its id
-    assert lacking(about(env="Pendulum-v1"), TransformReward(plain, float).spec) == []
+    assert missing_kwargs_and_wrappers(data, plain.spec) == ["gymnasium.wrappers.transform_action:RescaleAction"]
+    assert missing_kwargs_and_wrappers(data, scaled.spec) == missing_kwargs_and_wrappers(data, None) == []
+    assert missing_kwargs_and_wrappers(data, gymnasium.spec("CartPole-v1")) == []  # chosen by its id
+    assert missing_kwargs_and_wrappers(about(env="Pendulum-v1"), TransformReward(plain, float).spec) == []

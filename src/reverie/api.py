@@ -21,7 +21,7 @@ from reverie.core.logger import logger, silent, speak_as
 from reverie.core.machine import choose_device
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found, threads_kept
-from reverie.datasets.dataset import DatasetConfig, settings_in
+from reverie.datasets.dataset import DatasetConfig, dataset_settings
 from reverie.datasets.memory import DataLike, path_of
 from reverie.envs.check import EnvReport, examine
 from reverie.envs.config import EnvConfig
@@ -424,7 +424,7 @@ def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``overrides`` with the paths of settings in place of short names."""
     values = {{"envs": "env.num", "env_options": "env"}.get(name, name): value for name, value in overrides.items()}
     if "data" in values and not isinstance(data := values["data"], DatasetConfig):
-        values["data"] = settings_in(data)
+        values["data"] = dataset_settings(data)
     return values | ({"data.path": path_of(values["data.path"])} if "data.path" in values else {})
 
 

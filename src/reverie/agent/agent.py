@@ -42,7 +42,7 @@ from reverie.core.rows import episode_rows
 from reverie.core.spaces import ActionCodec, column, follow, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsSpec, signature
 from reverie.core.types import Batch, Mode, Step, Told
-from reverie.datasets.dataset import Recorded, dataset_config, open_recorded
+from reverie.datasets.dataset import RecordedEpisodes, dataset_config, open_recorded
 from reverie.datasets.memory import DataLike
 from reverie.envs.flat import CLIPS, FlatEnv
 from reverie.envs.make import MakeEnv, make_gym
@@ -126,7 +126,7 @@ class Agent:
 
     def __repr__(self) -> str:
         config = self.config
-        where = f"on {config.data.where}" if config.env.id == NO_ENV else f"in {config.env.id}"
+        where = f"on {config.data.label}" if config.env.id == NO_ENV else f"in {config.env.id}"
         return f"Agent({config.algo.algorithm} {where}, from {self.checkpoint})"
 
     def act(
@@ -461,7 +461,7 @@ class Agent:
         return export(self, out, **options)
 
     @contextlib.contextmanager
-    def recorded(self, data: DataLike | None = None) -> Iterator[Recorded]:
+    def recorded(self, data: DataLike | None = None) -> Iterator[RecordedEpisodes]:
         """Open recorded data, to read rows as the learner sees them; ``data`` and errors as in :meth:`episode`."""
         given = dataset_config(self.run if data is None else data)
         if data is None and self.config.offline:

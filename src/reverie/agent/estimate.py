@@ -33,7 +33,7 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import FLAGS, Batch, Mode, State, Step, Window
-from reverie.datasets.dataset import dataset_config, open_recorded, shown
+from reverie.datasets.dataset import dataset_config, open_recorded, read_progress
 from reverie.datasets.memory import DataLike
 from reverie.datasets.reader import PROPENSITY
 from reverie.experiment.build import check_fit, looked_at
@@ -623,18 +623,18 @@ def estimate(
         settings = config_for(learner).merge(fqe or {}, "fqe")
         settings = settings.merge({} if discount is None else {"discount": discount})
         window = Window(batch=1, length=2, context=settings.frames - 1, context_crosses=settings.frames > 1)
-        with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
+        with read_progress(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
             beside: dict[str, list[np.ndarray]] = {PROPENSITY: []}
             dataset = config.data.build(recorded, window=window, seed=seed, parts=counted(recorded.parts(beside)))
         for remark in recorded.remarks():
-            logger.warning(f"{config.data.where}: {remark}")
+            logger.warning(f"{config.data.label}: {remark}")
     known = np.concatenate(beside[PROPENSITY]) if beside[PROPENSITY] else None
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed, clipped=recorded.clipped, propensity=known)
     draws = 1 if mode == "eval" else draws
     found = estimator.estimate(
         updates, method=method, mode=mode, draws=draws, env_steps=trained.explored(step), watch=watch
     )
-    content, files = {"step": step, **found.to_dict(), "checkpoint": path.name, "data": config.data.where}, {}
+    content, files = {"step": step, **found.to_dict(), "checkpoint": path.name, "data": config.data.label}, {}
     try:
         with writing(folder.path):
             write_found(folder.estimate, content)

@@ -94,7 +94,7 @@ def load(
         elif alone and factory is None:
             if recorded is None:
                 raise RunError(
-                    f"{folder.path} was trained on {config.data.where} alone, without an environment. Pass one to act "
+                    f"{folder.path} was trained on {config.data.label} alone, without an environment. Pass one to act "
                     "in: --env ID, or reverie.load(run, env=...)."
                 )
             factory = functools.partial(Placeholder, *recorded, folder.path)

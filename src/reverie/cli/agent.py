@@ -94,7 +94,7 @@ class DreamCommand(RunOptions, EnvOverride):
         fewer = f" of {self.sequences} (the others were shorter, or there were no more)"
         dreams = plural(report.sequences, "dream") + fewer * (report.sequences < self.sequences)
         steps = plural(len(next(iter(report.errors.values()))), "step")
-        source = f"{data.where if data else agent.config.env.label()}, {agent.checkpoint.name}"
+        source = f"{data.label if data else agent.config.env.label()}, {agent.checkpoint.name}"
         print(f"{source}: {dreams}, {steps} each, after {plural(report.context, 'row')} that the model saw")
         print("error per imagined step; in brackets, the error of repeating the last observed row")
         trained = getattr(agent.config.algo, "horizon", None)

@@ -29,8 +29,8 @@ from reverie.core.randomness import RngState, derived_seeds, reproducible, seed_
 from reverie.core.space_json import text_of
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec, differences, other_bounds, signature
 from reverie.core.types import FLAGS, Batch, Window
-from reverie.datasets.dataset import Recorded, open_recorded, shown
-from reverie.datasets.recorded_env import check_mixed, lacking
+from reverie.datasets.dataset import RecordedEpisodes, open_recorded, read_progress
+from reverie.datasets.recorded_env import check_same_meaning, missing_kwargs_and_wrappers
 from reverie.envs.make import EnvLike, MakeEnv, Single, close_quietly, env_factory, make_gym, to_learnable_obs
 from reverie.envs.vector import make_env
 from reverie.experiment.bench import Pace, pace
@@ -152,7 +152,7 @@ class Experiment(Trainable):
         if self.collector is not None and self.store is not None:
             parts |= {"replay": self.store, "collector": self.collector}
         if self.dataset is not None:
-            parts["data"] = DatasetPart(self.dataset, self.config.data.where, self.estimator)
+            parts["data"] = DatasetPart(self.dataset, self.config.data.label, self.estimator)
         return parts | {"random": RngState()}  # last, because loading the other parts may draw from it
 
     def begin(self) -> None:
@@ -437,12 +437,13 @@ def looked_at(
 
 
 def read(
-    config: ExperimentConfig, recorded: Recorded, algo: Algorithm, window: Window, seed: int, scratch: Path | None
-) -> tuple[Dataset, np.ndarray | None]:
+    config: ExperimentConfig, recorded: RecordedEpisodes, algo: Algorithm, window: Window, seed: int,
+    scratch: Path | None,
+) -> tuple[Dataset, np.ndarray | None]:  # fmt: skip
     """Read all recorded rows; on a terminal with a progress bar. The array has their true rewards, if clipped here."""
     unclipped = config.env.id == NO_ENV and recorded.clip != "none"
     beside: dict[str, list[np.ndarray]] = {"reward": []} if unclipped else {}
-    with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
+    with read_progress(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
         dataset = config.data.build(
             recorded, window=window, seed=seed, batch_sampler=config.replay, extra_spec=algo.extra_spec,
             scratch=scratch, parts=counted(recorded.parts(beside)),
@@ -453,7 +454,7 @@ def read(
 
 
 def held_out(
-    config: ExperimentConfig, algo: Algorithm, own: Env | Recorded,
+    config: ExperimentConfig, algo: Algorithm, own: Env | RecordedEpisodes,
     spaces: tuple[gymnasium.Space[Any] | None, gymnasium.Space[Any] | None], scratch: Path | None,
 ) -> Callable[[], dict[str, float]]:  # fmt: skip
     """Return what measures the world model's losses on ``config.heldout``: on the same windows, by the same draws.
@@ -491,21 +492,21 @@ def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> No
         later = Later(bool(first[rows.start]), float(found[0]), float(reward[rows.start]))
 
 
-def check_same_task(recorded: Recorded, config: ExperimentConfig, spec: EnvSpec | None) -> None:
+def check_same_task(recorded: RecordedEpisodes, config: ExperimentConfig, spec: EnvSpec | None) -> None:
     """Check that the data were recorded in the task of the environment that the run collects in, as far as they say.
 
     Arguments and wrappers that ``spec``, the environment's, lacks become a remark: to learn from both can be the
     purpose, as from a simulator and a robot.
     """
-    check_mixed(recorded.about, config.env)
-    if missing := lacking(recorded.about, spec):
+    check_same_meaning(recorded.about, config.env)
+    if missing := missing_kwargs_and_wrappers(recorded.about, spec):
         recorded.reader.note(
             f"the data were recorded in {recorded.about.env} with {', '.join(missing)}, and the environment of this "
             "run is made without that: the run learns from both as from one task"
         )
 
 
-def check_fit(recorded: Recorded, own: Mapping[str, Any], env: str) -> None:
+def check_fit(recorded: RecordedEpisodes, own: Mapping[str, Any], env: str) -> None:
     """Raise DataError unless the data have the observations and actions ``own``, of the environment or the agent.
 
     ``env``: the environment's id, for the message; ``NO_ENV`` for an agent that has none.
@@ -519,13 +520,13 @@ def check_fit(recorded: Recorded, own: Mapping[str, Any], env: str) -> None:
             or "Use the environment that the data were recorded in with the same options (env.include and "
             "env.exclude select observations), or other data."
         )
-        raise DataError(f"{recorded.where} does not fit {whose}: {'; '.join(found)}. {advice}")
+        raise DataError(f"{recorded.label} does not fit {whose}: {'; '.join(found)}. {advice}")
 
 
-def stacks_in(spec: ObsSpec, shown: Mapping[str, Any]) -> str:
+def stacks_in(spec: ObsSpec, env_obs: Mapping[str, Any]) -> str:
     """Return the advice for data whose images are stacks of those that an environment shows; "" for others."""
     for key, part in spec.items():
-        other = tuple(shown.get(key, {}).get("shape", ()))
+        other = tuple(env_obs.get(key, {}).get("shape", ()))
         frames, left = divmod(part.shape[-1], other[-1]) if part.kind == "image" and len(other) == 3 else (1, 0)
         if frames > 1 and not left and part.shape[:2] == other[:2]:
             return (
@@ -541,7 +542,7 @@ def stacks_in(spec: ObsSpec, shown: Mapping[str, Any]) -> str:
 def described(experiment: Experiment) -> list[str]:
     """Describe what is about to be trained: its data, the time by the learner's speed, and the memory that it takes."""
     config, window, algo = experiment.config, experiment.algo.window, experiment.algo
-    lines = [f"{config.data.where}: {remark}" for remark in experiment.remarks]
+    lines = [f"{config.data.label}: {remark}" for remark in experiment.remarks]
     if config.eval_env is not None:
         lines.append(f"evaluations take place in {config.evaluation_env.label()}: eval_env = {config.eval_env}")
     if algo.device.type == "cpu" and trouble():
@@ -552,7 +553,7 @@ def described(experiment: Experiment) -> list[str]:
         part = f", {own} of the {window.batch} windows of a batch" if own else ""
         low, mean, high = found.scores
         lines.append(
-            f"{plural(found.steps, 'recorded step')} in {plural(found.episodes, 'episode')} of {config.data.where}"
+            f"{plural(found.steps, 'recorded step')} in {plural(found.episodes, 'episode')} of {config.data.label}"
             f"{part}: returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
         )
         lines += [line] if (line := motionless(config, experiment.obs_spec)) else []

@@ -22,7 +22,7 @@ from reverie.core.types import Window
 from reverie.datasets.dataset import DatasetConfig, open_recorded
 from reverie.datasets.detect import open_reader
 from reverie.datasets.memory import OBJECT, path_of, paths_in
-from reverie.datasets.recorded_env import env_as_recorded, env_of
+from reverie.datasets.recorded_env import dataset_env_config, make_dataset_env
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
 from reverie.nn.rewards import ReturnStd
@@ -261,7 +261,7 @@ class ExperimentConfig(Config):
         """Check that the algorithm gets the rows that it learns from; return it with experience and absolute paths."""
         recorded = bool(self.data.path)
         if recorded != (self.share > 0):
-            given = f"data.path = '{self.data.where}'" if recorded else "no data: pass --data PATH, in Python data=..."
+            given = f"data.path = '{self.data.label}'" if recorded else "no data: pass --data PATH, in Python data=..."
             assert self.experience is not None
             raise ConfigError(f"experience = {self.experience.text()}, but there is {given}.")
         self.algo.check_data(recorded=recorded, collected=not self.offline)
@@ -354,9 +354,9 @@ def resolved(
     if not about.env:
         logger.info("no evaluations: the data do not name their environment. Pass --env ID to evaluate in one")
         return config.without_env()
-    found = config.merge({"env": env_of(about, config.env).to_dict()})
+    found = config.merge({"env": dataset_env_config(about, config.env).to_dict()})
     try:
-        close_quietly(env_as_recorded(about, config.env))
+        close_quietly(make_dataset_env(about, config.env))
     except EnvError as error:
         logger.info(f"no evaluations: {error}")
         return config.without_env()

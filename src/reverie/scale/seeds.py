@@ -215,7 +215,7 @@ def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -
         | {name: getattr(ended.get(run.seed), name, None) for name in ("steps", "score")}
         for run in runs
     ]
-    subject = {"env": config.env.id, "data": config.data.where or None}
+    subject = {"env": config.env.id, "data": config.data.label or None}
     head = {"schema": SCHEMA, "algorithm": config.name, **subject, "runs": listed}
     with writing(path):
         write_aggregate(files_of(path)["aggregate"], summary, head)
@@ -249,7 +249,7 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
     if not found_elsewhere(type(config.algo)):
         custom["algorithm"] = config.name
     if any(path.startswith(OBJECT) for path in paths_in(config.data.path)):
-        custom["data"] = config.data.where
+        custom["data"] = config.data.label
     if custom:
         listed = ", ".join(f"{setting} = {value}" for setting, value in custom.items())
         raise ConfigError(
