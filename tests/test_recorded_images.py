@@ -21,7 +21,7 @@ from reverie.datasets.recorded_env import dataset_env_config
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
 from reverie.experiment.build import motionless, stacks_in
-from reverie.experiment.layers import layered
+from reverie.experiment.layers import merge_layers
 
 SPACE = spaces.Dict({
     "image": spaces.Box(0, 255, (84, 84, 3), np.uint8),
@@ -161,7 +161,7 @@ def test_rows_of_our_own(was: dict[str, Any], asked: dict[str, Any], shape: tupl
 def test_single_images_are_stacked_by_the_presets_of_atari_and_else_remarked_on() -> None:
     image = {"image": ObsPart(kind="image", shape=(84, 84, 1), dtype="uint8")}
     for name in ("bc", "discrete_bcq", "discrete_cql", "discrete_crr"):
-        config = layered(name, env="ALE/Pong-v5")
+        config = merge_layers(name, env="ALE/Pong-v5")
         assert (config.preset.removesuffix("+cpu"), config.algo.frames) == (f"{name}_atari", 4)  # type: ignore[attr-defined]
         assert not motionless(config, image)
         assert "a single image (image)" in motionless(config.merge({"algo.frames": 1}), image)

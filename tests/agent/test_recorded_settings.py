@@ -20,7 +20,7 @@ from reverie.datasets.recorded_env import dataset_env_config, settings_to_apply
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import Single, make_gym
-from reverie.experiment.config import NO_ENV, ExperimentConfig, resolved
+from reverie.experiment.config import NO_ENV, ExperimentConfig, resolve_env
 
 minari = pytest.importorskip("minari")
 
@@ -150,5 +150,5 @@ def test_wrappers_of_the_environment_make_it_another_task(tmp_path, settings, to
     assert report.sound
     assert any("no episodes were replayed" in one and ":ClipReward" in one for one in report.remarks)
     config = ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path=path), env=EnvConfig(id="auto"))
-    assert resolved(config, None).env.id == NO_ENV
+    assert resolve_env(config, None).env.id == NO_ENV
     assert "no evaluations: the data were recorded in MountainCar-v0 with gymnasium.wrappers." in said[-1]

@@ -31,7 +31,7 @@ from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.detect import open_reader
 from reverie.datasets.recorded_env import dataset_env_config
 from reverie.datasets.validate import validate
-from reverie.experiment.config import OWN_ENV, ExperimentConfig, resolved
+from reverie.experiment.config import DATASET_ENV, ExperimentConfig, resolve_env
 from reverie.store import zarr
 from reverie.store.places import LocalObjects
 
@@ -435,5 +435,5 @@ def test_an_environment_of_ones_own_is_found_again(forget, tmp_path, capsys):
             assert (report.sound, "in an environment:" in str(report.remarks)) == (True, False)
         found = minari.MinariDataset(tmp_path / name / "data").recover_environment()
         assert (found.spec.id, found.unwrapped.first) == ("Walk-v0", 1.0)
-    config = ExperimentConfig(algo=BCConfig()).merge({"data.path": str(tmp_path / "recorded"), "env.id": OWN_ENV})
-    assert resolved(config, None).env.id == "walk_module:Walk-v0"
+    config = ExperimentConfig(algo=BCConfig()).merge({"data.path": str(tmp_path / "recorded"), "env.id": DATASET_ENV})
+    assert resolve_env(config, None).env.id == "walk_module:Walk-v0"

@@ -36,7 +36,7 @@ from reverie.core.types import FLAGS, Batch, Mode, State, Step, Window
 from reverie.datasets.dataset import dataset_config, open_recorded, read_progress
 from reverie.datasets.memory import DataLike
 from reverie.datasets.reader import PROPENSITY
-from reverie.experiment.build import check_fit, looked_at
+from reverie.experiment.build import check_dataset_fits, probe_env
 from reverie.experiment.config import NO_ENV
 from reverie.log.console import format_duration
 from reverie.objectives.importance import cumulative_ratios, doubly_robust, effective_size, weighted_sum
@@ -612,10 +612,10 @@ def estimate(
     space = seen = None  # what data do not declare is the environment's; one given from Python cannot be made again
     if "env" not in saved.custom and config.env.id != NO_ENV:
         with contextlib.suppress(EnvError):
-            seen, space, _ = looked_at(config, None)
+            seen, space, _ = probe_env(config, None)
     with contextlib.closing(open_recorded(config.data, config.env, space, seen)) as recorded:
         if (spec := read_spec(folder)) is not None:
-            check_fit(recorded, spec, NO_ENV)
+            check_dataset_fits(recorded, spec, NO_ENV)
         specs = recorded.obs_spec, recorded.action_spec
         learner = config.algo.build(*specs, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
@@ -632,7 +632,7 @@ def estimate(
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed, clipped=recorded.clipped, propensity=known)
     draws = 1 if mode == "eval" else draws
     found = estimator.estimate(
-        updates, method=method, mode=mode, draws=draws, env_steps=trained.explored(step), watch=watch
+        updates, method=method, mode=mode, draws=draws, env_steps=trained.exploration_step(step), watch=watch
     )
     content, files = {"step": step, **found.to_dict(), "checkpoint": path.name, "data": config.data.label}, {}
     try:

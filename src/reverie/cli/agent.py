@@ -56,7 +56,7 @@ class EvalCommand(RunOptions, EnvOverride):
         report = evaluate_run(
             agent, self.episodes, actions=self.mode, video=self.video, seed=self.seed, time_limit=self.time_limit
         )
-        print(f"{agent.config.evaluation_env.label()}, {agent.checkpoint.name}, actions: {self.mode}")
+        print(f"{agent.config.eval_env_config.label()}, {agent.checkpoint.name}, actions: {self.mode}")
         print(score_line(report.evaluation))
         if self.video and report.evaluation.frames is None:
             print("no video: this environment cannot render images. A custom environment must accept render_mode")

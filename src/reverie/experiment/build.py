@@ -33,7 +33,7 @@ from reverie.datasets.dataset import RecordedEpisodes, open_recorded, read_progr
 from reverie.datasets.recorded_env import check_same_meaning, missing_kwargs_and_wrappers
 from reverie.envs.make import EnvLike, MakeEnv, Single, close_quietly, env_factory, make_gym, to_learnable_obs
 from reverie.envs.vector import make_env
-from reverie.experiment.bench import Pace, pace
+from reverie.experiment.bench import LearnerSpeed, measure_learner_speed
 from reverie.experiment.config import NO_ENV, ExperimentConfig, saved_settings
 from reverie.experiment.initial import load_initial
 from reverie.log.meter import Meter
@@ -50,11 +50,11 @@ from reverie.run.evaluate import Evaluation, Score, episode_limit, evaluate
 from reverie.run.folder import Saved
 from reverie.run.run import MeasurementResult, Trainable, Which
 
-SIDE = 256
+MAX_VIDEO_SIDE = 256
 """Longer side of the videos of evaluations during training, in pixels, at most."""
-HELD_OUT = 4
+NUM_HELDOUT_BATCHES = 4
 """Batches of held-out rows."""
-FEW = 200
+SHORT_RUN_UPDATES = 200
 """Updates of a run that is too short to time its learner first."""
 
 
@@ -82,13 +82,13 @@ class Experiment(Trainable):
     """What had to be assumed or left out in reading the recorded data."""
     estimator: Any = None
     """A :class:`reverie.agent.estimate.Estimator` where there is no environment to evaluate in; else None."""
-    again: Callable[[], Env] | None = None
+    reopen_user_env: Callable[[], Env] | None = None
     """Returns the environment instance that the user gave, after training, with its true rewards."""
-    given: EnvLike | None = None
+    user_env: EnvLike | None = None
     """The environment that the user gave."""
-    eval_given: EnvLike | None = None
+    user_eval_env: EnvLike | None = None
     """The environment of evaluations that the user gave."""
-    speed: Pace | None = None
+    speed: LearnerSpeed | None = None
     """Speed of the learner, if it was timed."""
     remarked: set[str] = field(default_factory=set)
     """What was said already, and is not said again."""
@@ -100,19 +100,20 @@ class Experiment(Trainable):
         so only after training.
         """
         seed, episodes = derived_seeds(self.config.seed)[which], self.config.eval_episodes
-        env = self.eval_env or (None if self.again is None else self.again())
+        env = self.eval_env or (None if self.reopen_user_env is None else self.reopen_user_env())
         assert env is not None
         with reproducible(seed):
-            found = evaluate(
-                env, self.algo.policy, episodes, record=small if self.config.eval_video else None, seed=seed,
+            evaluation = evaluate(
+                env, self.algo.policy, episodes, record=shrink_frame if self.config.eval_video else None, seed=seed,
                 most_steps=episode_limit(self.config.eval_episode_steps, self.clock.longest_episode),
             )  # fmt: skip
-        if found.cut_off and (which == "test" or not self.remarked):
-            logger.warning(f"{found.cut_text()} (eval_episode_steps): their scores, marked *, are those until then")
+        if evaluation.cut_off and (which == "test" or not self.remarked):
+            remark = "their scores, marked *, are those until then"
+            logger.warning(f"{evaluation.cut_text()} (eval_episode_steps): {remark}")
             self.remarked.add("cut off")
-        if self.config.eval_video and found.frames is None:
+        if self.config.eval_video and evaluation.frames is None:
             logger.warning("eval_video = True, but this environment cannot render images: there is no video")
-        return found
+        return evaluation
 
     def measure(self, which: Which) -> MeasurementResult:
         if self.estimator is not None:
@@ -137,15 +138,15 @@ class Experiment(Trainable):
 
     @property
     def saved(self) -> Saved:
-        return saved_settings(self.config, self.given, self.eval_given)
+        return saved_settings(self.config, self.user_env, self.user_eval_env)
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        found: dict[str, Any] = dict(signature(self.obs_spec, self.action_spec))
+        spec: dict[str, Any] = dict(signature(self.obs_spec, self.action_spec))
         if self.spaces is not None:
             with contextlib.suppress(DataError):  # a kind of one's own: then loading the agent takes the environment
-                found["spaces"] = dict(zip(("observation", "action"), map(text_of, self.spaces), strict=True))
-        return found
+                spec["spaces"] = dict(zip(("observation", "action"), map(text_of, self.spaces), strict=True))
+        return spec
 
     def parts(self) -> dict[str, Stateful]:
         parts: dict[str, Stateful] = {"meter": self.meter}
@@ -157,12 +158,12 @@ class Experiment(Trainable):
 
     def begin(self) -> None:
         """Also fit the statistics to the rows there are: recorded ones, or those that the replay begins with."""
-        given: list[Replay] = [] if self.dataset is None else [self.dataset]
+        replays: list[Replay] = [] if self.dataset is None else [self.dataset]
         if self.store is not None and self.store.begin():
-            given.append(self.replay)
+            replays.append(self.replay)
         if (running_statistics := self.algo.running_statistics) is not None:
-            for replay in given:
-                running_statistics.fit(held(replay, self.obs_spec))
+            for replay in replays:
+                running_statistics.fit(read_all_rows(replay, self.obs_spec))
 
     def close(self, *, failed: bool = False) -> None:
         if self.store is not None:
@@ -175,12 +176,12 @@ class Experiment(Trainable):
         load_initial(self.algo, self.config, self.spec)
 
     def describe(self) -> None:
-        for line in described(self):
+        for line in describe_experiment(self):
             logger.info(line)
 
     def why_idle(self) -> str:
         config, window, offered = self.config, self.algo.window, len(self.replay)
-        expected = config.offline or config.algo.on_policy or config.ratio(window) == 0
+        expected = config.offline or config.algo.on_policy or config.updates_per_step(window) == 0
         if self.clock.updates or expected or offered >= config.learning_starts:
             return ""
         within = "" if window.crosses_episodes else f" of {window.rows - window.free} rows within one episode"
@@ -190,7 +191,7 @@ class Experiment(Trainable):
         )
 
 
-def held(replay: Replay, spec: ObsSpec) -> Batch:
+def read_all_rows(replay: Replay, spec: ObsSpec) -> Batch:
     """Return all rows of the replay ``[N, n]``, without images and latents, to be read only: they may lie on a disk."""
     names = ["action", "reward", *FLAGS, *(f"obs/{key}" for key, part in spec.items() if part.kind == "vector")]
     rows = replay.storage.read(replay.oldest, replay.count, names, copy=False)
@@ -219,52 +220,53 @@ def build(
         ReverieError: settings do not fit together, the data cannot be read or do not fit the environment, or the memory
             or the device is missing.
     """
-    config = config.checked()
+    config = config.validate()
     check_start(config)
     factory, share = env_factory(config.env, env), config.share
     player = eval_maker(config, factory, eval_env)
     plays = config.env.id != NO_ENV and (share < 1 or config.eval_episodes > 0)
     # First: a simulator may be able to run only once.
-    observation, space, env_spec = looked_at(config, factory) if share and plays else (None, None, None)
-    device, seeds = prepare(config, start, rank)
+    observation, space, env_spec = probe_env(config, factory) if share and plays else (None, None, None)
+    device, seeds = set_up_process(config, start, rank)
     with contextlib.ExitStack() as undo:
-        train_env = beside = recorded = replay = collector = store = dataset = estimator = None
+        train_env = eval_env_ = recorded = replay = collector = store = dataset = estimator = None
         if share < 1:
             train_env = make_training_env(config, factory, seeds["env"], new=start == 0)
             undo.callback(train_env.close)
         # An instance cannot be made a second time: the run is evaluated in it at its end.
-        busy = train_env is not None and isinstance(factory, Single) and player is factory
-        if plays and config.eval_episodes and not busy:
-            beside = make_eval_env(config, player, config.eval_video, workers=True)
-            undo.callback(beside.close)
-            check_alike(config, train_env, beside)
-        seen = train_env or beside
+        is_shared = train_env is not None and isinstance(factory, Single) and player is factory
+        if plays and config.eval_episodes and not is_shared:
+            eval_env_ = make_eval_env(config, player, config.eval_video, workers=True)
+            undo.callback(eval_env_.close)
+            check_eval_env(config, train_env, eval_env_)
+        known_env = train_env or eval_env_
         if share:
             recorded = open_recorded(config.data, config.env, space, observation)
             undo.callback(recorded.close)
             if train_env is not None:
                 check_same_task(recorded, config, env_spec)
-            if seen is not None:
-                place = config.evaluation_env if train_env is None else config.env
-                check_fit(recorded, signature(seen.obs_spec, seen.action_spec), place.id)
+            if known_env is not None:
+                env_config = config.eval_env_config if train_env is None else config.env
+                check_dataset_fits(recorded, signature(known_env.obs_spec, known_env.action_spec), env_config.id)
         learned = train_env or recorded
         assert learned is not None
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
         windows = split_window(algo.window, share) if 0 < share < 1 else (algo.window, algo.window)
 
         clock = Clock(
-            length=config.length, unit=config.unit, replay_ratio=config.ratio(algo.window), slack=config.slack,
-            pretrain_updates=config.pretrain_updates, train_freq=config.train_freq,
+            length=config.length, unit=config.unit, slack=config.slack, train_freq=config.train_freq,
+            replay_ratio=config.updates_per_step(algo.window), pretrain_updates=config.pretrain_updates,
             on_policy=config.algo.on_policy, action_repeat=config.env.frames_per_action,
             learning_starts=max(1, config.learning_starts) if train_env is not None else 1,
         )  # fmt: skip
         algo.position = lambda: clock.position
         meter = Meter()
         if train_env is not None:
-            gather = collecting if actors is None or not config.actors else functools.partial(actors, factory, meter)
-            replay, collector, store = gather(config, algo, train_env, windows[1], seeds, run, clock)
+            actors = actors if config.actors else None
+            builder = build_collection if actors is None else functools.partial(actors, factory, meter)
+            replay, collector, store = builder(config, algo, train_env, windows[1], seeds, run, clock)
         if recorded is not None:
-            dataset, rewards = read(config, recorded, algo, windows[0], seeds["replay"] + (share < 1), run)
+            dataset, rewards = load_dataset(config, recorded, algo, windows[0], seeds["replay"] + (share < 1), run)
             if 0 < share < 1:
                 algo.expect_recorded(windows[0].batch)
             if config.env.id == NO_ENV and config.data.estimate_updates and estimates is not None:
@@ -274,21 +276,23 @@ def build(
             starts = np.flatnonzero(dataset.column("is_first"))
             clock.longest_episode = int(np.diff(starts, append=dataset.count).max(initial=1)) - 1
         measured = config.heldout and rank == 0
-        heldout = held_out(config, algo, seen or learned, (space, observation), run) if measured else dict
+        heldout = (
+            make_heldout_metrics(config, algo, known_env or learned, (space, observation), run) if measured else dict
+        )
         undo.pop_all()
     sources = [prefetch(rows, algo.device) for rows in (dataset, replay) if rows is not None]
     rows = replay if replay is not None else dataset
     assert rows is not None
     return Experiment(
-        config=config, schedule=config.schedule, given=env, eval_given=eval_env, env=train_env, eval_env=beside,
-        algo=algo, clock=clock, meter=meter, collector=collector, store=store, replay=rows, dataset=dataset,
-        estimator=estimator,
-        obs_spec=learned.obs_spec, action_spec=(seen or learned).action_spec,  # the environment's has bounds
+        config=config, schedule=config.schedule, user_env=env, user_eval_env=eval_env, env=train_env,
+        eval_env=eval_env_, algo=algo, clock=clock, meter=meter, collector=collector, store=store, replay=rows,
+        dataset=dataset, estimator=estimator,
+        obs_spec=learned.obs_spec, action_spec=(known_env or learned).action_spec,  # the environment's has bounds
         source=sources[0] if len(sources) == 1 else MixedSource(*sources), heldout=heldout,
         spaces=recorded.spaces if recorded is not None and config.env.id == NO_ENV else None,
         remarks=tuple(recorded.remarks()) if recorded is not None else (),
-        again=(lambda: make_eval_env(config, factory, config.eval_video)) if busy else None,
-        log_episodes=config.log_episodes, stop_score=config.stop_score if config.evaluates_on_the_way else None,
+        reopen_user_env=(lambda: make_eval_env(config, factory, config.eval_video)) if is_shared else None,
+        log_episodes=config.log_episodes, stop_score=config.stop_score if config.evaluates_during_training else None,
         score=Score.parse(config.score), patience=config.patience,
         measures="estimate" if estimator is not None else "eval" if config.eval_episodes else "",
     )  # fmt: skip
@@ -309,7 +313,7 @@ def make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: i
     return env
 
 
-def collecting(
+def build_collection(
     config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seeds: Mapping[str, int], run: Path | None,
     clock: Clock,
 ) -> tuple[Replay, Collector, DurableReplay | None]:  # fmt: skip
@@ -338,20 +342,20 @@ def collecting(
     return replay, collector, store
 
 
-def paced(experiment: Experiment) -> Experiment:
+def with_measured_threads(experiment: Experiment) -> Experiment:
     """Time the learner of a run on a CPU, unless the run is short; if ``threads`` is 0, set it to what is faster."""
-    config, algo, most = experiment.config, experiment.algo, torch.get_num_threads()
-    if algo.device.type != "cpu" or config.planned(algo.window)[0] < FEW:
+    config, algo, num_threads = experiment.config, experiment.algo, torch.get_num_threads()
+    if algo.device.type != "cpu" or config.planned_counts(algo.window)[0] < SHORT_RUN_UPDATES:
         return experiment
-    choices = [1, most] if most > 1 and not config.threads else [most]
-    found = pace(config.algo, experiment.obs_spec, experiment.action_spec, config.env.num, choices)
-    if found is None or len(choices) == 1:
-        return replace(experiment, speed=found)
-    torch.set_num_threads(found.threads)
-    return replace(experiment, speed=found, config=config.merge({"threads": found.threads}))
+    choices = [1, num_threads] if num_threads > 1 and not config.threads else [num_threads]
+    speed = measure_learner_speed(config.algo, experiment.obs_spec, experiment.action_spec, config.env.num, choices)
+    if speed is None or len(choices) == 1:
+        return replace(experiment, speed=speed)
+    torch.set_num_threads(speed.threads)
+    return replace(experiment, speed=speed, config=config.merge({"threads": speed.threads}))
 
 
-def prepare(config: ExperimentConfig, start: int, rank: int = 0) -> tuple[str, dict[str, int]]:
+def set_up_process(config: ExperimentConfig, start: int, rank: int = 0) -> tuple[str, dict[str, int]]:
     """Set PyTorch's threads and seed the global generators; return the device and the seeds of a run."""
     device = choose_device(config.device)
     if device == "cpu":
@@ -372,7 +376,7 @@ def make_eval_env(
     ``as_trained``: in place of them those of training with its rewards and ``factory``, but for whole games. They run
     in this process. ``workers``: in worker processes if training does, so that a crash does not end the run.
     """
-    env = config.env.merge({"life_loss": False}) if as_trained else config.evaluation_env
+    env = config.env.merge({"life_loss": False}) if as_trained else config.eval_env_config
     num = 1 if isinstance(factory, Single) else max(1, min(config.eval_envs, config.eval_episodes))
     vector = env.vector if workers or env.vector == "native" else "serial"
     seed = derived_seeds(config.seed)["evaluation"]
@@ -381,47 +385,47 @@ def make_eval_env(
     return make_env(env, seed=seed, factory=factory, render=render, new=False, warns=warns)
 
 
-def eval_maker(config: ExperimentConfig, factory: MakeEnv | None, given: EnvLike | None = None) -> MakeEnv | None:
-    """Return what makes the environments of evaluations: ``given``, if the user gave it; None if it is an id.
+def eval_maker(config: ExperimentConfig, factory: MakeEnv | None, user_env: EnvLike | None = None) -> MakeEnv | None:
+    """Return what makes the environments of evaluations: ``user_env``, if the user gave it; None if it is an id.
 
     Otherwise it is ``factory``, which makes those of training. ConfigError if they would be one and the same instance.
     """
-    named = "id" in config.eval_changes
-    if isinstance(factory, Single) and (given is factory.env or (config.eval_env is not None and not named)):
+    named = "id" in config.eval_env_overrides
+    if isinstance(factory, Single) and (user_env is factory.env or (config.eval_env is not None and not named)):
         raise ConfigError(
-            f"eval_env = {brief(config.eval_env if given is None else given)}, but env is an instance, in which "
+            f"eval_env = {brief(config.eval_env if user_env is None else user_env)}, but env is an instance, in which "
             "training goes on. Pass as eval_env an id, a function that makes an environment, or another instance."
         )
-    made = env_factory(config.evaluation_env.merge({"num": 1}), given)
-    return made if named else factory
+    make_env_ = env_factory(config.eval_env_config.merge({"num": 1}), user_env)
+    return make_env_ if named else factory
 
 
-def check_alike(config: ExperimentConfig, train_env: Env | None, eval_env: Env) -> None:
+def check_eval_env(config: ExperimentConfig, train_env: Env | None, eval_env: Env) -> None:
     """Raise ConfigError unless another environment of evaluations has the observations and actions of training."""
     if train_env is None or config.eval_env is None:
         return
     trained, played = (signature(env.obs_spec, env.action_spec) for env in (train_env, eval_env))
-    where = ("training", "evaluations")
-    if found := differences(trained, played, where) or other_bounds(trained, played, where):
+    labels = ("training", "evaluations")
+    if problems := differences(trained, played, labels) or other_bounds(trained, played, labels):
         raise ConfigError(
-            f"eval_env = {brief(config.eval_env)}: {'; '.join(found)}. Evaluate in an environment with the same "
+            f"eval_env = {brief(config.eval_env)}: {'; '.join(problems)}. Evaluate in an environment with the same "
             "observations and actions, perhaps by a wrapper (eval_env: {wrappers: [...]})."
         )
 
 
-def small(frame: np.ndarray) -> np.ndarray:
-    """Return a copy of a frame, at most ``SIDE`` pixels high and wide."""
-    return shrink(np.array(frame), SIDE)
+def shrink_frame(frame: np.ndarray) -> np.ndarray:
+    """Return a copy of a frame, at most ``MAX_VIDEO_SIDE`` pixels high and wide."""
+    return shrink(np.array(frame), MAX_VIDEO_SIDE)
 
 
 def check_start(config: ExperimentConfig) -> None:
     """Check the algorithm's settings against those of the run. A replay that begins with rows needs no random steps."""
-    most = sys.maxsize if config.replay.init or config.data.path else 0
-    random, starts = max(most, config.random_steps), max(most, config.learning_starts)
+    limit = sys.maxsize if config.replay.init or config.data.path else 0
+    random, starts = max(limit, config.random_steps), max(limit, config.learning_starts)
     config.algo.check_run(random_steps=random, learning_starts=starts, frame_stack=config.env.frame_stack)
 
 
-def looked_at(
+def probe_env(
     config: ExperimentConfig, factory: MakeEnv | None
 ) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any], EnvSpec | None]:
     """Return the spaces of the environment's observations and actions, and its spec if it has one."""
@@ -436,60 +440,60 @@ def looked_at(
 # ---------------------------------------------------------------- recorded rows
 
 
-def read(
+def load_dataset(
     config: ExperimentConfig, recorded: RecordedEpisodes, algo: Algorithm, window: Window, seed: int,
     scratch: Path | None,
 ) -> tuple[Dataset, np.ndarray | None]:  # fmt: skip
     """Read all recorded rows; on a terminal with a progress bar. The array has their true rewards, if clipped here."""
     unclipped = config.env.id == NO_ENV and recorded.clip != "none"
-    beside: dict[str, list[np.ndarray]] = {"reward": []} if unclipped else {}
-    with read_progress(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
+    columns: dict[str, list[np.ndarray]] = {"reward": []} if unclipped else {}
+    with read_progress(f"reading {recorded.reader.path.name}", recorded.rows()) as track_progress:
         dataset = config.data.build(
             recorded, window=window, seed=seed, batch_sampler=config.replay, extra_spec=algo.extra_spec,
-            scratch=scratch, parts=counted(recorded.parts(beside)),
+            scratch=scratch, parts=track_progress(recorded.parts(columns)),
         )  # fmt: skip
     if RETURN in algo.extra_spec:
         write_returns(dataset, algo.cfg.discount)  # type: ignore[arg-type, union-attr]  # such learners have it
-    return dataset, np.concatenate(beside["reward"]) if unclipped else None
+    return dataset, np.concatenate(columns["reward"]) if unclipped else None
 
 
-def held_out(
-    config: ExperimentConfig, algo: Algorithm, own: Env | RecordedEpisodes,
+def make_heldout_metrics(
+    config: ExperimentConfig, algo: Algorithm, owner: Env | RecordedEpisodes,
     spaces: tuple[gymnasium.Space[Any] | None, gymnasium.Space[Any] | None], scratch: Path | None,
 ) -> Callable[[], dict[str, float]]:  # fmt: skip
     """Return what measures the world model's losses on ``config.heldout``: on the same windows, by the same draws.
 
-    ``own``: what has the observations and actions of the run. ``spaces``: those of actions and observations of its
+    ``owner``: what has the observations and actions of the run. ``spaces``: those of actions and observations of its
     environment, for data that declare none.
     """
     if not isinstance(algo, Dreamer):
         raise ConfigError(f"heldout = '{config.heldout}': it is for Dreamers, and {config.name} is none. Leave it out.")
     data, seed = config.data.merge({"path": config.heldout}), derived_seeds(config.seed)["evaluation"]
     with contextlib.closing(open_recorded(data, config.env, *spaces)) as recorded:
-        check_fit(recorded, signature(own.obs_spec, own.action_spec), config.env.id)
+        check_dataset_fits(recorded, signature(owner.obs_spec, owner.action_spec), config.env.id)
         window = replace(algo.window, carries=False)
         dataset = data.build(recorded, window=window, seed=seed, scratch=scratch)
-    batches = [dataset.sample() for _ in range(HELD_OUT)]
+    batches = [dataset.sample() for _ in range(NUM_HELDOUT_BATCHES)]
 
-    def measured() -> dict[str, float]:
+    def measure() -> dict[str, float]:
         with reproducible(seed):
-            found = [algo.model_losses(batch) for batch in batches]
-        return {f"heldout/{k}": float(torch.stack([each[k] for each in found]).mean()) for k in found[0]}
+            losses = [algo.model_losses(batch) for batch in batches]
+        return {f"heldout/{k}": float(torch.stack([terms[k] for terms in losses]).mean()) for k in losses[0]}
 
-    return measured
+    return measure
 
 
 def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> None:
     """Store beside each row its return-to-go, for learners such as Cal-QL; from the last ``block`` of rows on back."""
     reward, first = dataset.column("reward"), dataset.column("is_first")
     last, terminal = dataset.column("is_last"), dataset.column("is_terminal")
-    later = Later()
+    next_row = Later()
     for stop in range(dataset.count, 0, -block):
         rows = slice(max(0, stop - block), stop)
         ends = {"first": first[rows], "last": last[rows], "terminal": terminal[rows]}
-        found = returns_to_go(reward=reward[rows], discount=discount, later=later, **ends)
-        dataset.write_column(EXTRAS + RETURN, rows.start, found)
-        later = Later(bool(first[rows.start]), float(found[0]), float(reward[rows.start]))
+        returns = returns_to_go(reward=reward[rows], discount=discount, later=next_row, **ends)
+        dataset.write_column(EXTRAS + RETURN, rows.start, returns)
+        next_row = Later(bool(first[rows.start]), float(returns[0]), float(reward[rows.start]))
 
 
 def check_same_task(recorded: RecordedEpisodes, config: ExperimentConfig, spec: EnvSpec | None) -> None:
@@ -506,29 +510,29 @@ def check_same_task(recorded: RecordedEpisodes, config: ExperimentConfig, spec: 
         )
 
 
-def check_fit(recorded: RecordedEpisodes, own: Mapping[str, Any], env: str) -> None:
-    """Raise DataError unless the data have the observations and actions ``own``, of the environment or the agent.
+def check_dataset_fits(recorded: RecordedEpisodes, expected: Mapping[str, Any], env: str) -> None:
+    """Raise DataError unless the data have the observations and actions ``expected``, of the environment or the agent.
 
     ``env``: the environment's id, for the message; ``NO_ENV`` for an agent that has none.
     """
     name, whose = ("the agent", "the agent") if env == NO_ENV else (env, f"the environment {env}")
-    if found := differences(signature(recorded.obs_spec, recorded.action_spec), own, ("the data", name)):
+    if problems := differences(signature(recorded.obs_spec, recorded.action_spec), expected, ("the data", name)):
         advice = (
             "Use data of the environment that the agent has learned about."
             if env == NO_ENV
-            else stacks_in(recorded.obs_spec, own["observation"])
+            else stacks_in(recorded.obs_spec, expected["observation"])
             or "Use the environment that the data were recorded in with the same options (env.include and "
             "env.exclude select observations), or other data."
         )
-        raise DataError(f"{recorded.label} does not fit {whose}: {'; '.join(found)}. {advice}")
+        raise DataError(f"{recorded.label} does not fit {whose}: {'; '.join(problems)}. {advice}")
 
 
 def stacks_in(spec: ObsSpec, env_obs: Mapping[str, Any]) -> str:
     """Return the advice for data whose images are stacks of those that an environment shows; "" for others."""
     for key, part in spec.items():
-        other = tuple(env_obs.get(key, {}).get("shape", ()))
-        frames, left = divmod(part.shape[-1], other[-1]) if part.kind == "image" and len(other) == 3 else (1, 0)
-        if frames > 1 and not left and part.shape[:2] == other[:2]:
+        shape = tuple(env_obs.get(key, {}).get("shape", ()))
+        frames, remainder = divmod(part.shape[-1], shape[-1]) if part.kind == "image" and len(shape) == 3 else (1, 0)
+        if frames > 1 and not remainder and part.shape[:2] == shape[:2]:
             return (
                 f"Its images are stacks of {frames} frames: let the environment stack them, and the learner not: "
                 f"--env.frame-stack {frames} --algo.frames 1."
@@ -539,22 +543,22 @@ def stacks_in(spec: ObsSpec, env_obs: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- sentences about a run
 
 
-def described(experiment: Experiment) -> list[str]:
+def describe_experiment(experiment: Experiment) -> list[str]:
     """Describe what is about to be trained: its data, the time by the learner's speed, and the memory that it takes."""
     config, window, algo = experiment.config, experiment.algo.window, experiment.algo
     lines = [f"{config.data.label}: {remark}" for remark in experiment.remarks]
     if config.eval_env is not None:
-        lines.append(f"evaluations take place in {config.evaluation_env.label()}: eval_env = {config.eval_env}")
+        lines.append(f"evaluations take place in {config.eval_env_config.label()}: eval_env = {config.eval_env}")
     if algo.device.type == "cpu" and trouble():
         lines.append(trouble())
     if experiment.dataset is not None:
-        found = experiment.dataset.statistics()
-        own = split_window(window, config.share)[0].batch if not config.offline else 0
-        part = f", {own} of the {window.batch} windows of a batch" if own else ""
-        low, mean, high = found.scores
+        statistics = experiment.dataset.statistics()
+        num_recorded = split_window(window, config.share)[0].batch if not config.offline else 0
+        part = f", {num_recorded} of the {window.batch} windows of a batch" if num_recorded else ""
+        low, mean, high = statistics.scores
         lines.append(
-            f"{plural(found.steps, 'recorded step')} in {plural(found.episodes, 'episode')} of {config.data.label}"
-            f"{part}: returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
+            f"{plural(statistics.steps, 'recorded step')} in {plural(statistics.episodes, 'episode')} of "
+            f"{config.data.label}{part}: returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
         )
         lines += [line] if (line := motionless(config, experiment.obs_spec)) else []
     elif config.algo.needs_data:
@@ -567,24 +571,24 @@ def described(experiment: Experiment) -> list[str]:
             f"the policy's return will be estimated from the data by FQE ({config.data.estimate_updates:,} updates "
             "per estimate); set data.estimate_updates = 0 to disable this"
         )
-    if line := outlook(config, window, experiment.speed):
+    if line := describe_forecast(config, window, experiment.speed):
         lines.append(line)
     count = sum(p.numel() for p in algo.parameters() if p.requires_grad)
-    needed = memory(replay_bytes(config.replay, experiment.replay, config.steps))
-    what = f"{count / 1e6:.2f}M parameters on {algo.device}"
+    needed = format_bytes(replay_bytes(config.replay, experiment.replay, config.steps))
+    network = f"{count / 1e6:.2f}M parameters on {algo.device}"
     if config.offline:
         updates = plural(config.updates, "update")
-        return [*lines, f"{config.name} from recorded data alone: {what}, {updates}, {needed} of rows"]
+        return [*lines, f"{config.name} from recorded data alone: {network}, {updates}, {needed} of rows"]
     free = available_memory()
     room = "" if free is None else f" of {free / 1e9:.1f} GB available"
     if config.replay.device != "cpu" or config.replay.storage != "ram":
         room = f" on {config.replay.device}" if config.replay.device != "cpu" else " in mapped files"
-    ratio = config.ratio(window)
-    each = f"{ratio:g} update{'s' * (ratio != 1)} per env step (train ratio {ratio * window.batch * window.length:g})"
+    ratio = config.updates_per_step(window)
+    rate = f"{ratio:g} update{'s' * (ratio != 1)} per env step (train ratio {ratio * window.batch * window.length:g})"
     envs = plural(config.env.num, "env")
     if config.actors:
         envs = f"{plural(config.actors, 'actor')} with {envs} each"
-    return [*lines, f"{config.name} on {config.env.id}: {what}, {envs}, {each}, replay up to {needed}{room}"]
+    return [*lines, f"{config.name} on {config.env.id}: {network}, {envs}, {rate}, replay up to {needed}{room}"]
 
 
 def motionless(config: ExperimentConfig, spec: ObsSpec) -> str:
@@ -598,31 +602,31 @@ def motionless(config: ExperimentConfig, spec: ObsSpec) -> str:
     )
 
 
-def outlook(config: ExperimentConfig, window: Window, speed: Pace | None) -> str:
+def describe_forecast(config: ExperimentConfig, window: Window, speed: LearnerSpeed | None) -> str:
     """Return the preset, why it was chosen, and how long the run will take, as far as these are known; "" if neither.
 
     The time is without the environment's own and without evaluations. A run of more than 12 hours, or one that was
     meant for a CPU and is not short there, gets a length for about an hour.
     """
-    published, _, small = config.preset.partition("+")
-    words = [f"preset {config.preset}{' (for a machine without a GPU)' * bool(small)}"] if config.preset else []
-    updates, decisions = config.planned(window)
+    published, _, shrink_frame = config.preset.partition("+")
+    words = [f"preset {config.preset}{' (for a machine without a GPU)' * bool(shrink_frame)}"] if config.preset else []
+    updates, decisions = config.planned_counts(window)
     if not updates and not window.rollout:
         begin = config.first_update_step(window)
         words.append(f"nothing will be learned in {config.length:,} steps: the first update comes after {begin:,}")
     if speed is not None:
         hours = (updates * speed.update_s + decisions * speed.act_s) / 3600
         time = f"{max(1, 60 * hours):.0f} min" if hours < 1.5 else f"{hours:,.{int(hours < 10)}f} h"
-        here = f"on this machine, as busy as it is, with {plural(speed.threads, 'thread')}"
-        words.append(f"{config.length:,} {config.unit} take about {time} of learning and acting {here}")
-        if hours > (3 if small else 12):
+        machine = f"on this machine, as busy as it is, with {plural(speed.threads, 'thread')}"
+        words.append(f"{config.length:,} {config.unit} take about {time} of learning and acting {machine}")
+        if hours > (3 if shrink_frame else 12):
             an_hour = float(f"{config.length / hours:.1g}")
-            smaller = "" if small else ", and --preset cpu has small networks and a short run"
+            smaller = "" if shrink_frame else ", and --preset cpu has small networks and a short run"
             words.append(f"--{config.unit} {max(1, round(an_hour)):_} take about an hour{smaller}")
-    return "; ".join([*words, *([f"published settings: --preset {published}"] if small else [])])
+    return "; ".join([*words, *([f"published settings: --preset {published}"] if shrink_frame else [])])
 
 
-def memory(size: int) -> str:
+def format_bytes(size: int) -> str:
     """Return a number of bytes in GB, or in MB or kB where that would be less than a tenth."""
     unit, name = next(((u, n) for u, n in ((1e9, "GB"), (1e6, "MB")) if size >= 0.1 * u), (1e3, "kB"))
     return f"{size / unit:.2f} {name}"

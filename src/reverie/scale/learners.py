@@ -326,7 +326,7 @@ class LearnerExperiment(Experiment):
 
     @property
     def saved(self) -> Saved:
-        return saved_settings(self.run_config, self.given, self.eval_given)
+        return saved_settings(self.run_config, self.user_env, self.user_eval_env)
 
     def parts(self) -> dict[str, Stateful]:
         parts: dict[str, Stateful] = {"ranks": self.team, **super().parts()}
