@@ -20,8 +20,9 @@ from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
 from reverie.datasets.recorded_env import dataset_env_config
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
-from reverie.experiment.build import motionless, stacks_in
+from reverie.experiment.describe import motionless
 from reverie.experiment.layers import merge_layers
+from reverie.experiment.offline import stacks_in
 
 SPACE = spaces.Dict({
     "image": spaces.Box(0, 255, (84, 84, 3), np.uint8),

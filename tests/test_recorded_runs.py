@@ -32,8 +32,9 @@ from reverie.datasets.reader import DatasetInfo
 from reverie.datasets.recorded_env import MEANING_SETTINGS, check_same_meaning, missing_kwargs_and_wrappers
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import written
-from reverie.experiment.build import build, write_returns
+from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig, resolve_env
+from reverie.experiment.offline import write_returns
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset
 from reverie.replay.storage import HostStorage

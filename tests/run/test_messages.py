@@ -8,8 +8,8 @@ import pytest
 
 from reverie.core.types import Window
 from reverie.experiment.bench import LearnerSpeed
-from reverie.experiment.build import describe_forecast
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.describe import describe_forecast
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,9 @@ from reverie.datasets.memory import DataLike
 from reverie.envs.flat import CLIPS, FlatEnv
 from reverie.envs.make import MakeEnv, make_gym
 from reverie.envs.wrappers import FlatObs, FrameStack
-from reverie.experiment.build import check_dataset_fits, make_eval_env
 from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.experiment.environments import make_eval_env
+from reverie.experiment.offline import check_dataset_fits
 from reverie.log.video import write_video
 from reverie.nn.encoder import CoderConfig, DenseCoderConfig
 from reverie.nn.preprocess import told

@@ -36,8 +36,9 @@ from reverie.core.types import FLAGS, Batch, Mode, State, Step, Window
 from reverie.datasets.dataset import dataset_config, open_recorded, read_progress
 from reverie.datasets.memory import DataLike
 from reverie.datasets.reader import PROPENSITY
-from reverie.experiment.build import check_dataset_fits, probe_env
 from reverie.experiment.config import NO_ENV
+from reverie.experiment.environments import probe_env
+from reverie.experiment.offline import check_dataset_fits
 from reverie.log.console import format_duration
 from reverie.objectives.importance import cumulative_ratios, doubly_robust, effective_size, weighted_sum
 from reverie.objectives.returns import returns_to_go

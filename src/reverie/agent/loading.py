@@ -28,8 +28,8 @@ from reverie.datasets.reader import Space
 from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.make import EnvLike, MakeEnv, Placeholder, close_quietly, env_factory
 from reverie.envs.slot import preserve_torch_rng
-from reverie.experiment.build import eval_maker
 from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.experiment.environments import eval_maker
 from reverie.log.artifacts import download_agent
 from reverie.run.checkpoint import Checkpoints, longest_episode
 from reverie.run.folder import RunFolder, Saved, check_origin, check_spec, read_saved, read_spec

@@ -8,52 +8,45 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.envs.registration import EnvSpec
 
 from reverie.algos.base import Algorithm
-from reverie.algos.cql import RETURN
 from reverie.algos.on_policy import OnPolicy
-from reverie.algos.world_model import Dreamer
-from reverie.core.accelerate import trouble
 from reverie.core.clock import Clock
-from reverie.core.errors import ConfigError, DataError, RunError, brief, plural
+from reverie.core.errors import ConfigError, DataError, RunError, plural
 from reverie.core.logger import logger
-from reverie.core.machine import available_memory, choose_device, keep_freed_memory
+from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Env, Stateful
 from reverie.core.randomness import RngState, derived_seeds, reproducible, seed_everything
 from reverie.core.space_json import text_of
-from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec, differences, other_bounds, signature
+from reverie.core.specs import ActionSpec, ObsSpec, signature
 from reverie.core.types import FLAGS, Batch, Window
-from reverie.datasets.dataset import RecordedEpisodes, open_recorded, read_progress
-from reverie.datasets.recorded_env import check_same_meaning, missing_kwargs_and_wrappers
-from reverie.envs.make import EnvLike, MakeEnv, Single, close_quietly, env_factory, make_gym, to_learnable_obs
-from reverie.envs.vector import make_env
+from reverie.envs.make import EnvLike
 from reverie.experiment.bench import LearnerSpeed, measure_learner_speed
-from reverie.experiment.config import NO_ENV, ExperimentConfig, saved_settings
+from reverie.experiment.config import ExperimentConfig, saved_settings
+from reverie.experiment.describe import describe_experiment
+from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environments, plays, probe_env
 from reverie.experiment.initial import load_initial
+from reverie.experiment.offline import OfflineRows, make_heldout_metrics, open_dataset, read_offline_rows
 from reverie.log.meter import Meter
 from reverie.log.video import shrink
-from reverie.objectives.returns import Later, returns_to_go
-from reverie.replay.config import check_capacity, check_memory, max_rows, replay_bytes
+from reverie.replay.config import check_capacity, check_memory, max_rows
 from reverie.replay.dataset import Dataset, DatasetPart
 from reverie.replay.durable import DurableReplay
 from reverie.replay.replay import Replay
 from reverie.replay.rollout import Rollout
 from reverie.replay.sources import MixedSource, prefetch, split_window
-from reverie.run.collect import Collector
+from reverie.run.collect import Collecting, Collector
 from reverie.run.evaluate import Evaluation, Score, episode_limit, evaluate
 from reverie.run.folder import Saved
 from reverie.run.run import MeasurementResult, Trainable, Which
 
 MAX_VIDEO_SIDE = 256
 """Longer side of the videos of evaluations during training, in pixels, at most."""
-NUM_HELDOUT_BATCHES = 4
-"""Batches of held-out rows."""
 SHORT_RUN_UPDATES = 200
 """Updates of a run that is too short to time its learner first."""
 
@@ -199,6 +192,15 @@ def read_all_rows(replay: Replay, spec: ObsSpec) -> Batch:
     return Batch.from_columns(columns, torch.arange(replay.storage.streams))
 
 
+class OnlineRows(NamedTuple):
+    """What collects rows and keeps them; empty in a run on recorded data alone."""
+
+    replay: Any = None
+    """A :class:`Replay`, or :class:`~reverie.scale.actor_replays.Lanes` of actors."""
+    collector: Collecting | None = None
+    store: Any = None
+
+
 def build(
     config: ExperimentConfig, env: EnvLike | None = None, *, eval_env: EnvLike | None = None, start: int = 0,
     rank: int = 0, run: Path | None = None, estimates: Callable[..., Any] | None = None,
@@ -222,95 +224,60 @@ def build(
     """
     config = config.validate()
     check_start(config)
-    factory, share = env_factory(config.env, env), config.share
-    player = eval_maker(config, factory, eval_env)
-    plays = config.env.id != NO_ENV and (share < 1 or config.eval_episodes > 0)
+    makers = EnvMakers.of(config, env, eval_env)
     # First: a simulator may be able to run only once.
-    observation, space, env_spec = probe_env(config, factory) if share and plays else (None, None, None)
+    probed = probe_env(config, makers.training) if config.share and plays(config) else ProbedEnv()
     device, seeds = set_up_process(config, start, rank)
+    online, offline = OnlineRows(), OfflineRows()
+    heldout: Callable[[], Mapping[str, float]] = dict
     with contextlib.ExitStack() as undo:
-        train_env = eval_env_ = recorded = replay = collector = store = dataset = estimator = None
-        if share < 1:
-            train_env = make_training_env(config, factory, seeds["env"], new=start == 0)
-            undo.callback(train_env.close)
-        # An instance cannot be made a second time: the run is evaluated in it at its end.
-        is_shared = train_env is not None and isinstance(factory, Single) and player is factory
-        if plays and config.eval_episodes and not is_shared:
-            eval_env_ = make_eval_env(config, player, config.eval_video, workers=True)
-            undo.callback(eval_env_.close)
-            check_eval_env(config, train_env, eval_env_)
-        known_env = train_env or eval_env_
-        if share:
-            recorded = open_recorded(config.data, config.env, space, observation)
-            undo.callback(recorded.close)
-            if train_env is not None:
-                check_same_task(recorded, config, env_spec)
-            if known_env is not None:
-                env_config = config.eval_env_config if train_env is None else config.env
-                check_dataset_fits(recorded, signature(known_env.obs_spec, known_env.action_spec), env_config.id)
-        learned = train_env or recorded
+        envs = open_environments(config, makers, seeds["env"], undo, new=start == 0)
+        recorded = open_dataset(config, probed, envs, undo) if config.share else None
+        learned = envs.training or recorded
         assert learned is not None
-        algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
-        windows = split_window(algo.window, share) if 0 < share < 1 else (algo.window, algo.window)
+        task = envs.training or envs.evaluation or learned  # an environment's actions have bounds
 
-        clock = Clock(
-            length=config.length, unit=config.unit, slack=config.slack, train_freq=config.train_freq,
-            replay_ratio=config.updates_per_step(algo.window), pretrain_updates=config.pretrain_updates,
-            on_policy=config.algo.on_policy, action_repeat=config.env.frames_per_action,
-            learning_starts=max(1, config.learning_starts) if train_env is not None else 1,
-        )  # fmt: skip
-        algo.position = lambda: clock.position
-        meter = Meter()
-        if train_env is not None:
-            actors = actors if config.actors else None
-            builder = build_collection if actors is None else functools.partial(actors, factory, meter)
-            replay, collector, store = builder(config, algo, train_env, windows[1], seeds, run, clock)
+        algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
+        clock, meter = make_clock(config, algo), Meter()
+        is_mixed = 0 < config.share < 1
+        windows = split_window(algo.window, config.share) if is_mixed else (algo.window, algo.window)
+        if envs.training is not None:
+            collect = (
+                functools.partial(actors, makers.training, meter) if config.actors and actors else build_collection
+            )
+            online = OnlineRows(*collect(config, algo, envs.training, windows[1], seeds, run, clock))
         if recorded is not None:
-            dataset, rewards = load_dataset(config, recorded, algo, windows[0], seeds["replay"] + (share < 1), run)
-            if 0 < share < 1:
-                algo.expect_recorded(windows[0].batch)
-            if config.env.id == NO_ENV and config.data.estimate_updates and estimates is not None:
-                specs, seed = (recorded.obs_spec, recorded.action_spec), derived_seeds(config.seed)["evaluation"]
-                estimator = estimates(algo, dataset, *specs, seed=seed, rewards=rewards, clipped=recorded.clipped)
-            recorded.close()
-            starts = np.flatnonzero(dataset.column("is_first"))
-            clock.longest_episode = int(np.diff(starts, append=dataset.count).max(initial=1)) - 1
-        measured = config.heldout and rank == 0
-        heldout = (
-            make_heldout_metrics(config, algo, known_env or learned, (space, observation), run) if measured else dict
-        )
+            seed = seeds["replay"] + is_mixed
+            offline = read_offline_rows(config, recorded, algo, windows[0], seed, run, estimates)
+            clock.longest_episode = offline.longest_episode
+        if config.heldout and rank == 0:
+            heldout = make_heldout_metrics(config, algo, task, probed, run)
         undo.pop_all()
-    sources = [prefetch(rows, algo.device) for rows in (dataset, replay) if rows is not None]
-    rows = replay if replay is not None else dataset
-    assert rows is not None
+    sources = [prefetch(rows, algo.device) for rows in (offline.dataset, online.replay) if rows is not None]
     return Experiment(
-        config=config, schedule=config.schedule, user_env=env, user_eval_env=eval_env, env=train_env,
-        eval_env=eval_env_, algo=algo, clock=clock, meter=meter, collector=collector, store=store, replay=rows,
-        dataset=dataset, estimator=estimator,
-        obs_spec=learned.obs_spec, action_spec=(known_env or learned).action_spec,  # the environment's has bounds
-        source=sources[0] if len(sources) == 1 else MixedSource(*sources), heldout=heldout,
-        spaces=recorded.spaces if recorded is not None and config.env.id == NO_ENV else None,
-        remarks=tuple(recorded.remarks()) if recorded is not None else (),
-        reopen_user_env=(lambda: make_eval_env(config, factory, config.eval_video)) if is_shared else None,
-        log_episodes=config.log_episodes, stop_score=config.stop_score if config.evaluates_during_training else None,
-        score=Score.parse(config.score), patience=config.patience,
-        measures="estimate" if estimator is not None else "eval" if config.eval_episodes else "",
+        config=config, user_env=env, user_eval_env=eval_env, algo=algo, clock=clock, meter=meter,
+        obs_spec=learned.obs_spec, action_spec=task.action_spec,
+        env=envs.training, eval_env=envs.evaluation, reopen_user_env=envs.reopen,
+        replay=offline.dataset if online.replay is None else online.replay, collector=online.collector,
+        store=online.store, dataset=offline.dataset, spaces=offline.spaces, remarks=offline.remarks,
+        estimator=offline.estimator, heldout=heldout,
+        source=sources[0] if len(sources) == 1 else MixedSource(*sources),
+        schedule=config.schedule, log_episodes=config.log_episodes, score=Score.parse(config.score),
+        stop_score=config.stop_score if config.evaluates_during_training else None, patience=config.patience,
+        measures="estimate" if offline.estimator is not None else "eval" if config.eval_episodes else "",
     )  # fmt: skip
 
 
-def make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: int, *, new: bool) -> Env:
-    """Make the environments of training. For actors, which make their own, one whose spaces are known, closed."""
-    if not config.actors:
-        return make_env(config.env, seed=seed, factory=factory, new=new)
-    if isinstance(factory, Single):
-        raise ConfigError(
-            f"actors = {config.actors} with an environment instance: each actor makes its own in its own process. Pass "
-            "a function that makes environments, or its class."
-        )
-    vector = "native" if config.env.vector == "native" else "serial"
-    env = make_env(config.env.merge({"num": 1, "vector": vector}), seed=seed, factory=factory, new=new)
-    env.close()
-    return env
+def make_clock(config: ExperimentConfig, algo: Algorithm) -> Clock:
+    """Return the clock of the run, whose position ``algo`` sees."""
+    clock = Clock(
+        length=config.length, unit=config.unit, slack=config.slack, train_freq=config.train_freq,
+        replay_ratio=config.updates_per_step(algo.window), pretrain_updates=config.pretrain_updates,
+        on_policy=config.algo.on_policy, action_repeat=config.env.frames_per_action,
+        learning_starts=1 if config.offline else max(1, config.learning_starts),
+    )  # fmt: skip
+    algo.position = lambda: clock.position
+    return clock
 
 
 def build_collection(
@@ -367,52 +334,6 @@ def set_up_process(config: ExperimentConfig, start: int, rank: int = 0) -> tuple
     return device, seeds
 
 
-def make_eval_env(
-    config: ExperimentConfig, factory: MakeEnv | None = None, render: bool = False, *, as_trained: bool = False,
-    workers: bool = False,
-) -> Env:  # fmt: skip
-    """Make the environments of evaluations, ``factory`` being that of :func:`eval_maker`.
-
-    ``as_trained``: in place of them those of training with its rewards and ``factory``, but for whole games. They run
-    in this process. ``workers``: in worker processes if training does, so that a crash does not end the run.
-    """
-    env = config.env.merge({"life_loss": False}) if as_trained else config.eval_env_config
-    num = 1 if isinstance(factory, Single) else max(1, min(config.eval_envs, config.eval_episodes))
-    vector = env.vector if workers or env.vector == "native" else "serial"
-    seed = derived_seeds(config.seed)["evaluation"]
-    warns = not workers or config.eval_env is not None  # else training itself warns
-    env = env.merge({"num": num, "vector": vector})
-    return make_env(env, seed=seed, factory=factory, render=render, new=False, warns=warns)
-
-
-def eval_maker(config: ExperimentConfig, factory: MakeEnv | None, user_env: EnvLike | None = None) -> MakeEnv | None:
-    """Return what makes the environments of evaluations: ``user_env``, if the user gave it; None if it is an id.
-
-    Otherwise it is ``factory``, which makes those of training. ConfigError if they would be one and the same instance.
-    """
-    named = "id" in config.eval_env_overrides
-    if isinstance(factory, Single) and (user_env is factory.env or (config.eval_env is not None and not named)):
-        raise ConfigError(
-            f"eval_env = {brief(config.eval_env if user_env is None else user_env)}, but env is an instance, in which "
-            "training goes on. Pass as eval_env an id, a function that makes an environment, or another instance."
-        )
-    make_env_ = env_factory(config.eval_env_config.merge({"num": 1}), user_env)
-    return make_env_ if named else factory
-
-
-def check_eval_env(config: ExperimentConfig, train_env: Env | None, eval_env: Env) -> None:
-    """Raise ConfigError unless another environment of evaluations has the observations and actions of training."""
-    if train_env is None or config.eval_env is None:
-        return
-    trained, played = (signature(env.obs_spec, env.action_spec) for env in (train_env, eval_env))
-    labels = ("training", "evaluations")
-    if problems := differences(trained, played, labels) or other_bounds(trained, played, labels):
-        raise ConfigError(
-            f"eval_env = {brief(config.eval_env)}: {'; '.join(problems)}. Evaluate in an environment with the same "
-            "observations and actions, perhaps by a wrapper (eval_env: {wrappers: [...]})."
-        )
-
-
 def shrink_frame(frame: np.ndarray) -> np.ndarray:
     """Return a copy of a frame, at most ``MAX_VIDEO_SIDE`` pixels high and wide."""
     return shrink(np.array(frame), MAX_VIDEO_SIDE)
@@ -423,210 +344,3 @@ def check_start(config: ExperimentConfig) -> None:
     limit = sys.maxsize if config.replay.init or config.data.path else 0
     random, starts = max(limit, config.random_steps), max(limit, config.learning_starts)
     config.algo.check_run(random_steps=random, learning_starts=starts, frame_stack=config.env.frame_stack)
-
-
-def probe_env(
-    config: ExperimentConfig, factory: MakeEnv | None
-) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any], EnvSpec | None]:
-    """Return the spaces of the environment's observations and actions, and its spec if it has one."""
-    env = make_gym(config.env, factory, render=False)
-    observation: gymnasium.Space[Any] = to_learnable_obs(env, config.env.mission).observation_space
-    space: gymnasium.Space[Any] = env.action_space
-    spec = env.spec
-    close_quietly(env)
-    return observation, space, spec
-
-
-# ---------------------------------------------------------------- recorded rows
-
-
-def load_dataset(
-    config: ExperimentConfig, recorded: RecordedEpisodes, algo: Algorithm, window: Window, seed: int,
-    scratch: Path | None,
-) -> tuple[Dataset, np.ndarray | None]:  # fmt: skip
-    """Read all recorded rows; on a terminal with a progress bar. The array has their true rewards, if clipped here."""
-    unclipped = config.env.id == NO_ENV and recorded.clip != "none"
-    columns: dict[str, list[np.ndarray]] = {"reward": []} if unclipped else {}
-    with read_progress(f"reading {recorded.reader.path.name}", recorded.rows()) as track_progress:
-        dataset = config.data.build(
-            recorded, window=window, seed=seed, batch_sampler=config.replay, extra_spec=algo.extra_spec,
-            scratch=scratch, parts=track_progress(recorded.parts(columns)),
-        )  # fmt: skip
-    if RETURN in algo.extra_spec:
-        write_returns(dataset, algo.cfg.discount)  # type: ignore[arg-type, union-attr]  # such learners have it
-    return dataset, np.concatenate(columns["reward"]) if unclipped else None
-
-
-def make_heldout_metrics(
-    config: ExperimentConfig, algo: Algorithm, owner: Env | RecordedEpisodes,
-    spaces: tuple[gymnasium.Space[Any] | None, gymnasium.Space[Any] | None], scratch: Path | None,
-) -> Callable[[], dict[str, float]]:  # fmt: skip
-    """Return what measures the world model's losses on ``config.heldout``: on the same windows, by the same draws.
-
-    ``owner``: what has the observations and actions of the run. ``spaces``: those of actions and observations of its
-    environment, for data that declare none.
-    """
-    if not isinstance(algo, Dreamer):
-        raise ConfigError(f"heldout = '{config.heldout}': it is for Dreamers, and {config.name} is none. Leave it out.")
-    data, seed = config.data.merge({"path": config.heldout}), derived_seeds(config.seed)["evaluation"]
-    with contextlib.closing(open_recorded(data, config.env, *spaces)) as recorded:
-        check_dataset_fits(recorded, signature(owner.obs_spec, owner.action_spec), config.env.id)
-        window = replace(algo.window, carries=False)
-        dataset = data.build(recorded, window=window, seed=seed, scratch=scratch)
-    batches = [dataset.sample() for _ in range(NUM_HELDOUT_BATCHES)]
-
-    def measure() -> dict[str, float]:
-        with reproducible(seed):
-            losses = [algo.model_losses(batch) for batch in batches]
-        return {f"heldout/{k}": float(torch.stack([terms[k] for terms in losses]).mean()) for k in losses[0]}
-
-    return measure
-
-
-def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> None:
-    """Store beside each row its return-to-go, for learners such as Cal-QL; from the last ``block`` of rows on back."""
-    reward, first = dataset.column("reward"), dataset.column("is_first")
-    last, terminal = dataset.column("is_last"), dataset.column("is_terminal")
-    next_row = Later()
-    for stop in range(dataset.count, 0, -block):
-        rows = slice(max(0, stop - block), stop)
-        ends = {"first": first[rows], "last": last[rows], "terminal": terminal[rows]}
-        returns = returns_to_go(reward=reward[rows], discount=discount, later=next_row, **ends)
-        dataset.write_column(EXTRAS + RETURN, rows.start, returns)
-        next_row = Later(bool(first[rows.start]), float(returns[0]), float(reward[rows.start]))
-
-
-def check_same_task(recorded: RecordedEpisodes, config: ExperimentConfig, spec: EnvSpec | None) -> None:
-    """Check that the data were recorded in the task of the environment that the run collects in, as far as they say.
-
-    Arguments and wrappers that ``spec``, the environment's, lacks become a remark: to learn from both can be the
-    purpose, as from a simulator and a robot.
-    """
-    check_same_meaning(recorded.about, config.env)
-    if missing := missing_kwargs_and_wrappers(recorded.about, spec):
-        recorded.reader.note(
-            f"the data were recorded in {recorded.about.env} with {', '.join(missing)}, and the environment of this "
-            "run is made without that: the run learns from both as from one task"
-        )
-
-
-def check_dataset_fits(recorded: RecordedEpisodes, expected: Mapping[str, Any], env: str) -> None:
-    """Raise DataError unless the data have the observations and actions ``expected``, of the environment or the agent.
-
-    ``env``: the environment's id, for the message; ``NO_ENV`` for an agent that has none.
-    """
-    name, whose = ("the agent", "the agent") if env == NO_ENV else (env, f"the environment {env}")
-    if problems := differences(signature(recorded.obs_spec, recorded.action_spec), expected, ("the data", name)):
-        advice = (
-            "Use data of the environment that the agent has learned about."
-            if env == NO_ENV
-            else stacks_in(recorded.obs_spec, expected["observation"])
-            or "Use the environment that the data were recorded in with the same options (env.include and "
-            "env.exclude select observations), or other data."
-        )
-        raise DataError(f"{recorded.label} does not fit {whose}: {'; '.join(problems)}. {advice}")
-
-
-def stacks_in(spec: ObsSpec, env_obs: Mapping[str, Any]) -> str:
-    """Return the advice for data whose images are stacks of those that an environment shows; "" for others."""
-    for key, part in spec.items():
-        shape = tuple(env_obs.get(key, {}).get("shape", ()))
-        frames, remainder = divmod(part.shape[-1], shape[-1]) if part.kind == "image" and len(shape) == 3 else (1, 0)
-        if frames > 1 and not remainder and part.shape[:2] == shape[:2]:
-            return (
-                f"Its images are stacks of {frames} frames: let the environment stack them, and the learner not: "
-                f"--env.frame-stack {frames} --algo.frames 1."
-            )
-    return ""
-
-
-# ---------------------------------------------------------------- sentences about a run
-
-
-def describe_experiment(experiment: Experiment) -> list[str]:
-    """Describe what is about to be trained: its data, the time by the learner's speed, and the memory that it takes."""
-    config, window, algo = experiment.config, experiment.algo.window, experiment.algo
-    lines = [f"{config.data.label}: {remark}" for remark in experiment.remarks]
-    if config.eval_env is not None:
-        lines.append(f"evaluations take place in {config.eval_env_config.label()}: eval_env = {config.eval_env}")
-    if algo.device.type == "cpu" and trouble():
-        lines.append(trouble())
-    if experiment.dataset is not None:
-        statistics = experiment.dataset.statistics()
-        num_recorded = split_window(window, config.share)[0].batch if not config.offline else 0
-        part = f", {num_recorded} of the {window.batch} windows of a batch" if num_recorded else ""
-        low, mean, high = statistics.scores
-        lines.append(
-            f"{plural(statistics.steps, 'recorded step')} in {plural(statistics.episodes, 'episode')} of "
-            f"{config.data.label}{part}: returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
-        )
-        lines += [line] if (line := motionless(config, experiment.obs_spec)) else []
-    elif config.algo.needs_data:
-        lines.append(
-            f"{config.name} is meant for recorded data, but there is none: it learns only from the rows that it "
-            "collects. Pass --data PATH to add recorded data"
-        )
-    if experiment.estimator is not None:
-        lines.append(
-            f"the policy's return will be estimated from the data by FQE ({config.data.estimate_updates:,} updates "
-            "per estimate); set data.estimate_updates = 0 to disable this"
-        )
-    if line := describe_forecast(config, window, experiment.speed):
-        lines.append(line)
-    count = sum(p.numel() for p in algo.parameters() if p.requires_grad)
-    needed = format_bytes(replay_bytes(config.replay, experiment.replay, config.steps))
-    network = f"{count / 1e6:.2f}M parameters on {algo.device}"
-    if config.offline:
-        updates = plural(config.updates, "update")
-        return [*lines, f"{config.name} from recorded data alone: {network}, {updates}, {needed} of rows"]
-    free = available_memory()
-    room = "" if free is None else f" of {free / 1e9:.1f} GB available"
-    if config.replay.device != "cpu" or config.replay.storage != "ram":
-        room = f" on {config.replay.device}" if config.replay.device != "cpu" else " in mapped files"
-    ratio = config.updates_per_step(window)
-    rate = f"{ratio:g} update{'s' * (ratio != 1)} per env step (train ratio {ratio * window.batch * window.length:g})"
-    envs = plural(config.env.num, "env")
-    if config.actors:
-        envs = f"{plural(config.actors, 'actor')} with {envs} each"
-    return [*lines, f"{config.name} on {config.env.id}: {network}, {envs}, {rate}, replay up to {needed}{room}"]
-
-
-def motionless(config: ExperimentConfig, spec: ObsSpec) -> str:
-    """Return a remark if recorded images are learned from one by one, so that no motion is seen; "" if not."""
-    single = [key for key, part in spec.items() if part.kind == "image" and part.shape[-1] in (1, 3)]
-    if not single or getattr(config.algo, "frames", 0) != 1:
-        return ""
-    return (
-        f"each decision sees a single image ({', '.join(single)}), and so no motion: algo.frames = 4 stacks the latest "
-        "four, as Atari's presets do"
-    )
-
-
-def describe_forecast(config: ExperimentConfig, window: Window, speed: LearnerSpeed | None) -> str:
-    """Return the preset, why it was chosen, and how long the run will take, as far as these are known; "" if neither.
-
-    The time is without the environment's own and without evaluations. A run of more than 12 hours, or one that was
-    meant for a CPU and is not short there, gets a length for about an hour.
-    """
-    published, _, shrink_frame = config.preset.partition("+")
-    words = [f"preset {config.preset}{' (for a machine without a GPU)' * bool(shrink_frame)}"] if config.preset else []
-    updates, decisions = config.planned_counts(window)
-    if not updates and not window.rollout:
-        begin = config.first_update_step(window)
-        words.append(f"nothing will be learned in {config.length:,} steps: the first update comes after {begin:,}")
-    if speed is not None:
-        hours = (updates * speed.update_s + decisions * speed.act_s) / 3600
-        time = f"{max(1, 60 * hours):.0f} min" if hours < 1.5 else f"{hours:,.{int(hours < 10)}f} h"
-        machine = f"on this machine, as busy as it is, with {plural(speed.threads, 'thread')}"
-        words.append(f"{config.length:,} {config.unit} take about {time} of learning and acting {machine}")
-        if hours > (3 if shrink_frame else 12):
-            an_hour = float(f"{config.length / hours:.1g}")
-            smaller = "" if shrink_frame else ", and --preset cpu has small networks and a short run"
-            words.append(f"--{config.unit} {max(1, round(an_hour)):_} take about an hour{smaller}")
-    return "; ".join([*words, *([f"published settings: --preset {published}"] if shrink_frame else [])])
-
-
-def format_bytes(size: int) -> str:
-    """Return a number of bytes in GB, or in MB or kB where that would be less than a tenth."""
-    unit, name = next(((u, n) for u, n in ((1e9, "GB"), (1e6, "MB")) if size >= 0.1 * u), (1e3, "kB"))
-    return f"{size / unit:.2f} {name}"
