@@ -33,8 +33,9 @@ from reverie.datasets.recorded_env import MEANING_SETTINGS, check_same_meaning, 
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import written
 from reverie.experiment.build import build
-from reverie.experiment.config import ExperimentConfig, resolve_env
+from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.offline import write_returns
+from reverie.experiment.resolve import resolve_env
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset
 from reverie.replay.storage import HostStorage
@@ -486,7 +487,7 @@ def test_two_tasks_are_not_mixed_in_silence(tmp_path: Path) -> None:
     data, run = tmp_path / "data", tmp_path / "run"
     few = SMALL | {"steps": 30, "eval_episodes": 0, "learning_starts": 10, "random_steps": 10}
     reverie.train("td3", "Pendulum-v1", run=data, env_options={"action_repeat": 2}, **few)
-    with pytest.raises(ConfigError, match=r"env\.action_repeat = 1: the rows were recorded with .* = 2, and"):
+    with pytest.raises(ConfigError, match=r"env\.action_repeat = 1: the rows were recorded with .* = 2, but"):
         reverie.train("td3", "Pendulum-v1", data=data, run=run, experience="mixed", **few)
     assert not run.exists()
 

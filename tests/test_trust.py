@@ -28,7 +28,8 @@ from reverie.core.errors import RunError, UntrustedError
 from reverie.core.importing import check_module, importable, is_installed_module, is_offered, module_of, trust_modules
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
-from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig, resolve_env
+from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
+from reverie.experiment.resolve import resolve_env
 from reverie.run.collect import ENVIRONMENTS
 from reverie.run.folder import RunFolder, Saved, write_saved
 from reverie.run.manifest import MANIFEST, entry_of, sealed

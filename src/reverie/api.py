@@ -28,10 +28,9 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, MakeEnv, env_name
 from reverie.experiment import bench
 from reverie.experiment.build import build, with_measured_threads
-from reverie.experiment.config import DATASET_ENV, ExperimentConfig, fit_learning_starts, resolve_env, saved_settings
-
-from reverie.experiment.config import with_initial_settings  # isort: skip
+from reverie.experiment.config import DATASET_ENV, ExperimentConfig
 from reverie.experiment.layers import SUITES, merge_layers, overlay, with_network_size
+from reverie.experiment.resolve import fit_learning_starts, resolve_env, saved_settings, with_initial_settings
 from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed

@@ -20,7 +20,8 @@ from reverie.datasets.recorded_env import dataset_env_config, settings_to_apply
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import Single, make_gym
-from reverie.experiment.config import NO_ENV, ExperimentConfig, resolve_env
+from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.experiment.resolve import resolve_env
 
 minari = pytest.importorskip("minari")
 

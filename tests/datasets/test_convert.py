@@ -31,7 +31,8 @@ from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.detect import open_reader
 from reverie.datasets.recorded_env import dataset_env_config
 from reverie.datasets.validate import validate
-from reverie.experiment.config import DATASET_ENV, ExperimentConfig, resolve_env
+from reverie.experiment.config import DATASET_ENV, ExperimentConfig
+from reverie.experiment.resolve import resolve_env
 from reverie.store import zarr
 from reverie.store.places import LocalObjects
 

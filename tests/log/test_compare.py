@@ -11,7 +11,8 @@ from PIL import Image
 
 import reverie
 from reverie.cli import main
-from reverie.experiment.config import ExperimentConfig, saved_settings
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.resolve import saved_settings
 from reverie.run.folder import RunFolder, write_saved
 
 CONFIG = ExperimentConfig().merge({"steps": 2000, "schedule.eval_every": 1000})

@@ -20,8 +20,9 @@ from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError, plural
 from reverie.core.logger import silent, tell
 from reverie.envs.config import EnvConfig
-from reverie.experiment.config import ExperimentConfig, fit_learning_starts
+from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.layers import SUITES, env_in, merge_layers, read_settings, sections
+from reverie.experiment.resolve import fit_learning_starts
 from reverie.log.aggregate import format_seeds_table
 from reverie.run.callback import import_callback
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml

@@ -102,7 +102,7 @@ def _info_of_env(reader: Reader) -> DatasetInfo:
 
 
 def _note_settings(reader: Reader, info: DatasetInfo, to: str) -> None:
-    """Note settings of the environment that the copy cannot hold: stores can, and Minari beside a recorded spec."""
+    """Add a remark on the environment's settings that the format cannot store; Minari can with a recorded spec."""
     settings = nondefault_settings(info)
     if not settings or (to == "minari" and info.env_spec):
         return

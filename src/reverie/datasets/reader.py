@@ -56,7 +56,7 @@ class ReadOptions(Config):
     """What the user says about files that do not say it themselves."""
 
     reader: str = ""
-    """Class that reads a format of your own, module:Class or module:Class(setting=value); empty: the format is
+    """Class that reads a custom format, module:Class or module:Class(setting=value); empty: the format is
     detected."""
     columns: dict[str, ColumnNames] = field(default_factory=dict)
     """Tables: the column of each quantity, '{obs: state, action: action, reward: reward, terminal: done}'; several
@@ -117,7 +117,7 @@ class DatasetInfo:
 class Reader(ABC):
     """A recorded dataset in one file, or in several files that belong together.
 
-    Users may write one for a format of their own (docs/datasets.md). It raises DataError if the dataset is of another
+    Users may write a reader for a custom format (docs/datasets.md). It raises DataError if the dataset is of another
     format, is damaged, or cannot be learned from.
     """
 
@@ -125,7 +125,7 @@ class Reader(ABC):
     """Name of the format, for messages."""
 
     def __init_subclass__(cls) -> None:
-        """Let libraries' errors leave our own readers as DataErrors. Those of a user's reader show its lines."""
+        """Turn the errors of libraries in our own readers into DataErrors. A user's reader shows its own tracebacks."""
         super().__init_subclass__()
         for name in GUARDED.intersection(vars(cls)) if cls.__module__.startswith("reverie.") else ():
             setattr(cls, name, guard_reading(vars(cls)[name]))
@@ -156,7 +156,7 @@ class Reader(ABC):
 
     @abstractmethod
     def rows(self) -> int:
-        """Return how many rows ``parts`` will yield. Some formats must be scanned for that, without decoding values."""
+        """Return the number of rows that ``parts`` yields. Some formats have to be scanned; no values are decoded."""
 
     @abstractmethod
     def parts(self) -> Iterator[Rows]:
@@ -170,7 +170,7 @@ class Reader(ABC):
         return self.parts()
 
     def cut_episodes(self) -> np.ndarray:
-        """Return the numbers of episodes that had to be cut, as a step does not begin with what the last one led to."""
+        """Return the numbers of episodes that were cut where a step does not begin with the last next observation."""
         return np.empty(0, np.int64)
 
     def origin(self, row: int, column: str) -> str:
@@ -215,11 +215,11 @@ class Reader(ABC):
         self.close()
 
     def note(self, remark: str, times: int = 1) -> None:
-        """Note something that the user of the data should know. Rows may be read again: the largest number counts."""
+        """Add a remark for the user of the data. Rows may be read again: the largest number counts."""
         self.note_all({remark: times})
 
     def note_all(self, counts: Mapping[str, int]) -> None:
-        """Note what was met how often; of what was noted before, the larger number counts."""
+        """Add remarks with the number of their occurrences; for a known remark the larger number counts."""
         self.notes |= Counter(counts)
 
     def remarks(self) -> list[str]:

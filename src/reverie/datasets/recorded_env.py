@@ -60,9 +60,9 @@ def _changed(env: EnvConfig, names: Iterable[str]) -> list[str]:
 
 
 def settings_to_apply(info: DatasetInfo, env: EnvConfig) -> EnvConfig:
-    """Return the settings of ``env`` that still have to be applied to recorded rows: not those that made these.
+    """Return the settings of ``env`` that still have to be applied to recorded rows.
 
-    Of other data nothing is known, and ``action_repeat`` and ``pool_frames`` are taken to be theirs.
+    If the data declare no settings, the rows are assumed to have the ``action_repeat`` and ``pool_frames`` of ``env``.
     """
     recorded, todo = recorded_env_config(info), {}
     for name in (*APPLICABLE, *(INAPPLICABLE if info.env_settings else ())):
@@ -85,7 +85,7 @@ def clip_rewards(reward: np.ndarray, how: str) -> np.ndarray:
 
 
 def check_same_meaning(info: DatasetInfo, env: EnvConfig) -> None:
-    """Check that recorded rows mean the same as those that an environment with the settings ``env`` gives.
+    """Raise ConfigError if recorded rows mean something else than the rows of an environment with the settings ``env``.
 
     Only settings that the data declare count. ``noop_max`` and ``time_limit`` may differ: they decide where episodes
     begin and are truncated, not what a row means. Shapes are compared elsewhere.
@@ -94,8 +94,9 @@ def check_same_meaning(info: DatasetInfo, env: EnvConfig) -> None:
         recorded, value = getattr(recorded_env_config(info), name), getattr(env, name)
         if recorded != value == getattr(DEFAULTS, name):  # others are applied, or refused: ``settings_to_apply``
             raise ConfigError(
-                f"env.{name} = {value}: the rows were recorded with env.{name} = {recorded}, and the run learns from "
-                f"both as from one task. Set env.{name} = {recorded}, or pass data recorded with env.{name} = {value}."
+                f"env.{name} = {value}: the rows were recorded with env.{name} = {recorded}, but the run would learn "
+                f"from both as if they were one task. Set env.{name} = {recorded}, or pass data recorded with "
+                f"env.{name} = {value}."
             )
 
 
@@ -112,7 +113,7 @@ def missing_kwargs_and_wrappers(info: DatasetInfo, env_spec: EnvSpec | None) -> 
 
 
 def nondefault_settings(info: DatasetInfo) -> list[str]:
-    """Return what the id of an environment does not imply of rows: ``env.resize = (64, 64)``, or names of wrappers."""
+    """Return the declared settings that are not the defaults, ``env.resize = (64, 64)``, and the names of wrappers."""
     recorded = recorded_env_config(info)
     settings = _changed(recorded, (*APPLICABLE, *INAPPLICABLE, "noop_max"))
     wrappers = [wrapper_names([wrapper]) for wrapper in user_wrappers(info)]
@@ -136,7 +137,7 @@ def check_obs_compatible(obs_spec: ObsSpec, env: EnvConfig) -> None:
 
 
 def dataset_env_config(info: DatasetInfo, env: EnvConfig | None = None) -> EnvConfig:
-    """Return the settings of the environment that data name, made as they say, with the other settings of ``env``."""
+    """Return the settings of the environment that data name: what they declare, and else the settings of ``env``."""
     env = env or DEFAULTS
     if info.env_settings:  # not the number of copies, nor what is asked for and can be applied here
         keep = {"num", "vector", *_changed(env, (*APPLICABLE, "kwargs", "time_limit"))}
@@ -165,7 +166,7 @@ def make_dataset_env(info: DatasetInfo, env: EnvConfig | None = None) -> gymnasi
         close_quietly(base_env)
         raise EnvError(
             f"the data were recorded in {info.env} with {wrapper_names(missing)}, and {info.env} without that is "
-            "another task. Register an environment with it under an id of your own, and name that to evaluate in it."
+            "another task. To evaluate, register an environment that has these wrappers, and pass its id with --env."
         )
     return adapted if adapted.observation_space == info.observation else base_env
 

@@ -213,7 +213,7 @@ class TableReader(TransitionsReader):
                     row = int(wrong.argmax())
                     raise DataError(
                         f"{self.path}: row {row} has {self.steps[row]} rewards, but {lengths[row]} values in "
-                        f"'{column.name}': expected as many, or one more of observations in each row."
+                        f"'{column.name}': expected as many (observations may have one more) in each row."
                     )
 
     def _last_steps(self, chosen: np.ndarray) -> np.ndarray:

@@ -27,11 +27,12 @@ from reverie.core.specs import ActionSpec, ObsSpec, signature
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.envs.make import EnvLike
 from reverie.experiment.bench import LearnerSpeed, measure_learner_speed
-from reverie.experiment.config import ExperimentConfig, saved_settings
+from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
 from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environments, plays, probe_env
 from reverie.experiment.initial import load_initial
 from reverie.experiment.offline import OfflineRows, make_heldout_metrics, open_dataset, read_offline_rows
+from reverie.experiment.resolve import saved_settings
 from reverie.log.meter import Meter
 from reverie.log.video import shrink
 from reverie.replay.config import check_capacity, check_memory, max_rows

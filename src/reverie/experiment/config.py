@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,24 +12,19 @@ from typing import Annotated, Any, Literal
 from reverie.algos.base import AlgorithmConfig
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.bounds import AtLeast, Regex
-from reverie.core.config import Choice, Config
+from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
-from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
-from reverie.core.logger import logger
+from reverie.core.errors import ConfigError
 from reverie.core.types import Window
-from reverie.datasets.dataset import DatasetConfig, open_recorded
-from reverie.datasets.detect import open_reader
+from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.memory import OBJECT, path_of, paths_in
-from reverie.datasets.recorded_env import dataset_env_config, make_dataset_env
 from reverie.envs.config import EnvConfig
-from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
 from reverie.nn.rewards import ReturnStd
 from reverie.replay.config import ReplayConfig
 from reverie.replay.durable import absolute_store_path
 from reverie.replay.sources import Experience, Mixed, of_share
 from reverie.run.callback import parse_callback
 from reverie.run.evaluate import Score
-from reverie.run.folder import Saved, check_origin
 from reverie.run.schedule import Schedule, parse_period
 
 DEFAULT_REPLAY_RATIO = 0.5
@@ -40,7 +33,7 @@ END_OF_SCHEDULES = 10**15
 NO_ENV = "none"
 """Environment id of a run that has no environment."""
 DATASET_ENV = "auto"
-"""Environment id that stands for the environment that the recorded data name, until :func:`resolve_env`."""
+"""Environment id that stands for the environment that the recorded data name, until ``resolve_env``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +41,8 @@ class ExperimentConfig(Config):
     """Every setting of a run."""
 
     preset: str = field(default="", compare=False)
-    """Preset to start from. By default the one of the environment's suite and of this machine; without a GPU that is
-    cpu, the suite's with small networks and a short run. In Python only a record of where the settings began."""
+    """Preset to start from. Default: the preset for the environment's suite. Without a GPU: cpu, the same preset with
+    smaller networks and a shorter run. In Python only a record of where the settings began."""
     experience: Experience | None = None
     """Rows to learn from: collected, recorded, or mixed(0.5) with that part of each batch recorded, rounded to whole
     windows. None: recorded if there are data, or mixed if the algorithm needs both; else collected."""
@@ -66,8 +59,8 @@ class ExperimentConfig(Config):
     learner acts, in turn with its updates. Several learners have a part of the actors each, or, if there are fewer, of
     the environments of each."""
     ratio_slack: Annotated[float | None, AtLeast(0)] = 100.0
-    """With actors, updates by which learner or actors may be ahead of the ratio before they wait. None: nobody waits,
-    and the ratio is what this machine makes of it."""
+    """With actors, updates by which learner or actors may be ahead of the ratio before they wait. None: nothing waits,
+    and the actual ratio depends on the speed of the machine."""
     learning_starts: Annotated[int, AtLeast(0)] = 1024
     """Windows that the replay must hold before learning starts."""
     pretrain_updates: Annotated[int, AtLeast(0)] = 0
@@ -83,8 +76,8 @@ class ExperimentConfig(Config):
     """Run folder, or a checkpoint in one, whose agent a new run begins with: weights, optimisers and normalisation; of
     another algorithm the actor and the normalisation of observations."""
     init_parts: Annotated[str | tuple[str, ...], Regex()] = ()
-    """Regular expression, or several: of `init`, take the parameters whose names begin so, where their shapes fit, and
-    no optimisers. The environment may differ."""
+    """Regular expression, or several: load only the parameters of `init` whose names begin so and whose shapes are
+    equal, and no optimisers. The environment may differ."""
     heldout: str | None = None
     """Recorded data, as data.path names them, from which a world model does not learn: at each report and at the end,
     heldout/loss/... are its losses on the same 4 batches of them. data.columns and the like apply."""
@@ -104,16 +97,16 @@ class ExperimentConfig(Config):
     """Steps after which an episode of evaluations, of `data record` and of the page is cut off if it has not ended, but
     not before the environment's own time limit. None: 4 times the longest episode of training, at least 1000."""
     score: str = "eval/score"
-    """Number that evaluations log by which the best agent is chosen: eval/score, the mean return, or one of
-    `env.log_info`; `NAME:min` if the lowest is the best. stop_score, patience and a search go by it too."""
+    """Evaluation metric that selects the best checkpoint: eval/score, the mean return, or a metric of `env.log_info`;
+    `NAME:min` if the lowest is the best. stop_score, patience and a search use it too."""
     stop_score: float | None = None
     """End the run once an evaluation during training reaches this score, and still has it together with as many more
     episodes, which are then played. None: no score ends the run."""
     patience: Annotated[int | None, AtLeast(1)] = None
-    """End the run once so many evaluations during training, one after the other, were no better than the best one
-    before; those before the first update do not count. None: it goes on."""
+    """Stop after this many consecutive evaluations without improvement. Evaluations before the first update do not
+    count. None: never stop early."""
     callbacks: tuple[str, ...] = ()
-    """Code of your own that the run calls: `module:Class` or `module:Class(setting=value)`, a class derived from
+    """Custom code that the run calls: `module:Class` or `module:Class(setting=value)`, a class derived from
     `reverie.Callback`. In Python also objects."""
     eval_envs: Annotated[int, AtLeast(1)] = 4
     """Number of environments that an evaluation steps together."""
@@ -312,131 +305,6 @@ class ExperimentConfig(Config):
         return self.merge({"env.id": NO_ENV, "env.num": 1, "eval_episodes": 0})
 
 
-def saved_settings(config: ExperimentConfig, env: EnvLike | None, eval_env: EnvLike | None = None) -> Saved:
-    """Return the content of config.yaml, with names of the objects that a file cannot hold (``module:name``)."""
-    envs = {"env": env, "eval_env": eval_env}
-    objects = {name: value for name, value in envs.items() if not isinstance(value, str | None)}
-    custom = {name: entry_point_name(value) or env_name(value) for name, value in objects.items()}
-    custom |= dict(_foreign(config.algo, type(config.algo)(), "algo"))
-    return Saved(algorithm=config.name, experiment=config.to_dict(), custom=custom)
-
-
-def _foreign(value: Any, default: Any, key_path: str) -> Mapping[str, str]:
-    """Return the paths below ``key_path`` at which ``value`` has another class than ``default``, and that class."""
-    if value is None or (isinstance(value, Choice) and value.can_be_found()):
-        return {}  # a file holds its kind and its values
-    if type(value) is not type(default) and (isinstance(default, Config) or isinstance(value, Config)):
-        return {key_path: f"{type(value).__module__}:{type(value).__qualname__}"}
-    if not isinstance(value, Config):
-        return {}
-    out: dict[str, str] = {}
-    for name in value.__dataclass_fields__:
-        out |= _foreign(getattr(value, name), getattr(default, name), f"{key_path}.{name}")
-    return out
-
-
-def resolve_env(
-    config: ExperimentConfig, env: EnvLike | None, before: Mapping[str, Any] | None = None
-) -> ExperimentConfig:
-    """Return ``config`` with its environment filled in: a run on data alone is evaluated in that of the data.
-
-    ``env``: an environment given from Python. ``before``: settings of the run to be continued, whose environment stays
-    unless another is named.
-    """
-    config = config.validate()
-    if not config.offline or (env is not None and not isinstance(env, str)):
-        return config
-    if before is not None and config.env.id == DATASET_ENV:
-        check_origin(Saved(algorithm="", experiment={"env": before["env"]}), "the run")
-        config = config.merge({"env": dict(before["env"])})
-    if config.env.id != DATASET_ENV:
-        return config.without_env() if config.env.id == NO_ENV else config
-    with contextlib.closing(open_recorded(config.data, config.env)) as recorded:
-        info = recorded.about
-    if not info.env:
-        logger.info("no evaluations: the data do not name their environment. Pass --env ID to evaluate in one")
-        return config.without_env()
-    with_env = config.merge({"env": dataset_env_config(info, config.env).to_dict()})
-    try:
-        close_quietly(make_dataset_env(info, config.env))
-    except EnvError as error:
-        logger.info(f"no evaluations: {error}")
-        return config.without_env()
-    return with_env
-
-
-def dataset_env_id(data: DatasetConfig) -> str:
-    """Return the id of the environment that data name; "" if they name none or cannot be read, as reading them says."""
-    try:
-        with open_reader(data.path, data) as reader:
-            return reader.env_id()
-    except ReverieError:
-        return ""
-
-
-def with_initial_settings(config: ExperimentConfig, before: Mapping[str, Any], path: Path) -> ExperimentConfig:
-    """Return ``config`` with what the run in ``path`` began with and, unless set, with its ``threads``.
-
-    RunError if ``config`` has others, or rows of another kind than ``before``, the settings of the run so far: a
-    checkpoint holds positions in the replay, in the recorded data or in both, and cannot change between these.
-    """
-    initial = {"init": before.get("init"), "replay.init": tuple(before.get("replay", {}).get("init", ()))}
-    initial["init_parts"] = before.get("init_parts", ())
-    current = {"init": config.init, "replay.init": config.replay.init, "init_parts": config.init_parts}
-    for name, value in current.items():
-        if value and absolute_locations(value) != absolute_locations(initial[name]):
-            raise RunError(
-                f"{name} = {value!r} applies only to a new run, but {path} began with {name} = {initial[name]!r}. "
-                "Leave it out to continue that run, or choose another --run to begin a new one."
-            )
-    learned = {name: before[name] for name in ("experience", "data") if name in before}
-    check_origin(Saved(algorithm="", experiment=learned), f"the run {path}")
-    was = config.merge(learned)
-    if was.offline != config.offline or (config.share and not was.share):
-        kinds = "recorded data alone" if was.offline else "recorded and collected rows"
-        raise RunError(
-            f"{path} was trained on {kinds if was.share else 'collected rows'}, which cannot change when it continues. "
-            f"To start a new run with its agent, pass --init {path}, in Python init='{path}'."
-        )
-    if bool(config.actors) != bool(before.get("actors", 0)):
-        raise RunError(
-            f"actors = {config.actors}, but {path} was trained with actors = {before.get('actors', 0)}: a run with "
-            f"actors continues with actors, one without them without. Or begin a new run with its agent: --init {path}."
-        )
-    return config.merge({**initial, "threads": config.threads or before.get("threads", 0)})
-
-
 def _absolute(path: str) -> str:
     fixed = "://" in path or path.startswith(("minari:", OBJECT))
     return path if fixed else os.path.abspath(os.path.expanduser(path))
-
-
-def absolute_locations(locations: Any) -> list[str]:
-    """Return the path or URL, or several of them, as absolute ones; [] for None."""
-    paths = [locations] if isinstance(locations, str) else locations or ()
-    return [absolute_store_path(path) for path in paths]
-
-
-def fit_learning_starts(config: ExperimentConfig, explicit: Collection[str]) -> ExperimentConfig:
-    """Return ``config`` with learning that starts after a quarter of a run of which it would leave less than half.
-
-    ``explicit``: the settings that the user has made. ConfigError if they leave no time to learn, or do not count.
-    """
-    other_unit = "steps" if config.offline else "updates"
-    if other_unit in explicit and config.unit not in explicit:
-        kind = "on recorded data alone" if config.offline else "that collects rows"
-        raise ConfigError(f"{other_unit} has no effect on a run {kind}. Set its length with {config.unit}.")
-    starts, steps = config.learning_starts, config.steps
-    if config.offline or config.algo.on_policy or 2 * starts <= steps or 0 in (config.replay_ratio, config.train_ratio):
-        return config
-    if "learning_starts" in explicit:
-        if starts < steps:
-            return config
-        raise ConfigError(
-            f"learning_starts = {starts}: the run has only {steps:,} env steps, so it would learn nothing. Lower it, "
-            "or take more steps."
-        )
-    soon = max(1, steps // 4)
-    logger.info(f"learning starts after {soon:,} env steps, not {starts:,}: the run has only {steps:,}")
-    random = config.random_steps if "random_steps" in explicit else min(config.random_steps, soon)
-    return config.merge({"learning_starts": soon, "random_steps": random})

@@ -15,8 +15,9 @@ from reverie.core.discover import algorithm_config, algorithm_name, same_algorit
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.machine import gpus
 from reverie.envs.config import EnvConfig
-from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig, dataset_env_id
+from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
 from reverie.experiment.presets import TABLE as TABLE
+from reverie.experiment.resolve import dataset_env_id
 from reverie.run.folder import SCHEMA, RunFolder, Saved, check_origin, read_saved, read_yaml
 
 CPU = "+cpu"

@@ -42,7 +42,8 @@ from reverie.core.protocols import Annealed, Env, RunningStatistics, Source, Sta
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
 from reverie.experiment.build import Experiment
-from reverie.experiment.config import ExperimentConfig, saved_settings
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.resolve import saved_settings
 from reverie.replay.durable import DurableReplay
 from reverie.replay.sources import concat_batches
 from reverie.run import train as training

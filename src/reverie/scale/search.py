@@ -22,7 +22,8 @@ from reverie.core.files import check_local, check_writable, write_atomic, writin
 from reverie.core.importing import trusts
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
-from reverie.experiment.config import NO_ENV, ExperimentConfig, resolve_env
+from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.experiment.resolve import resolve_env
 from reverie.log.console import JsonlTail, RunsDisplay
 from reverie.log.metrics import FINAL
 from reverie.run.evaluate import Score

@@ -30,7 +30,8 @@ from reverie.core.logger import logger
 from reverie.core.machine import choose_device, cores
 from reverie.core.signals import PARENT, SIGNALS
 from reverie.datasets.memory import OBJECT, paths_in
-from reverie.experiment.config import ExperimentConfig, resolve_env, saved_settings, with_initial_settings
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
 from reverie.log.aggregate import (
     Aggregate,
     ComparedSetting,
