@@ -28,7 +28,8 @@ from reverie.core.errors import RunError, UntrustedError
 from reverie.core.importing import check_module, importable, is_installed_module, is_offered, module_of, trust_modules
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
-from reverie.experiment.config import NO_ENV, OWN_ENV, ExperimentConfig, resolved
+from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
+from reverie.experiment.resolve import resolve_env
 from reverie.run.collect import ENVIRONMENTS
 from reverie.run.folder import RunFolder, Saved, write_saved
 from reverie.run.manifest import MANIFEST, entry_of, sealed
@@ -76,8 +77,8 @@ def test_a_dataset_does_not_choose_code(stranger, capsys, said):
         main(["data", *command.split()])
         assert "stranger" not in sys.modules
     assert "--trust" in "".join(capsys.readouterr())
-    learner = ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path="d"), env=EnvConfig(id=OWN_ENV))
-    assert resolved(learner, None).env.id == NO_ENV
+    learner = ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path="d"), env=EnvConfig(id=DATASET_ENV))
+    assert resolve_env(learner, None).env.id == NO_ENV
     assert "stranger" not in sys.modules
     assert "--trust" in said[0]
     main(["data", "validate", "d", "--trust"])

@@ -15,7 +15,7 @@ import reverie
 from reverie import api
 from reverie.cli import main
 from reverie.core.errors import ConfigError, RunError
-from reverie.experiment.layers import layered
+from reverie.experiment.layers import merge_layers
 from reverie.log.metrics import JsonlSink
 from reverie.scale import seeds as processes
 from tiny import SETTINGS
@@ -23,7 +23,7 @@ from tiny import SETTINGS
 pytest.importorskip("optuna")
 tune = importlib.import_module("reverie.scale.search")
 SPACE = {"algo.lr": {"low": "1e-5", "high": 1e-2, "log": True}, "algo.networks.units": {"choices": [[8], [16, 16]]}}
-CONFIG = layered("dqn", env="CartPole-v1").merge({
+CONFIG = merge_layers("dqn", env="CartPole-v1").merge({
     "steps": 900, "schedule.eval_every": 100, "learning_starts": 20, "eval_episodes": 2, "threads": 1,
     "console": False, "tensorboard": False,
 })  # fmt: skip

@@ -72,7 +72,8 @@ def test_drawn_actions_have_the_exploration_that_training_ended_with(tmp_path):
         assert (other.act(obs, actions="sample")[0] == other.act(obs)[0]).all()
     assert agent.evaluate(3, actions="sample").scores == agent.evaluate(3).scores
     alone = config.merge({"data.path": "rows.npz", "experience": "recorded"})
-    assert alone.explored(0) >= 10**12 > config.explored(7) == 7  # it never explores: schedules are at their end
+    # It never explores: schedules are at their end.
+    assert alone.exploration_step(0) >= 10**12 > config.exploration_step(7) == 7
 
 
 def test_copies_and_pickles_of_an_agent_act_as_it_does(trained):

@@ -39,7 +39,7 @@ def test_record_episodes_and_play_them_again(agent, tmp_path):
         done = record(agent, str(tmp_path / name), RecordConfig(episodes=2, epsilon=0.3, noise=0.2, seed=4))
         assert (done.episodes, done.steps) == (2, 400)
     readers = [open_reader(str(tmp_path / name)) for name in "de"]
-    about = readers[0].about()
+    about = readers[0].info()
     assert (about.env, about.action) == ("Pendulum-v1", agent.action_space)
     assert validate(readers[0], replayed=2).sound
     one, two = (joined(reader.parts()) for reader in readers)
@@ -53,7 +53,7 @@ def test_record_episodes_and_play_them_again(agent, tmp_path):
 def test_the_suffix_names_the_format(agent, tmp_path, name):
     done, _ = (record(agent, str(tmp_path / n), RecordConfig(episodes=1, seed=4)) for n in (name, "minari"))
     with open_reader(done.path) as reader:
-        assert reader.about().action == agent.action_space
+        assert reader.info().action == agent.action_space
         assert_same(joined(reader.parts()), joined(open_reader(tmp_path / "minari").parts()))
 
 

@@ -28,7 +28,7 @@ def test_files_of_no_known_format(tmp_path, name, content, said):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(DataError, match=said):
-        open_reader(str(path)).about()
+        open_reader(str(path)).info()
 
 
 def test_options_without_effect_are_refused(d4rl):
@@ -56,7 +56,7 @@ def test_several_files_that_do_not_belong_together(tmp_path):
     other = columns() | {name: np.zeros((14, 5), np.float32) for name in ("observations", "next_observations")}
     write(tmp_path / "b.hdf5", other)
     with pytest.raises(DataError, match=r"b\.hdf5 has observations .*5.*not parts of one dataset"):
-        open_reader(str(tmp_path)).about()
+        open_reader(str(tmp_path)).info()
     tianshou(tmp_path / "c.hdf5", [(14, transitions_of(LIVED), 13, 14)])
     with pytest.raises(DataError, match="contains several formats"):
         open_reader(str(tmp_path))
@@ -70,9 +70,9 @@ def test_actions_that_files_declare_must_be_the_same(tmp_path, one, two):
             space = spaces.Discrete(high) if isinstance(high, int) else spaces.Box(low, high, (1,), np.float32)
             file.attrs["action_space"] = text_of(space)
     with pytest.raises(DataError, match=r"c\.hdf5 has actions .*, but others have .*: these are not parts of"):
-        open_reader(str(tmp_path)).about()
+        open_reader(str(tmp_path)).info()
     write(tmp_path / "c.hdf5", values)  # declares none
-    assert open_reader(str(tmp_path)).about().measured
+    assert open_reader(str(tmp_path)).info().has_measured_bounds
 
 
 # ---------------------------------------------------------------- objects in memory
@@ -153,11 +153,11 @@ def test_several_datasets_of_any_format(tmp_path):
         check(reader, expected(LIVED))
         assert reader.format == "1 x arrays of D4RL's names, 1 x D4RL HDF5"
     with pytest.raises(DataError, match=r"object:dict has observations .*\(5,\).*others have .*\(2,\)"):
-        open_reader([two, one | {name: np.zeros((4, 5)) for name in ("observations", "next_observations")}]).about()
+        open_reader([two, one | {name: np.zeros((4, 5)) for name in ("observations", "next_observations")}]).info()
     minari = write_minari(tmp_path / "minari", [buffer(e) for e in LIVED])
     copied(minari, tmp_path / "store", "store")
     with pytest.raises(DataError, match=r"store \(reverie store\) cannot be joined with others"):
-        open_reader([minari, tmp_path / "store"]).about()
+        open_reader([minari, tmp_path / "store"]).info()
 
 
 @pytest.mark.parametrize("data", [3, None, {"observations": [1]}, np.zeros(3), [columns(), 3]])

@@ -42,8 +42,8 @@ def test_rows_of_other_encodings(tmp_path):
     path = shard(tmp_path / "run_1-00000-of-00100", transitions(LIVED), zipped=False, packed=False)
     reader = open_reader(str(path))
     check_shard(reader, LIVED)
-    assert reader.about().observation == spaces.Box(0, 255, (SIDE, SIDE, 4), np.uint8)
-    assert reader.about().action == spaces.Discrete(5)
+    assert reader.info().observation == spaces.Box(0, 255, (SIDE, SIDE, 4), np.uint8)
+    assert reader.info().action == spaces.Discrete(5)
 
 
 def test_transitions_in_any_order_stay_right(tmp_path):

@@ -42,13 +42,14 @@ from reverie.core.rows import episode_rows
 from reverie.core.spaces import ActionCodec, column, follow, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsSpec, signature
 from reverie.core.types import Batch, Mode, Step, Told
-from reverie.datasets.dataset import Recorded, dataset_config, open_recorded
+from reverie.datasets.dataset import RecordedEpisodes, dataset_config, open_recorded
 from reverie.datasets.memory import DataLike
 from reverie.envs.flat import CLIPS, FlatEnv
 from reverie.envs.make import MakeEnv, make_gym
 from reverie.envs.wrappers import FlatObs, FrameStack
-from reverie.experiment.build import check_fit, make_eval_env
 from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.experiment.environments import make_eval_env
+from reverie.experiment.offline import check_dataset_fits
 from reverie.log.video import write_video
 from reverie.nn.encoder import CoderConfig, DenseCoderConfig
 from reverie.nn.preprocess import told
@@ -126,7 +127,7 @@ class Agent:
 
     def __repr__(self) -> str:
         config = self.config
-        where = f"on {config.data.where}" if config.env.id == NO_ENV else f"in {config.env.id}"
+        where = f"on {config.data.label}" if config.env.id == NO_ENV else f"in {config.env.id}"
         return f"Agent({config.algo.algorithm} {where}, from {self.checkpoint})"
 
     def act(
@@ -257,7 +258,7 @@ class Agent:
 
     def initial_state(self, num_envs: int) -> Any:
         """Return the policy's state before the first observation: its exploration is that at the checkpoint."""
-        return initial_state(self.algo.policy, num_envs, self.config.explored(self.step))
+        return initial_state(self.algo.policy, num_envs, self.config.exploration_step(self.step))
 
     def override(self, state: AgentState, action: Any) -> AgentState:
         """Return the state for the case that another action is executed than :meth:`act` returned with ``state``.
@@ -461,7 +462,7 @@ class Agent:
         return export(self, out, **options)
 
     @contextlib.contextmanager
-    def recorded(self, data: DataLike | None = None) -> Iterator[Recorded]:
+    def recorded(self, data: DataLike | None = None) -> Iterator[RecordedEpisodes]:
         """Open recorded data, to read rows as the learner sees them; ``data`` and errors as in :meth:`episode`."""
         given = dataset_config(self.run if data is None else data)
         if data is None and self.config.offline:
@@ -469,7 +470,7 @@ class Agent:
         with contextlib.closing(
             open_recorded(given, self.config.env, self.action_space, self.observer.shown)
         ) as recorded:
-            check_fit(recorded, signature(self.obs_spec, self.action_spec), self.config.env.id)
+            check_dataset_fits(recorded, signature(self.obs_spec, self.action_spec), self.config.env.id)
             yield recorded
 
     def evaluate(
@@ -497,12 +498,13 @@ class Agent:
         AtLeast(0).check("seed", seed)
         AtLeast(1).check("time_limit", time_limit)
         seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
-        limit = {} if time_limit is None else {"eval_env": {**self.config.eval_changes, "time_limit": time_limit}}
+        limit = {} if time_limit is None else {"eval_env": {**self.config.eval_env_overrides, "time_limit": time_limit}}
         config = self.config.merge({"eval_episodes": episodes, **limit})
         env = make_eval_env(config, self.eval_factory, render=record)
         try:
             with reproducible(seed):
-                mode, explored, kept = mode_of(actions), config.explored(self.step), np.array if record else None
+                mode, explored = mode_of(actions), config.exploration_step(self.step)
+                kept = np.array if record else None
                 found = evaluate(
                     env, self.algo.policy, episodes, mode, kept, seed=seed, env_steps=explored,
                     most_steps=self.episode_limit,
@@ -559,7 +561,7 @@ def evaluate_run(
     evaluation = agent.evaluate(episodes, actions=actions, record=video, seed=seed, time_limit=time_limit)
     folder, files = RunFolder(agent.run), dict[str, Path]()
     content = {"updates" if agent.config.offline else "env_steps": agent.step, **evaluation.to_dict()}
-    content |= {"checkpoint": agent.checkpoint.name, "env": agent.config.evaluation_env.label()}
+    content |= {"checkpoint": agent.checkpoint.name, "env": agent.config.eval_env_config.label()}
     content |= {} if time_limit is None else {"time_limit": time_limit}
     try:
         with writing(folder.path):

@@ -26,9 +26,9 @@ from reverie.core.randomness import reproducible
 from reverie.core.spaces import Leaf, ObsCodec, nested
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
-from reverie.datasets.dataset import Recorded
+from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.memory import DataLike
-from reverie.datasets.own_store import guessed_obs
+from reverie.datasets.own_store import guess_obs_space
 from reverie.envs.together import batch_of, first_of
 from reverie.nn.rssm import Latent
 
@@ -266,7 +266,7 @@ def codec_of(agent: Agent, spec: ObsSpec) -> ObsCodec:
 
 def plain_codec(spec: ObsSpec) -> ObsCodec:
     """Return the codec of a space that looks as ``spec`` says."""
-    plain = ObsCodec(guessed_obs(spec), channels="last")
+    plain = ObsCodec(guess_obs_space(spec), channels="last")
     if plain.spec.keys() == spec.keys():
         return plain
     return ObsCodec(spaces.Dict(dict.fromkeys(spec, plain.space)), channels="last")  # what is alone has its own name
@@ -308,7 +308,7 @@ def states_of(agent: Agent, start: Start) -> Latent | None:
 
 
 @torch.no_grad()
-def recorded_states(agent: Agent, recorded: Recorded) -> Latent:
+def recorded_states(agent: Agent, recorded: RecordedEpisodes) -> Latent:
     """Return the states ``[P, ...]`` of recorded rows after which there is an action."""
     total = recorded.rows()
     length = max(1, min(ROWS, total))

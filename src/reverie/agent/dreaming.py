@@ -26,7 +26,7 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import FLAGS, Batch, Mode, Step
 from reverie.datasets.memory import DataLike
-from reverie.experiment.build import make_eval_env
+from reverie.experiment.environments import make_eval_env
 from reverie.run.collect import executed
 from reverie.run.folder import RunFolder
 

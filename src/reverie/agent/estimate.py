@@ -34,11 +34,12 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import FLAGS, Batch, Mode, State, Step, Window
-from reverie.datasets.dataset import dataset_config, open_recorded, shown
+from reverie.datasets.dataset import dataset_config, open_recorded, read_progress
 from reverie.datasets.memory import DataLike
 from reverie.datasets.reader import PROPENSITY
-from reverie.experiment.build import check_fit, looked_at
 from reverie.experiment.config import NO_ENV
+from reverie.experiment.environments import probe_env
+from reverie.experiment.offline import check_dataset_fits
 from reverie.log.console import format_duration
 from reverie.objectives.importance import cumulative_ratios, doubly_robust, effective_size, weighted_sum
 from reverie.objectives.returns import returns_to_go
@@ -613,10 +614,10 @@ def estimate(
     space = seen = None  # what data do not declare is the environment's; one given from Python cannot be made again
     if "env" not in saved.custom and config.env.id != NO_ENV:
         with contextlib.suppress(EnvError):
-            seen, space, _ = looked_at(config, None)
+            seen, space, _ = probe_env(config, None)
     with contextlib.closing(open_recorded(config.data, config.env, space, seen)) as recorded:
         if (spec := read_spec(folder)) is not None:
-            check_fit(recorded, spec, NO_ENV)
+            check_dataset_fits(recorded, spec, NO_ENV)
         specs = recorded.obs_spec, recorded.action_spec
         learner = config.algo.build(*specs, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
@@ -624,18 +625,18 @@ def estimate(
         settings = config_for(learner).merge(fqe or {}, "fqe")
         settings = settings.merge({} if discount is None else {"discount": discount})
         window = Window(batch=1, length=2, context=settings.frames - 1, context_crosses=settings.frames > 1)
-        with shown(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
+        with read_progress(f"reading {recorded.reader.path.name}", recorded.rows()) as counted:
             beside: dict[str, list[np.ndarray]] = {PROPENSITY: []}
             dataset = config.data.build(recorded, window=window, seed=seed, parts=counted(recorded.parts(beside)))
         for remark in recorded.remarks():
-            logger.warning(f"{config.data.where}: {remark}")
+            logger.warning(f"{config.data.label}: {remark}")
     known = np.concatenate(beside[PROPENSITY]) if beside[PROPENSITY] else None
     estimator = Estimator(learner, dataset, *specs, settings, seed=seed, clipped=recorded.clipped, propensity=known)
     draws = 1 if mode == "eval" else draws
     found = estimator.estimate(
-        updates, method=method, mode=mode, draws=draws, env_steps=trained.explored(step), watch=watch
+        updates, method=method, mode=mode, draws=draws, env_steps=trained.exploration_step(step), watch=watch
     )
-    content, files = {"step": step, **found.to_dict(), "checkpoint": path.name, "data": config.data.where}, {}
+    content, files = {"step": step, **found.to_dict(), "checkpoint": path.name, "data": config.data.label}, {}
     try:
         with writing(folder.path):
             write_found(folder.estimate, content)

@@ -30,7 +30,7 @@ from reverie.core.protocols import Memoryless, Policy
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart
 from reverie.core.types import Mode, Step, Told, Values
-from reverie.experiment.build import make_eval_env
+from reverie.experiment.environments import make_eval_env
 from reverie.log.artifacts import missing_package_error
 from reverie.nn.preprocess import told
 

@@ -23,7 +23,7 @@ from reverie.core.logger import logger
 from reverie.core.randomness import reproducible
 from reverie.core.rows import Rows, joined
 from reverie.core.types import FLAGS, Obs
-from reverie.datasets.dataset import Recorded, shown
+from reverie.datasets.dataset import RecordedEpisodes, read_progress
 from reverie.datasets.memory import DataLike
 from reverie.datasets.writers import delete, staged_file
 from reverie.nn.probe import Probe
@@ -96,7 +96,7 @@ def extract(
     with agent.recorded(data) as recorded, writing(path), reproducible(seeded(agent, seed)):
         path.parent.mkdir(parents=True, exist_ok=True)
         delete(target)
-        progress = shown(f"extracting {recorded.reader.path.name}", recorded.rows())
+        progress = read_progress(f"extracting {recorded.reader.path.name}", recorded.rows())
         with staged_file(target) as staged, progress as counted:
             arrays = Arrays(staged, on_disk=path.suffix == ".zarr")
             for piece in _extracted(agent, recorded, counted(recorded.parts())):
@@ -125,7 +125,7 @@ def _checked(out: Path | str, overwrite: bool) -> Path:
 
 
 @torch.no_grad()
-def _extracted(agent: Agent, recorded: Recorded, parts: Iterable[Rows]) -> Iterator[Rows]:
+def _extracted(agent: Agent, recorded: RecordedEpisodes, parts: Iterable[Rows]) -> Iterator[Rows]:
     """Yield the arrays of up to ``PIECE`` rows after the other; the state is carried from one to the next."""
     learner = describing(agent)
     world, context = learner.world, None

@@ -28,8 +28,8 @@ from reverie.datasets.reader import Space
 from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.make import EnvLike, MakeEnv, Placeholder, close_quietly, env_factory
 from reverie.envs.slot import preserve_torch_rng
-from reverie.experiment.build import eval_maker
 from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.experiment.environments import eval_maker
 from reverie.log.artifacts import download_agent
 from reverie.run.checkpoint import Checkpoints, longest_episode
 from reverie.run.folder import RunFolder, Saved, check_origin, check_spec, read_saved, read_spec
@@ -94,7 +94,7 @@ def load(
         elif alone and factory is None:
             if recorded is None:
                 raise RunError(
-                    f"{folder.path} was trained on {config.data.where} alone, without an environment. Pass one to act "
+                    f"{folder.path} was trained on {config.data.label} alone, without an environment. Pass one to act "
                     "in: --env ID, or reverie.load(run, env=...)."
                 )
             factory = functools.partial(Placeholder, *recorded, folder.path)

@@ -23,9 +23,9 @@ from reverie.core.rows import Rows, episode_rows
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import cast, follow, leaves_of
 from reverie.core.specs import MASK
-from reverie.datasets.convert import write
-from reverie.datasets.reader import BOTH, SEED, About, Reader, Space
-from reverie.datasets.writers import Exported, size_of, size_written
+from reverie.datasets.convert import write_dataset
+from reverie.datasets.reader import BOTH, SEED, DatasetInfo, Reader, Space
+from reverie.datasets.writers import WriteReport, size_written, total_bytes
 from reverie.envs.limits import own_limit
 from reverie.envs.make import close_quietly, env_settings, layers_of, spec_of, written
 from reverie.envs.wrappers import checked_reset, checked_step
@@ -56,7 +56,7 @@ class RecordConfig(Config):
             raise ConfigError(f"episodes = {self.episodes}, steps = {self.steps}: expected exactly one of them.")
 
 
-def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") -> Exported:
+def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") -> WriteReport:
     """Play episodes with ``agent`` and write them to ``target``, a path or minari:NAME, in the format ``to``.
 
     "auto" is the format that the suffix of ``target`` names, or Minari's. Actions and rewards are the environment's
@@ -77,7 +77,7 @@ def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") ->
             raise ConfigError(f"noise = {config.noise}: no actions in {env.action_space} are continuous. Use epsilon.")
         with reproducible(config.seed), PlayedReader(agent, env, config, target) as reader:
             logger.info(expected_size(agent, env, config))
-            done = write(reader, target, to)
+            done = write_dataset(reader, target, to)
             done.remarks += reader.remarks()
         return done
     except BaseException as error:
@@ -113,7 +113,7 @@ class PlayedReader(Reader):
         self.view: View = View.of(agent, config.raw)
         self.limit: int = max(agent.episode_limit, own_limit(layers_of(env)) or 0)
 
-    def about(self) -> About:
+    def info(self) -> DatasetInfo:
         """Return the spaces, the environment, and how the agent plays."""
         agent, config = self.agent, self.config
         text = {
@@ -123,7 +123,7 @@ class PlayedReader(Reader):
         }
         named, remark = named_env(agent, self.env, config.raw)
         self.note(remark, int(bool(remark)))
-        return About(observation=self.view.space, action=self.env.action_space, text=text, **named)
+        return DatasetInfo(observation=self.view.space, action=self.env.action_space, text=text, **named)
 
     def rows(self) -> int:
         """Return 0: how many there will be is not known."""
@@ -160,7 +160,7 @@ def rows_of(episode: Mapping[str, Any], both: tuple[Space, Space]) -> Rows:
 
 
 def named_env(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple[dict[str, Any], str]:
-    """Return the environment as fields of ``About``, and a remark on what they cannot say; each may be empty."""
+    """Return the environment as fields of ``DatasetInfo``, and a remark on what they cannot say; each may be empty."""
     config = agent.config.env
     spec = spec_of(env, config)
     if spec is None:
@@ -180,7 +180,7 @@ def expected_size(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConf
     obs, info = checked_reset(env, first_seed(config))
     view = View.of(agent, config.raw)
     shown = view.convert(agent.observer.readable(obs, agent.observer.told(env, info)))
-    row = size_written(stacked(view.space, [shown], "obs")) + size_of(env.action_space.sample()) + 10
+    row = size_written(stacked(view.space, [shown], "obs")) + total_bytes(env.action_space.sample()) + 10
     many = f"{config.steps:,} steps" if config.steps else f"{plural(config.episodes or 0, 'episode')}, each 1,000 steps"
     return f"recording {many}: about {(config.steps or 1000) * row / 1e6:,.1f} MB"
 

@@ -28,7 +28,8 @@ from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsSpec, signature
 from reverie.envs.flat import make_flat
 from reverie.envs.make import EnvLike, close_quietly, env_factory
-from reverie.experiment.config import ExperimentConfig, saved_settings
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.resolve import saved_settings
 from reverie.nn.perceptron import ReluMLP
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, new_path, write_saved

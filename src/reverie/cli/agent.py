@@ -56,7 +56,7 @@ class EvalCommand(RunOptions, EnvOverride):
         report = evaluate_run(
             agent, self.episodes, actions=self.mode, video=self.video, seed=self.seed, time_limit=self.time_limit
         )
-        print(f"{agent.config.evaluation_env.label()}, {agent.checkpoint.name}, actions: {self.mode}")
+        print(f"{agent.config.eval_env_config.label()}, {agent.checkpoint.name}, actions: {self.mode}")
         print(score_line(report.evaluation))
         if self.video and report.evaluation.frames is None:
             print("no video: this environment cannot render images. A custom environment must accept render_mode")
@@ -94,7 +94,7 @@ class DreamCommand(RunOptions, EnvOverride):
         fewer = f" of {self.sequences} (the others were shorter, or there were no more)"
         dreams = plural(report.sequences, "dream") + fewer * (report.sequences < self.sequences)
         steps = plural(len(next(iter(report.errors.values()))), "step")
-        source = f"{data.where if data else agent.config.env.label()}, {agent.checkpoint.name}"
+        source = f"{data.label if data else agent.config.env.label()}, {agent.checkpoint.name}"
         print(f"{source}: {dreams}, {steps} each, after {plural(report.context, 'row')} that the model saw")
         print("error per imagined step; in brackets, the error of repeating the last observed row")
         trained = getattr(agent.config.algo, "horizon", None)

@@ -43,7 +43,7 @@ class ListCommand:
 
         for name, preset in TABLE.items():
             starts = ", ".join(f"{start}*" for start in preset.envs.split())
-            print(f"  {name:<24}{preset.about}" + (f" [{starts}]" if starts else ""))
+            print(f"  {name:<24}{preset.description}" + (f" [{starts}]" if starts else ""))
         return 0
 
 

@@ -19,7 +19,7 @@ from reverie.core.protocols import Env
 from reverie.core.types import FLAGS, Batch, Obs, Step
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.make import close_quietly
-from reverie.experiment.build import make_eval_env
+from reverie.experiment.environments import make_eval_env
 from reverie.log.video import shrink, to_rgb
 
 SIDE = 256

@@ -42,7 +42,8 @@ from reverie.core.protocols import Annealed, Env, RunningStatistics, Source, Sta
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
 from reverie.experiment.build import Experiment
-from reverie.experiment.config import ExperimentConfig, saved_settings
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.resolve import saved_settings
 from reverie.replay.durable import DurableReplay
 from reverie.replay.sources import concat_batches
 from reverie.run import train as training
@@ -326,7 +327,7 @@ class LearnerExperiment(Experiment):
 
     @property
     def saved(self) -> Saved:
-        return saved_settings(self.run_config, self.given, self.eval_given)
+        return saved_settings(self.run_config, self.user_env, self.user_eval_env)
 
     def parts(self) -> dict[str, Stateful]:
         parts: dict[str, Stateful] = {"ranks": self.team, **super().parts()}

@@ -22,7 +22,8 @@ from reverie.core.files import check_local, check_writable, write_atomic, writin
 from reverie.core.importing import trusts
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
-from reverie.experiment.config import NO_ENV, ExperimentConfig, resolved
+from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.experiment.resolve import resolve_env
 from reverie.log.console import JsonlTail, RunsDisplay
 from reverie.log.metrics import FINAL
 from reverie.run.evaluate import Score
@@ -177,15 +178,15 @@ def tune_of(
             "list of some, or a step between low and high."
         )
     prune = prune and not grid
-    config = resolved(config, None)
+    config = resolve_env(config, None)
     if not config.eval_episodes or config.env.id == NO_ENV:
         raise ConfigError("A search compares evaluations: it needs --eval-episodes above 0, and an environment.")
-    if prune and not config.evaluates_on_the_way:
+    if prune and not config.evaluates_during_training:
         config = config.merge({"schedule.eval_every": max(1, math.ceil(config.length / RUNGS**2))})
         logger.info(
             f"trials are evaluated every {config.schedule.eval_every} {config.unit}, so that bad ones end early"
         )
-    path = Path(os.path.expanduser(run)) if run is not None else new_path(config.subject, f"{config.name}-tune")
+    path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-tune")
     path = path if on is None else path.absolute()  # the working directory of a node may be another
     check_writable(path)
     check_same(path, config, space)
@@ -254,7 +255,7 @@ class Search:
         finished = [trial.state.is_finished() for trial in self.study.trials]
         self.runs = {i: self.places(i) for i in range(count) if i >= len(finished) or not finished[i]}
         runs = [seed_run for group in self.runs.values() for seed_run in group]
-        title = f"{self.config.name} on {self.config.subject}"
+        title = f"{self.config.name} on {self.config.task_label}"
         if runs:
             seeds_text = "" if self.seeds is None else f" of {plural(len(self.seeds), 'seed')}"
             seeds_text += ", all that there can be" if count == size else ""
@@ -384,7 +385,7 @@ class Search:
         with writing(self.path):
             write_atomic(files["trials"], as_csv(trials, list(self.dimensions)))
             logs = {name: bool(getattr(d.distribution, "log", False)) for name, d in self.dimensions.items()}
-            title = f"{self.config.name} on {self.config.subject}"
+            title = f"{self.config.name} on {self.config.task_label}"
             points, pruned = (
                 [(trial.score, trial.settings) for trial in trials if trial.state == state and trial.score is not None]
                 for state in ("finished", "pruned")

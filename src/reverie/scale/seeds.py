@@ -30,7 +30,8 @@ from reverie.core.logger import logger
 from reverie.core.machine import choose_device, cores
 from reverie.core.signals import PARENT, SIGNALS
 from reverie.datasets.memory import OBJECT, paths_in
-from reverie.experiment.config import ExperimentConfig, resolved, saved_settings, with_beginning
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
 from reverie.log.aggregate import (
     Aggregate,
     ComparedSetting,
@@ -129,14 +130,14 @@ def train_seeds_of(
     """
     check_seeds(config, seeds, jobs)
     check_local(run or "", "run")
-    config = resolved(config, None)
-    path = Path(os.path.expanduser(run)) if run is not None else new_path(config.subject, f"{config.name}-seeds")
+    config = resolve_env(config, None)
+    path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-seeds")
     path = path if on is None else path.absolute()  # the working directory of a node may be another
     shared, before = files_of(path)["settings"], None
     check_writable(path)
     if holds_run(path, shared, config.name, config.env.id):
         before = dict(read_yaml(shared)["experiment"])
-        config = with_beginning(config, before, path)
+        config = with_initial_settings(config, before, path)
     plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
     runs = [SeedRun(path, f"seed-{seed}", seed, config) for seed in seeds]
     written = files_of(path)["aggregate"]
@@ -171,7 +172,7 @@ def train_seeds_of(
 
 
 def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs: int, train: Train) -> SeedsResult:
-    files, title = files_of(path), f"{config.name} on {config.subject}"
+    files, title = files_of(path), f"{config.name} on {config.task_label}"
     num_waiting = sum(run.state == "waiting" for run in runs)
     if num_waiting:
         parallel_text = f"{min(jobs, num_waiting)} at a time" if min(jobs, num_waiting) > 1 else "one at a time"
@@ -215,7 +216,7 @@ def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -
         | {name: getattr(ended.get(run.seed), name, None) for name in ("steps", "score")}
         for run in runs
     ]
-    subject = {"env": config.env.id, "data": config.data.where or None}
+    subject = {"env": config.env.id, "data": config.data.label or None}
     head = {"schema": SCHEMA, "algorithm": config.name, **subject, "runs": listed}
     with writing(path):
         write_aggregate(files_of(path)["aggregate"], summary, head)
@@ -249,7 +250,7 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
     if not found_elsewhere(type(config.algo)):
         custom["algorithm"] = config.name
     if any(path.startswith(OBJECT) for path in paths_in(config.data.path)):
-        custom["data"] = config.data.where
+        custom["data"] = config.data.label
     if custom:
         listed = ", ".join(f"{setting} = {value}" for setting, value in custom.items())
         raise ConfigError(
