@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from reverie.agent.dreaming import DreamReport as DreamReport
     from reverie.agent.dreaming import dream as dream
     from reverie.agent.estimate import EstimateReport as EstimateReport
-    from reverie.agent.estimate import PolicyEstimate as PolicyEstimate
-    from reverie.agent.estimate import estimate as estimate
-    from reverie.agent.export import Exported as Exported
+    from reverie.agent.estimate import ReturnEstimate as ReturnEstimate
+    from reverie.agent.estimate import estimate_return as estimate_return
+    from reverie.agent.export import ExportReport as ExportReport
     from reverie.agent.export import export as export
-    from reverie.agent.extract import Extracted as Extracted
+    from reverie.agent.extract import ExtractReport as ExtractReport
     from reverie.agent.extract import extract as extract
-    from reverie.agent.imagining import Imagined as Imagined
+    from reverie.agent.imagining import ImaginedTrajectory as ImaginedTrajectory
     from reverie.agent.imagining import ModelState as ModelState
     from reverie.agent.loading import load as load
     from reverie.agent.sb3 import import_sb3 as import_sb3
     from reverie.agent.sharing import SharedAgent as SharedAgent
+    from reverie.agent.sharing import list_agents as list_agents
     from reverie.agent.sharing import pull as pull
     from reverie.agent.sharing import push as push
-    from reverie.agent.sharing import register as register
-    from reverie.agent.sharing import shared as shared
+    from reverie.agent.sharing import register_model as register_model
     from reverie.algos.a2c import A2CConfig as A2CConfig
     from reverie.algos.base import AlgorithmConfig as AlgorithmConfig
     from reverie.algos.bc import BCConfig as BCConfig
@@ -88,13 +88,13 @@ _PLACES = {
     "agent.agent": "Agent AgentState",
     "agent.dream_env": "DreamEnv DreamVectorEnv dream_env",
     "agent.dreaming": "DreamReport dream",
-    "agent.estimate": "EstimateReport PolicyEstimate estimate",
-    "agent.export": "Exported export",
-    "agent.extract": "Extracted extract",
-    "agent.imagining": "Imagined ModelState",
+    "agent.estimate": "EstimateReport ReturnEstimate estimate_return",
+    "agent.export": "ExportReport export",
+    "agent.extract": "ExtractReport extract",
+    "agent.imagining": "ImaginedTrajectory ModelState",
     "agent.loading": "load",
     "agent.sb3": "import_sb3",
-    "agent.sharing": "SharedAgent pull push register shared",
+    "agent.sharing": "SharedAgent list_agents pull push register_model",
     "algos.a2c": "A2CConfig",
     "algos.base": "AlgorithmConfig",
     "algos.bc": "BCConfig",

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import torch
 
-from reverie.agent.estimate import Estimator
+from reverie.agent.estimate import OffPolicyEstimator
 from reverie.algos.base import AlgorithmConfig, fitting
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, RunError, brief
@@ -188,7 +188,7 @@ def train_config(
             continued = config if start is None or before is None else with_beginning(config, before, folder.path)
             own, place = learner_settings(scaled(continued, team.count), team), folder_of(folder.path, team.rank)
             found = build(
-                own, env, eval_env=eval_env, start=start or 0, rank=team.rank, run=place, estimates=Estimator,
+                own, env, eval_env=eval_env, start=start or 0, rank=team.rank, run=place, estimates=OffPolicyEstimator,
                 actors=feeding,
             )  # fmt: skip
             found = paced(found) if start is None and team.count == 1 else found

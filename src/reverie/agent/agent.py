@@ -18,20 +18,20 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from reverie.agent.imagining import (
     STEPS,
-    Imagined,
-    Mind,
+    ImaginedTrajectory,
     ModelState,
-    array,
-    describing,
-    given_actions,
-    latent_of,
-    observed,
-    probe_of,
-    seeded,
-    seen_in,
+    WorldModelInspector,
+    broadcast_actions,
+    default_seed,
+    obs_to_tensors,
+    predicted_observations,
+    require_probe,
+    require_world_model,
+    state_to_latent,
+    to_numpy,
 )
 from reverie.agent.observer import Observer
-from reverie.agent.traced import said_of_actions
+from reverie.agent.traced import action_statistics
 from reverie.algos.base import INSIDE, Algorithm
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, RunError, brief, did_you_mean, plural
@@ -57,11 +57,11 @@ from reverie.run.evaluate import Evaluation, episode_limit, evaluate
 from reverie.run.folder import RunFolder, write_found
 
 if TYPE_CHECKING:
-    from reverie.agent.export import Exported
+    from reverie.agent.export import ExportReport
 
 
 Actions = Literal["mode", "sample"]
-MODES: dict[str, Mode] = {"mode": "eval", "sample": "explore"}
+ACT_MODES: dict[str, Mode] = {"mode": "eval", "sample": "explore"}
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def model_state(state: ModelState | AgentState) -> ModelState:
     if isinstance(state, ModelState):
         return state
     latent = state.policy.latent
-    return ModelState(array(latent.deter), array(latent.stoch))
+    return ModelState(to_numpy(latent.deter), to_numpy(latent.stoch))
 
 
 class Agent:
@@ -115,7 +115,7 @@ class Agent:
         self.checkpoint: Path = checkpoint
         self.step: int = step
         self.longest_episode: int = longest_episode
-        self.observer: Observer = Observer(flat, config.env, unread(config.algo, flat.obs_spec))
+        self.observer: Observer = Observer(flat, config.env, unread_observations(config.algo, flat.obs_spec))
         self.action_space: spaces.Space[Any] = flat.env.action_space
         self.observation_space: spaces.Space[Any] | None = self.observer.accepted
         per_second = (flat.metadata or {}).get("render_fps") or 30
@@ -126,8 +126,8 @@ class Agent:
 
     def __repr__(self) -> str:
         config = self.config
-        where = f"on {config.data.where}" if config.env.id == NO_ENV else f"in {config.env.id}"
-        return f"Agent({config.algo.algorithm} {where}, from {self.checkpoint})"
+        origin = f"on {config.data.where}" if config.env.id == NO_ENV else f"in {config.env.id}"
+        return f"Agent({config.algo.algorithm} {origin}, from {self.checkpoint})"
 
     def act(
         self, obs: Any, state: AgentState | None = None, *,
@@ -154,8 +154,8 @@ class Agent:
             DataError: ``obs`` does not fit the space the agent was trained on.
             ConfigError: ``actions`` is neither "mode" nor "sample".
         """
-        single, step, state = self._shown(obs, state, is_first, reward, action_mask)
-        chosen, policy = self.algo.policy.act(step, state.policy, mode_of(actions))
+        single, step, state = self._prepare_input(obs, state, is_first, reward, action_mask)
+        chosen, policy = self.algo.policy.act(step, state.policy, parse_mode(actions))
         flat = chosen.cpu().numpy()  # [N, A]
         return self.codec(flat[0] if single else flat), replace(state, policy=policy)
 
@@ -188,9 +188,9 @@ class Agent:
             DataError: ``obs`` does not fit the space the agent was trained on.
             ConfigError: the policy has no distribution: that of BCQ, or your own without a method ``tell``.
         """
-        single, told = self._told(obs, state, is_first, reward, action_mask)
-        found = {name: array(x) for name, x in said_of_actions(told.choice, self.action_space).items()}
-        return {name: x[0] for name, x in found.items()} if single else found
+        single, output = self._inspect_policy(obs, state, is_first, reward, action_mask)
+        statistics = {name: to_numpy(x) for name, x in action_statistics(output.choice, self.action_space).items()}
+        return {name: x[0] for name, x in statistics.items()} if single else statistics
 
     def value(
         self, obs: Any, state: AgentState | None = None, *,
@@ -211,48 +211,48 @@ class Agent:
         Raises:
             ConfigError: the algorithm learns no values, as BC, or its policy cannot tell what it sees.
         """
-        single, told = self._told(obs, state, is_first, reward, action_mask)
+        single, output = self._inspect_policy(obs, state, is_first, reward, action_mask)
         with torch.no_grad():
-            values = array(self.algo.state_value(told).reshape(-1))  # [N]
+            values = to_numpy(self.algo.state_value(output).reshape(-1))  # [N]
         return float(values[0]) if single else values
 
-    def _shown(
+    def _prepare_input(
         self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any
     ) -> tuple[bool, Step, AgentState]:
         """Return whether ``obs`` is a single one, the rows, and the state before them with the frames up to them."""
-        count, obs = self.observer.counted(obs)
-        rows = 1 if count is None else count
-        first = np.full(rows, state is None) if is_first is None else np.asarray(is_first, bool).reshape(-1)
+        count, obs = self.observer.count_obs(obs)
+        num_obs = 1 if count is None else count
+        first = np.full(num_obs, state is None) if is_first is None else np.asarray(is_first, bool).reshape(-1)
         if state is None:
-            state = AgentState(self.initial_state(rows), self.observer.stacks(rows))
-            first = np.ones(rows, bool)
-        if len(state.stacks) != rows or len(first) != rows:
+            state = AgentState(self.initial_state(num_obs), self.observer.stacks(num_obs))
+            first = np.ones(num_obs, bool)
+        if len(state.stacks) != num_obs or len(first) != num_obs:
             raise DataError(
-                f"{plural(rows, 'observation')}, a state of {len(state.stacks)}, is_first of {len(first)}: expected as "
-                "many of each."
+                f"{plural(num_obs, 'observation')}, a state of {len(state.stacks)}, is_first of {len(first)}: expected "
+                "as many of each."
             )
         stacks = state.stacks  # copied, as the caller may go back to the old state
         if stacks[0] is not None:
             stacks = tuple(copy.deepcopy(stack) for stack in stacks)
         if count is None:
-            one = self.observer(obs, stacks[0], first[0], action_mask)
-            flat = {key: x[None] for key, x in one.items()}
+            flat_obs = self.observer(obs, stacks[0], first[0], action_mask)
+            flat = {key: x[None] for key, x in flat_obs.items()}
         else:
             flat = self.observer.batch(obs, count, stacks, first, action_mask)
-        return count is None, as_step(flat, first, reward), AgentState(state.policy, stacks)
+        return count is None, obs_to_step(flat, first, reward), AgentState(state.policy, stacks)
 
-    def _told(
+    def _inspect_policy(
         self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any
     ) -> tuple[bool, Told]:
         """Return whether ``obs`` is a single one, and what the policy chooses by; generators stay as they are."""
-        single, step, before = self._shown(obs, state, is_first, reward, action_mask)
+        single, step, before = self._prepare_input(obs, state, is_first, reward, action_mask)
         device = self.algo.device
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             return single, told(self.algo.policy, step, before.policy)
 
-    def random_action(self, shown: Mapping[str, Any], rng: np.random.Generator) -> Any:
-        """Return a random action that is legal by the mask in ``shown``, an observation as learners see it."""
-        legal = torch.from_numpy(np.asarray(shown[MASK], bool))[None]
+    def random_action(self, obs: Mapping[str, Any], rng: np.random.Generator) -> Any:
+        """Return a random action that is legal by the mask in ``obs``, an observation as learners see it."""
+        legal = torch.from_numpy(np.asarray(obs[MASK], bool))[None]
         return self.codec(random_action(self.action_spec, 1, rng, legal)[0].numpy())
 
     def initial_state(self, num_envs: int) -> Any:
@@ -264,10 +264,10 @@ class Agent:
 
         ``action``: in ``action_space``, else DataError; of N environments, a batch as their vector takes it.
         """
-        flat = self.flat_actions(action, len(state.stacks))
+        flat = self.flatten_actions(action, len(state.stacks))
         return AgentState(self.algo.policy.override(state.policy, torch.from_numpy(flat)), state.stacks)
 
-    def flat_actions(self, actions: Any, count: int = -1) -> np.ndarray:
+    def flatten_actions(self, actions: Any, count: int = -1) -> np.ndarray:
         """Return n actions of a vector environment as rows hold them: one-hot, or in [-1, 1]; ``[n, A]`` float32.
 
         Raises:
@@ -292,7 +292,7 @@ class Agent:
         """Steps after which an episode is cut off, unless the environment's own time limit is higher."""
         return episode_limit(self.config.eval_episode_steps, self.longest_episode)
 
-    def episode(self, number: int, data: DataLike | None = None) -> Batch:
+    def load_episode(self, number: int, data: DataLike | None = None) -> Batch:
         """Return a recorded episode as the learner sees it, to look inside: ``agent.algo.dream(batch, context)``.
 
         Args:
@@ -307,10 +307,10 @@ class Agent:
             ConfigError: there is no such episode, or an option does not fit.
             DataError: the data cannot be read, or do not fit the agent.
         """
-        with self.recorded(data) as recorded:
-            return recorded.episode(number)
+        with self.open_dataset(data) as dataset:
+            return dataset.episode(number)
 
-    def rows(
+    def make_episode(
         self, observations: Sequence[Any], actions: Sequence[Any], rewards: Any = None, *,
         terminal: bool = False, action_masks: Sequence[Any] | None = None,
     ) -> Batch:  # fmt: skip
@@ -336,45 +336,46 @@ class Agent:
                 f"{count} observations, {steps} actions, {len(masks)} masks: expected n >= 1 actions, and n + 1 of the "
                 "others, the last of which are what the last action led to."
             )
-        (stack,), seen = self.observer.stacks(1), list[dict[str, np.ndarray]]()
+        (stack,), obs_list = self.observer.stacks(1), list[dict[str, np.ndarray]]()
         for number, (obs, mask) in enumerate(zip(observations, masks, strict=True)):
-            row = self.observer(self.observer.counted(obs)[1], stack, number == 0, mask, number == steps)
-            seen.append({key: x.copy() for key, x in row.items()})  # a stack reuses its memory
-        room: Any = create_empty_array(self.action_space, steps)
-        taken = self.flat_actions(concatenate(self.action_space, list(actions), room), steps)
-        earned = np.zeros(steps, np.float32) if rewards is None else np.asarray(rewards, np.float32)
+            row = self.observer(self.observer.count_obs(obs)[1], stack, number == 0, mask, number == steps)
+            obs_list.append({key: x.copy() for key, x in row.items()})  # a stack reuses its memory
+        out: Any = create_empty_array(self.action_space, steps)
+        action_rows = self.flatten_actions(concatenate(self.action_space, list(actions), out), steps)
+        reward = np.zeros(steps, np.float32) if rewards is None else np.asarray(rewards, np.float32)
         if self.config.env.clip_reward in CLIPS:
-            earned = np.array([CLIPS[self.config.env.clip_reward](x) for x in earned.tolist()], np.float32)
-        together = {key: np.stack([one[key] for one in seen]) for key in seen[0]}
-        columns = episode_rows(together, taken, earned, terminal=terminal)
+            reward = np.array([CLIPS[self.config.env.clip_reward](x) for x in reward.tolist()], np.float32)
+        obs_arrays = {key: np.stack([flat_obs[key] for flat_obs in obs_list]) for key in obs_list[0]}
+        columns = episode_rows(obs_arrays, action_rows, reward, terminal=terminal)
         tensors = {name: torch.from_numpy(values)[None] for name, values in columns.items()}
         return Batch.from_columns(tensors, torch.zeros(1, dtype=torch.int64))
 
-    def observe(self, rows: Batch, *, seed: int | None = None) -> ModelState:
-        """Return the world model's state after rows ``[B, T]``, such as ``agent.episode(0).rows(0, 20)``.
+    def observe(self, batch: Batch, *, seed: int | None = None) -> ModelState:
+        """Return the world model's state after the rows of a batch ``[B, T]``.
 
-        They are the beginnings of episodes, also of your own (:meth:`rows`); a later part is observed as if nothing had
-        been before. ``seed``: of the latents, which are drawn; None follows from the run's seed.
+        The batch holds beginnings of episodes: ``agent.load_episode(0).rows(0, 20)``, or episodes of your own
+        (:meth:`make_episode`). The model observes a later part as if nothing had been before. ``seed``: of the latents,
+        which are drawn; None: follows from the run's seed.
 
         Raises:
             ConfigError: the algorithm has no world model.
         """
-        world = describing(self).world
-        with torch.no_grad(), reproducible(seeded(self, seed)):
-            latent = world.observe(rows.to(self.algo.device)).latent  # [B, T, ...]
-        return ModelState(array(latent.deter[:, -1]), array(latent.stoch[:, -1]))
+        world = require_world_model(self).world
+        with torch.no_grad(), reproducible(default_seed(self, seed)):
+            latent = world.observe(batch.to(self.algo.device)).latent  # [B, T, ...]
+        return ModelState(to_numpy(latent.deter[:, -1]), to_numpy(latent.stoch[:, -1]))
 
     def imagine(
         self, state: ModelState | AgentState, steps: int | None = None, *,
         actions: Any = None, mode: Actions = "mode", seed: int | None = None,
-    ) -> Imagined:  # fmt: skip
+    ) -> ImaginedTrajectory:  # fmt: skip
         """Imagine on from a state of the world model, which may have been edited (:meth:`ModelState.replace`).
 
         Args:
-            state: B states, from :meth:`observe` or :meth:`Imagined.state`, or as :meth:`act` returned it.
+            state: B states, from :meth:`observe` or :meth:`ImaginedTrajectory.state`, or as :meth:`act` returned it.
             steps: T, imagined steps: decisions of the policy. None: as many as there are ``actions``, or 15.
-            actions: to be taken, ``[T, A]`` or ``[B, T, A]`` as rows hold them (:meth:`flat_actions`). None: the policy
-                acts.
+            actions: to be taken, ``[T, A]`` or ``[B, T, A]`` as rows hold them (:meth:`flatten_actions`). None: the
+                policy acts.
             mode: the policy's most likely actions ("mode"), or drawn ones ("sample").
             seed: of latents and drawn actions; the same one imagines the same again. None: follows from the run's seed.
 
@@ -382,45 +383,48 @@ class Agent:
             ConfigError: the algorithm has no world model, or there is no such ``mode``.
             DataError: the actions have another shape.
         """
-        mind, chosen, state = Mind(self), mode_of(mode), model_state(state)
-        given = None if actions is None else given_actions(self, actions, len(state.deter))  # [B, T, A]
+        inspector, act_mode, state = WorldModelInspector(self), parse_mode(mode), model_state(state)
+        fixed = None if actions is None else broadcast_actions(self, actions, len(state.deter))  # [B, T, A]
         if steps is None:
-            steps = STEPS if given is None else given.shape[1]
-        start = latent_of(mind.world, state)
-        with torch.no_grad(), reproducible(seeded(self, seed)):
-            latents, taken = mind.imagine(
-                start, steps, lambda step, latent: mind.act(latent, chosen) if given is None else given[:, step]
+            steps = STEPS if fixed is None else fixed.shape[1]
+        start = state_to_latent(inspector.world, state)
+        with torch.no_grad(), reproducible(default_seed(self, seed)):
+            latents, action_list = inspector.imagine(
+                start, steps, lambda t, latent: inspector.act(latent, act_mode) if fixed is None else fixed[:, t]
             )
-            said = mind.say([start, *latents])
-        return Imagined(
-            observations=seen_in(said, self.obs_spec),
-            rewards=said["reward"],
-            continues=said["cont"],
-            values=said[f"{INSIDE}value"],
-            actions=array(torch.stack(taken, 1)),
-            deter=said[f"{INSIDE}deter"],
-            stoch=array(torch.stack([latent.stoch for latent in (start, *latents)], 1)),  # not said by TD-MPC2
+            predictions = inspector.predict([start, *latents])
+        return ImaginedTrajectory(
+            observations=predicted_observations(predictions, self.obs_spec),
+            rewards=predictions["reward"],
+            continues=predictions["cont"],
+            values=predictions[f"{INSIDE}value"],
+            actions=to_numpy(torch.stack(action_list, 1)),
+            deter=predictions[f"{INSIDE}deter"],
+            stoch=to_numpy(torch.stack([latent.stoch for latent in (start, *latents)], 1)),  # not said by TD-MPC2
             agent=self,
         )
 
-    def probe(self, state: ModelState | AgentState, given: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
+    def probe(self, state: ModelState | AgentState, inputs: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
         """Return what probes (``algo.probe`` of DreamerV2 and V3) read from states, by key, ``[B, ...]``.
 
         Vectors are in their own units ``[B, *shape]``; of categorical ones the class probabilities ``[B, n, C]``.
-        ``given``: what probes are given beside the state (``ProbeHead.given``), by key, ``[B, *shape]`` or without B;
+        ``inputs``: what probes are given beside the state (``ProbeHead.given``), by key, ``[B, *shape]`` or without B;
         probes of which something is absent are left out.
 
         Raises:
             ConfigError: the algorithm has no probes.
         """
-        probe, feature = probe_of(self), latent_of(describing(self).world, model_state(state)).feature
+        probe, feature = (
+            require_probe(self),
+            state_to_latent(require_world_model(self).world, model_state(state)).feature,
+        )
         with torch.no_grad():
-            obs = observed(self, given or {}, len(feature))
+            obs = obs_to_tensors(self, inputs or {}, len(feature))
             keys = [key for key, needed in probe.given.items() if needed.keys() <= obs.keys()]
-            return {key: array(said.value()) for key, said in probe(feature, obs, keys).items()}
+            return {key: to_numpy(prediction.value()) for key, prediction in probe(feature, obs, keys).items()}
 
     def steer(
-        self, state: ModelState | AgentState, probe: Mapping[str, Any], given: Mapping[str, Any] | None = None, *,
+        self, state: ModelState | AgentState, probe: Mapping[str, Any], inputs: Mapping[str, Any] | None = None, *,
         steps: int = 200, lr: float = 0.01,
     ) -> ModelState:  # fmt: skip
         """Return states that the probes read otherwise, to imagine on from: h is moved by gradient steps of Adam.
@@ -430,7 +434,7 @@ class Agent:
         Args:
             state: B states, as :meth:`imagine` takes them.
             probe: what probes shall predict, by key, ``[B, *shape]`` or ``[*shape]``: classes as numbers.
-            given: see :meth:`probe`; what these probes are given.
+            inputs: see :meth:`probe`; what these probes are given.
             steps: gradient steps on -ln p of ``probe``.
             lr: learning rate, the largest change of a number of h in a step.
 
@@ -438,39 +442,39 @@ class Agent:
             ConfigError: the algorithm has no probes.
             DataError: there is no such probe.
         """
-        heads, state = probe_of(self), model_state(state)
-        latent = latent_of(describing(self).world, state)
+        heads, state = require_probe(self), model_state(state)
+        latent = state_to_latent(require_world_model(self).world, state)
         if unknown := probe.keys() - heads.parts.keys():
             raise DataError(f"there is no probe of {', '.join(unknown)}: expected some of {', '.join(heads.parts)}.")
-        obs = observed(self, {**(given or {}), **probe}, len(state.deter))
+        obs = obs_to_tensors(self, {**(inputs or {}), **probe}, len(state.deter))
         deter = latent.deter.clone().requires_grad_()
         optim = torch.optim.Adam([deter], lr)
         with torch.enable_grad():
             for _ in range(steps):
-                said = heads(latent._replace(deter=deter).feature, obs, probe)
-                loss = torch.stack([predicted.loss(obs[key]).sum() for key, predicted in said.items()]).sum()
+                predictions = heads(latent._replace(deter=deter).feature, obs, probe)
+                loss = torch.stack([prediction.loss(obs[key]).sum() for key, prediction in predictions.items()]).sum()
                 (deter.grad,) = torch.autograd.grad(loss, deter)
                 optim.step()
                 deter.detach().clamp_(-1, 1)  # where the h of every cell is
-        return ModelState(array(deter), state.stoch)
+        return ModelState(to_numpy(deter), state.stoch)
 
-    def export(self, out: Path | str | None = None, **options: Any) -> Exported:
+    def export(self, out: Path | str | None = None, **options: Any) -> ExportReport:
         """Write the policy as a file that runs without this library: see :func:`reverie.export`."""
         from reverie.agent.export import export
 
         return export(self, out, **options)
 
     @contextlib.contextmanager
-    def recorded(self, data: DataLike | None = None) -> Iterator[Recorded]:
-        """Open recorded data, to read rows as the learner sees them; ``data`` and errors as in :meth:`episode`."""
-        given = dataset_config(self.run if data is None else data)
+    def open_dataset(self, data: DataLike | None = None) -> Iterator[Recorded]:
+        """Open recorded data, to read rows as the learner sees them; ``data`` and errors as in :meth:`load_episode`."""
+        source = dataset_config(self.run if data is None else data)
         if data is None and self.config.offline:
-            given = self.config.data
+            source = self.config.data
         with contextlib.closing(
-            open_recorded(given, self.config.env, self.action_space, self.observer.shown)
-        ) as recorded:
-            check_fit(recorded, signature(self.obs_spec, self.action_spec), self.config.env.id)
-            yield recorded
+            open_recorded(source, self.config.env, self.action_space, self.observer.learner_space)
+        ) as dataset:
+            check_fit(dataset, signature(self.obs_spec, self.action_spec), self.config.env.id)
+            yield dataset
 
     def evaluate(
         self, episodes: int = 10, *,
@@ -496,45 +500,45 @@ class Agent:
         AtLeast(1).check("episodes", episodes)
         AtLeast(0).check("seed", seed)
         AtLeast(1).check("time_limit", time_limit)
+        mode = parse_mode(actions)
         seed = derived_seeds(self.config.seed)["test"] if seed is None else int(seed)
         limit = {} if time_limit is None else {"eval_env": {**self.config.eval_changes, "time_limit": time_limit}}
         config = self.config.merge({"eval_episodes": episodes, **limit})
         env = make_eval_env(config, self.eval_factory, render=record)
         try:
             with reproducible(seed):
-                mode, explored, kept = mode_of(actions), config.explored(self.step), np.array if record else None
-                found = evaluate(
-                    env, self.algo.policy, episodes, mode, kept, seed=seed, env_steps=explored,
-                    most_steps=self.episode_limit,
+                evaluation = evaluate(
+                    env, self.algo.policy, episodes, mode, np.array if record else None, seed=seed,
+                    env_steps=config.explored(self.step), most_steps=self.episode_limit,
                 )  # fmt: skip
-            if found.cut_off:
-                logger.warning(f"{found.cut_text()} (eval_episode_steps): their scores are those until then")
-            return found
+            if evaluation.cut_off:
+                logger.warning(f"{evaluation.cut_text()} (eval_episode_steps): their scores are those until then")
+            return evaluation
         finally:
             env.close()
 
 
-def mode_of(actions: str) -> Mode:
+def parse_mode(actions: str) -> Mode:
     """Return the policy's mode for ``actions``."""
-    check_word("actions", actions, MODES)
-    return MODES[actions]
+    check_choice("actions", actions, ACT_MODES)
+    return ACT_MODES[actions]
 
 
-def check_word(name: str, value: str, known: Collection[str]) -> None:
+def check_choice(name: str, value: str, choices: Collection[str]) -> None:
     """Raise ConfigError unless ``value`` is one of the words that the setting ``name`` knows."""
-    if value not in known:
-        words = " or ".join(map(repr, known))
-        raise ConfigError(f"{name} = {brief(value)}: expected {words}.{did_you_mean(str(value), known)}")
+    if value not in choices:
+        words = " or ".join(map(repr, choices))
+        raise ConfigError(f"{name} = {brief(value)}: expected {words}.{did_you_mean(str(value), choices)}")
 
 
-def unread(algo: Any, spec: ObsSpec) -> list[str]:
+def unread_observations(algo: Any, spec: ObsSpec) -> list[str]:
     """Return the observations that a policy with the settings ``algo`` does not read, but at most its decoder."""
     encoder = getattr(algo, "encoder", None)
     keys = encoder.keys if isinstance(encoder, CoderConfig | DenseCoderConfig) else ".*"
     return [key for key, part in spec.items() if part.kind != "mask" and not re.fullmatch(keys, key)]
 
 
-def as_step(flat: FlatObs, first: np.ndarray, reward: Any) -> Step:
+def obs_to_step(flat: FlatObs, first: np.ndarray, reward: Any) -> Step:
     """Return a copy of flat observations ``[N, ...]``, which begin episodes where ``first``, as rows."""
     obs = {key: torch.from_numpy(np.array(x, order="C")) for key, x in flat.items()}
     reward = torch.as_tensor(reward, dtype=torch.float32).expand(len(first))

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.agent.agent import Actions, Agent, as_step, check_word, mode_of
+from reverie.agent.agent import Actions, Agent, check_choice, obs_to_step, parse_mode
 from reverie.agent.loading import load
-from reverie.agent.traced import CLOSE, Draws, PolicyFunction
+from reverie.agent.traced import ATOL, NoiseRecorder, PolicyFunction
 from reverie.core.accelerate import only
 from reverie.core.bounds import AtLeast
 from reverie.core.discover import version
@@ -36,9 +36,9 @@ from reverie.nn.preprocess import told
 
 Format = Literal["onnx", "torch"]
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
-TIES = 0.005
+MAX_TIE_SHARE = 0.005
 """Share of steps that may differ: where rounding decides between two classes that are not quite as good."""
-EPISODE = 50
+FAKE_EPISODE_STEPS = 50
 """Steps of an episode where observations are made up."""
 SEMANTICS = (
     "Call the function once for each observation from reset() and step(), but not for the last one of an episode. Pass "
@@ -49,15 +49,15 @@ SEMANTICS = (
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportReport:
     """A policy that was written to a file, and compared with its agent."""
 
     file: Path
-    about: Path
+    metadata_file: Path
     """The JSON file beside it: names, shapes, dtypes and ranges of inputs and outputs, and how to call it."""
     steps: int
     """Steps that were compared."""
-    differing: int
+    num_differing: int
     """Steps in which it did something else, as rounding decided between two classes. Of classes whose logit or value is
     the best, to 1e-5, either is right."""
     error: float
@@ -71,7 +71,7 @@ class Exported:
 def export(
     agent: Agent | Path | str, out: Path | str | None = None, *,
     format: Format = "onnx", actions: Actions = "mode", batch: int | None = None, steps: int = 1000, **loading: Any,
-) -> Exported:  # fmt: skip
+) -> ExportReport:  # fmt: skip
     """Write the policy of an agent as a file that runs without this library, and compare it with the agent.
 
     Its inputs are observations as learners see them; normalisation, stacks of frames, masks and the scaling of actions
@@ -92,44 +92,44 @@ def export(
         RunError: there is no such run, the file cannot be written, or it does not do what the agent does. Then nothing
             is written.
     """
-    check_word("format", format, SUFFIXES)
+    check_choice("format", format, SUFFIXES)
     AtLeast(1).check("batch", 1 if batch is None else batch)
     AtLeast(1).check("steps", steps)
-    mode_of(actions)
+    parse_mode(actions)
     for package in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
         if importlib.util.find_spec(package) is None:
             raise missing_package_error(package, "export to ONNX")
-    whole = agent if isinstance(agent, Agent) else load(agent, **loading)
-    file = Path(out) if out is not None else whole.run / f"policy{SUFFIXES[format]}"
+    source = agent if isinstance(agent, Agent) else load(agent, **loading)
+    file = Path(out) if out is not None else source.run / f"policy{SUFFIXES[format]}"
     check_writable(file.parent)
-    plain = on_cpu(whole)
+    plain = copy_to_cpu(source)
     part = file.with_name(f".{file.stem}.{os.getpid()}.part{SUFFIXES[format]}")
     with writing(file):
         part.parent.mkdir(parents=True, exist_ok=True)
-        found, function = _written(whole, plain, actions, batch, file, part, format, steps)
-        write_json(found.about, described(whole, function, format, actions, found))
-    return found
+        report, function = _write_checked(source, plain, actions, batch, file, part, format, steps)
+        write_json(report.metadata_file, export_metadata(source, function, format, actions, report))
+    return report
 
 
-def _written(
-    whole: Agent, plain: Agent, actions: Actions, batch: int | None, file: Path, part: Path, format: Format, steps: int
-) -> tuple[Exported, PolicyFunction]:
-    """Write the policy to ``part``, and rename that to ``file`` if it does what the agent ``whole`` does."""
+def _write_checked(
+    source: Agent, plain: Agent, actions: Actions, batch: int | None, file: Path, part: Path, format: Format, steps: int
+) -> tuple[ExportReport, PolicyFunction]:
+    """Write the policy to ``part``, and rename that to ``file`` if it does what the agent ``source`` does."""
     try:
-        function, done = _made(plain, actions, batch, part, format, steps)
-        found = Exported(file, file.with_suffix(".json"), **done)
-        if found.differing > TIES * steps:
+        function, comparison = _export_and_compare(plain, actions, batch, part, format, steps)
+        report = ExportReport(file, file.with_suffix(".json"), **comparison)
+        if report.num_differing > MAX_TIE_SHARE * steps:
             raise RunError(
-                f"the exported policy acts differently from {whole!r} in {found.differing} of {steps} steps, by more "
-                f"than {CLOSE:g}. Nothing was written."
+                f"the exported policy acts differently from {source!r} in {report.num_differing} of {steps} steps, by "
+                f"more than {ATOL:g}. Nothing was written."
             )
         os.replace(part, file)
-        return found, function
+        return report, function
     finally:
         part.unlink(missing_ok=True)
 
 
-def on_cpu(agent: Agent) -> Agent:
+def copy_to_cpu(agent: Agent) -> Agent:
     """Return the agent with a copy of its learner on the CPU, which computes in float32."""
     config = agent.config.merge({"algo.precision": "float32"})
     learner = config.algo.build(agent.obs_spec, agent.action_spec, "cpu", config.seed)
@@ -139,38 +139,38 @@ def on_cpu(agent: Agent) -> Agent:
     return plain
 
 
-def _made(
+def _export_and_compare(
     agent: Agent, actions: Actions, batch: int | None, part: Path, format: Format, steps: int
 ) -> tuple[PolicyFunction, dict[str, Any]]:
     """Write the policy to ``part`` and compare it; for any number of rows if ``batch`` is None and that is possible."""
-    policy, mode = agent.algo.policy, mode_of(actions)
+    policy, mode = agent.algo.policy, parse_mode(actions)
     if batch is None and isinstance(policy, Memoryless) and policy.memoryless(mode):
         with contextlib.suppress(Exception):  # not every function can be exported so, and not every file then runs so
-            function = saved(agent, mode, None, part, format)
-            return function, compared(agent, function, opened(part, format), actions, steps)
-    function = saved(agent, mode, batch or 1, part, format)
-    return function, compared(agent, function, opened(part, format), actions, steps)
+            function = save_policy(agent, mode, None, part, format)
+            return function, compare_with_agent(agent, function, open_policy(part, format), actions, steps)
+    function = save_policy(agent, mode, batch or 1, part, format)
+    return function, compare_with_agent(agent, function, open_policy(part, format), actions, steps)
 
 
-def saved(agent: Agent, mode: Mode, batch: int | None, part: Path, format: Format) -> PolicyFunction:
+def save_policy(agent: Agent, mode: Mode, batch: int | None, part: Path, format: Format) -> PolicyFunction:
     """Trace the policy and write it to ``part``."""
-    with _quiet(), torch.no_grad(), only():
+    with _silence_exporters(), torch.no_grad(), only():
         function = PolicyFunction(agent, mode, batch)
         program = function.graph()
         if format == "torch":
             torch.export.save(program, part)
             return function
-        names = [[port.name for port in ports] for ports in (function.read, function.outputs)]
-        made = torch.onnx.export(
+        names = [[spec.name for spec in ports] for ports in (function.used_inputs, function.outputs)]
+        onnx_program = torch.onnx.export(
             program, dynamo=True, verbose=False, external_data=False, input_names=names[0], output_names=names[1]
         )
-        assert made is not None
-        made.save(part)
+        assert onnx_program is not None
+        onnx_program.save(part)
     return function
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_exporters() -> Iterator[None]:
     """Silence what PyTorch's exporters say of packages that are not needed, and of their own parts."""
     levels = {logger: logger.level for logger in map(logging.getLogger, ("torch.onnx", "onnxscript"))}
     for logger in levels:
@@ -186,21 +186,21 @@ def _quiet() -> Iterator[None]:
 
 # ---------------------------------------------------------------- running it
 
-Call = Callable[[Sequence[Tensor]], list[Tensor]]
+PolicyFn = Callable[[Sequence[Tensor]], list[Tensor]]
 """Runs an exported policy: its inputs to its outputs."""
 
 
-def opened(file: Path, format: Format) -> Call:
+def open_policy(file: Path, format: Format) -> PolicyFn:
     """Return what runs a file."""
     if format == "torch":
         module = torch.export.load(file).module()
-        return lambda given: list(module(*given))
+        return lambda inputs: list(module(*inputs))
     session = importlib.import_module("onnxruntime").InferenceSession(file, providers=["CPUExecutionProvider"])
-    names = [one.name for one in session.get_inputs()]
+    names = [node.name for node in session.get_inputs()]
 
-    def call(given: Sequence[Tensor]) -> list[Tensor]:
-        found = session.run(None, {name: x.numpy() for name, x in zip(names, given, strict=True)})
-        return [torch.from_numpy(np.asarray(x)) for x in found]
+    def call(inputs: Sequence[Tensor]) -> list[Tensor]:
+        outputs = session.run(None, {name: x.numpy() for name, x in zip(names, inputs, strict=True)})
+        return [torch.from_numpy(np.asarray(x)) for x in outputs]
 
     return call
 
@@ -208,7 +208,7 @@ def opened(file: Path, format: Format) -> Call:
 # ---------------------------------------------------------------- comparing it with the agent
 
 
-def rows(agent: Agent, batch: int, seed: int) -> Generator[Step, Tensor, None]:
+def sample_steps(agent: Agent, batch: int, seed: int) -> Generator[Step, Tensor, None]:
     """Yield what N environments show, whose actions ``[N, A]`` are sent; where there are none, random observations."""
     config = agent.config.merge({"eval_envs": batch, "eval_episodes": batch})
     try:
@@ -224,89 +224,95 @@ def rows(agent: Agent, batch: int, seed: int) -> Generator[Step, Tensor, None]:
     space.seed(seed)
     legal = np.ones(agent.action_spec.width, bool)
     for number in itertools.count():
-        first = np.full(batch, number % EPISODE == 0)
-        drawn = [agent.observer(space.sample(), stack, first[0], legal) for stack in stacks]
-        yield as_step({key: np.stack([one[key] for one in drawn]) for key in drawn[0]}, first, 0.0)
+        first = np.full(batch, number % FAKE_EPISODE_STEPS == 0)
+        obs_list = [agent.observer(space.sample(), stack, first[0], legal) for stack in stacks]
+        yield obs_to_step({key: np.stack([flat_obs[key] for flat_obs in obs_list]) for key in obs_list[0]}, first, 0.0)
 
 
-def newest(x: Tensor, part: ObsPart, stacked: bool) -> Tensor:
+def newest_observation(x: Tensor, part: ObsPart, stacked: bool) -> Tensor:
     """Return the newest of stacked observations ``[N, ...]``, of which ``part`` is a single one."""
     if not stacked or part.kind == "mask":
         return x
     return x[..., -part.shape[-1] :] if part.kind == "image" else x[:, -1]
 
 
-def compared(agent: Agent, function: PolicyFunction, call: Call, actions: Actions, steps: int) -> dict[str, Any]:
+def compare_with_agent(
+    agent: Agent, function: PolicyFunction, call: PolicyFn, actions: Actions, steps: int
+) -> dict[str, Any]:
     """Return in how many steps the file differs from the agent, by how much, and the times of both.
 
     Nothing is compared of the last rows of episodes, where nobody acts. A file for any number of rows is called with
     several now and then.
     """
-    batch = function.rows
-    seed, took, differing, error = derived_seeds(agent.config.seed)["test"], list[float](), 0, 0.0
-    policy, mode, none = agent.algo.policy, mode_of(actions), torch.zeros(batch, dtype=torch.bool)
+    batch, policy, mode = function.rows, agent.algo.policy, parse_mode(actions)
     single, stacked = agent.observer.single, agent.config.env.frame_stack > 1
-    with reproducible(seed), contextlib.closing(rows(agent, batch, seed)) as shown:
-        step, state = next(shown), agent.initial_state(batch)
-        values = {port.name: port.example for port in function.inputs}
-        done = 0
-        while done < steps:
-            acts, before = ~step.is_last, state  # [N]
-            step = replace(step, is_last=none, is_terminal=none)  # which no agent is told
-            values |= {f"obs/{key}": newest(x, single[key], stacked) for key, x in step.obs.items()}
+    seed, no_ends = derived_seeds(agent.config.seed)["test"], torch.zeros(batch, dtype=torch.bool)
+    num_compared, num_differing, error, times, agent_times = 0, 0, 0.0, list[float](), list[float]()
+    with reproducible(seed), contextlib.closing(sample_steps(agent, batch, seed)) as episodes:
+        step, state = next(episodes), agent.initial_state(batch)
+        values = {spec.name: spec.example for spec in function.inputs}
+        while num_compared < steps:
+            acting, state_before = ~step.is_last, state  # [N]
+            step = replace(step, is_last=no_ends, is_terminal=no_ends)  # which no agent is told
+            values |= {f"obs/{key}": newest_observation(x, single[key], stacked) for key, x in step.obs.items()}
             values |= {"is_first": step.is_first, "reward": step.reward}
-            with Draws() as draws, only() if function.noise else contextlib.nullcontext():  # some kernels draw in C
+            # some kernels draw in C, unseen by the recorder
+            with NoiseRecorder() as noise, only() if function.noise else contextlib.nullcontext():
                 flat, state = policy.act(step, state, mode)
-            values |= function.noise_inputs(draws.drawn)
-            start = time.perf_counter()
-            copies = 3 if function.any_rows and done % 10 == 1 else 1
-            given = [values[port.name] for port in function.read]
-            found = [x[-batch:] for x in call([torch.cat([x] * copies) for x in given])] if copies > 1 else call(given)
-            took.append(time.perf_counter() - start)
-            values |= dict(zip(function.kept, found[len(function.actions) :], strict=True))
-            if acts.any():
-                done, known, taken = done + 1, function.known(state), agent.codec(flat.numpy())
-                wrong = float(function.off(found, taken)[acts.numpy()].max())
-                gaps = ((values[name].double() - x.double()).abs() for name, x in known.items() if x.numel())
-                off = max(wrong, *(float((gap[acts] if len(gap.shape) else gap).max()) for gap in gaps), 0.0)
-                if off > CLOSE:
-                    chosen = _told(policy, step, before, draws, mode) if wrong > CLOSE else None
-                    right = chosen is not None and function.off(found, taken, chosen)[acts.numpy()].max() <= CLOSE
-                    differing, values = differing + (not right), values | known
+            values |= function.noise_inputs(noise.drawn)
+            start, copies = time.perf_counter(), 3 if function.any_rows and num_compared % 10 == 1 else 1
+            inputs = [values[spec.name] for spec in function.used_inputs]
+            outputs = call([torch.cat([x] * copies) for x in inputs] if copies > 1 else inputs)
+            times.append(time.perf_counter() - start)
+            outputs = [x[-batch:] for x in outputs] if copies > 1 else outputs
+            values |= dict(zip(function.state_names, outputs[len(function.actions) :], strict=True))
+            if acting.any():
+                states, expected = function.state_inputs(state), agent.codec(flat.numpy())
+                action_error = float(function.max_difference(outputs, expected)[acting.numpy()].max())
+                gaps = ((values[name].double() - x.double()).abs() for name, x in states.items() if x.numel())
+                max_error = max(action_error, *(float((gap[acting] if gap.ndim else gap).max()) for gap in gaps), 0.0)
+                num_compared += 1
+                if max_error > ATOL:
+                    output = _policy_output(policy, step, state_before, noise, mode) if action_error > ATOL else None
+                    if (
+                        output is None
+                        or function.max_difference(outputs, expected, output)[acting.numpy()].max() > ATOL
+                    ):
+                        num_differing += 1
+                    values |= states
                 else:
-                    error = max(error, off)
-            step = shown.send(flat)
-        alone = list[float]()
+                    error = max(error, max_error)
+            step = episodes.send(flat)
         for _ in range(min(steps, 200)):
             start = time.perf_counter()
             policy.act(step, state, mode)
-            alone.append(time.perf_counter() - start)
-    times = {"seconds": float(np.median(took)), "agent_seconds": float(np.median(alone))}
-    return {"steps": steps, "differing": differing, "error": error, **times}
+            agent_times.append(time.perf_counter() - start)
+    seconds = {"seconds": float(np.median(times)), "agent_seconds": float(np.median(agent_times))}
+    return {"steps": steps, "num_differing": num_differing, "error": error, **seconds}
 
 
-def _told(policy: Policy[Any], step: Step, state: Any, draws: Draws, mode: Mode) -> Told | None:
-    """Return what the policy chose by, having drawn ``draws``; None if it cannot tell, or has drawn the action."""
-    with contextlib.suppress(ConfigError), Draws([one.values for one in draws.drawn]):
-        found = told(policy, step, state)
-        return found if mode == "eval" or isinstance(found.choice, Values) else None
+def _policy_output(policy: Policy[Any], step: Step, state: Any, noise: NoiseRecorder, mode: Mode) -> Told | None:
+    """Return what the policy chose by with the recorded ``noise``; None if it cannot tell, or drew the action."""
+    with contextlib.suppress(ConfigError), NoiseRecorder([draw.values for draw in noise.drawn]):
+        output = told(policy, step, state)
+        return output if mode == "eval" or isinstance(output.choice, Values) else None
     return None
 
 
-def described(
-    agent: Agent, function: PolicyFunction, format: Format, actions: Actions, found: Exported
+def export_metadata(
+    agent: Agent, function: PolicyFunction, format: Format, actions: Actions, report: ExportReport
 ) -> dict[str, Any]:
     """Return the content of policy.json."""
-    about: dict[str, Any] = {"file": found.file.name, "format": format, "algorithm": agent.config.algo.algorithm}
-    about |= {"env": agent.config.env.id, "run": agent.run.name, "checkpoint": agent.checkpoint.name}
-    about |= {"reverie": version(), "torch": str(torch.__version__), "actions": actions, "use": SEMANTICS}
-    about |= {"batch": "any" if function.any_rows else function.rows}
-    compared = {
-        "steps": found.steps,
-        "differing": found.differing,
-        "largest_difference": found.error,
-        "microseconds": round(1e6 * found.seconds, 1),
-        "microseconds_of_the_agent": round(1e6 * found.agent_seconds, 1),
+    metadata: dict[str, Any] = {"file": report.file.name, "format": format, "algorithm": agent.config.algo.algorithm}
+    metadata |= {"env": agent.config.env.id, "run": agent.run.name, "checkpoint": agent.checkpoint.name}
+    metadata |= {"reverie": version(), "torch": str(torch.__version__), "actions": actions, "use": SEMANTICS}
+    metadata |= {"batch": "any" if function.any_rows else function.rows}
+    comparison = {
+        "steps": report.steps,
+        "differing": report.num_differing,
+        "largest_difference": report.error,
+        "microseconds": round(1e6 * report.seconds, 1),
+        "microseconds_of_the_agent": round(1e6 * report.agent_seconds, 1),
     }
-    ports = {"inputs": function.read, "outputs": function.outputs}
-    return about | {k: [port.described() for port in x] for k, x in ports.items()} | {"compared": compared}
+    ports = {"inputs": function.used_inputs, "outputs": function.outputs}
+    return metadata | {k: [spec.to_dict() for spec in x] for k, x in ports.items()} | {"compared": comparison}

@@ -81,7 +81,7 @@ class Experiment(Trainable):
     remarks: tuple[str, ...] = ()
     """What had to be assumed or left out in reading the recorded data."""
     estimator: Any = None
-    """A :class:`reverie.agent.estimate.Estimator` where there is no environment to evaluate in; else None."""
+    """A :class:`reverie.agent.estimate.OffPolicyEstimator` where there is no environment to evaluate in; else None."""
     again: Callable[[], Env] | None = None
     """Returns the environment instance that the user gave, after training, with its true rewards."""
     given: EnvLike | None = None
@@ -269,7 +269,9 @@ def build(
                 algo.expect_recorded(windows[0].batch)
             if config.env.id == NO_ENV and config.data.estimate_updates and estimates is not None:
                 specs, seed = (recorded.obs_spec, recorded.action_spec), derived_seeds(config.seed)["evaluation"]
-                estimator = estimates(algo, dataset, *specs, seed=seed, rewards=rewards, clipped=recorded.clipped)
+                estimator = estimates(
+                    algo, dataset, *specs, seed=seed, rewards=rewards, reward_clipping=recorded.clipped
+                )
             recorded.close()
             starts = np.flatnonzero(dataset.column("is_first"))
             clock.longest_episode = int(np.diff(starts, append=dataset.count).max(initial=1)) - 1

@@ -154,7 +154,7 @@ class TrainResult:
     evaluation: Evaluation | None = None
     """The final evaluation, on the environment's true rewards; None if there was none."""
     estimate: Any = None
-    """FQE's :class:`~reverie.PolicyEstimate` of the policy's return, in a run on recorded data that has no environment
+    """FQE's :class:`~reverie.ReturnEstimate` of the policy's return, in a run on recorded data that has no environment
     to evaluate in; None if there was none."""
     files: dict[str, Path] = field(default_factory=dict)
     """Existing files by name: "settings", "metrics", "curve", "evaluation", "estimate" and "checkpoint"."""
