@@ -16,13 +16,13 @@ import torch
 
 import reverie
 from reverie.agent import estimate as estimation
-from reverie.agent.estimate import OffPolicyEstimator
+from reverie.agent.off_policy_estimator import LOSS_WINDOW, OffPolicyEstimator, has_diverged
 from reverie.algos.fqe import FQEConfig
 from reverie.cli import main
 from reverie.cli.agent import EstimateProgress
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.core.types import Step, Told, Window
+from reverie.core.types import FLAGS, Step, Told, Window
 from reverie.datasets.dataset import CLIPPED, DatasetConfig
 from tiny import NETWORKS
 
@@ -198,12 +198,12 @@ def test_importance_sampling_needs_propensities_choices_and_a_policy_that_tells(
 
 def test_a_loss_that_grows_above_the_variance_of_returns_has_diverged():
     def diverged(*hundreds: float) -> bool:
-        return estimation.has_diverged(torch.tensor(hundreds).repeat_interleave(estimation.LOSS_WINDOW))
+        return has_diverged(torch.tensor(hundreds).repeat_interleave(LOSS_WINDOW))
 
     assert diverged(0.5, 0.1, 1.1)
     assert not diverged(0.5, 0.01, 0.9)
     assert not diverged(3.0, 0.2, 1.9)
-    assert not estimation.has_diverged(torch.full((50,), 9.0))
+    assert not has_diverged(torch.full((50,), 9.0))
     found = estimator(recorded(3)).estimate(1)
     assert "FQE diverged" in replace(found, diverged=True).format()
 
@@ -410,9 +410,7 @@ def test_importance_sampling_and_settings_of_fqe_from_outside(tmp_path, capsys):
     assert found.effective_episodes > 270  # of 300 episodes, as the clone is near
     agent = reverie.load(run)
     drawn, _ = agent.act(np.full((4000, 1), 2.0, np.float32), actions="sample")
-    step = Step(
-        obs={"observation": torch.full((1, 1), 2.0)}, **{k: torch.zeros(1) for k in ("reward", *estimation.FLAGS)}
-    )
+    step = Step(obs={"observation": torch.full((1, 1), 2.0)}, **{k: torch.zeros(1) for k in ("reward", *FLAGS)})
     policy = agent.algo.policy
     told = policy.tell(step, policy.initial(1)).choice.log_prob(torch.tensor([[0.0, 1.0]])).exp().item()
     assert told == pytest.approx(np.mean(drawn), abs=0.03)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import reverie
-from reverie.agent.agent import evaluate_run
 from reverie.agent.dreaming import dream
+from reverie.agent.evaluating import evaluate_run
 from reverie.cli.show import print_files
 from reverie.core.errors import ReverieError, plural
 from reverie.experiment.layers import PRESETS

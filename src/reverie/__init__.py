@@ -12,22 +12,22 @@ from reverie.core.waiting import spin_briefly
 
 if TYPE_CHECKING:
     from reverie.agent.agent import Agent as Agent
-    from reverie.agent.agent import AgentState as AgentState
     from reverie.agent.dream_env import DreamEnv as DreamEnv
     from reverie.agent.dream_env import DreamVectorEnv as DreamVectorEnv
     from reverie.agent.dream_env import dream_env as dream_env
     from reverie.agent.dreaming import DreamReport as DreamReport
     from reverie.agent.dreaming import dream as dream
     from reverie.agent.estimate import EstimateReport as EstimateReport
-    from reverie.agent.estimate import ReturnEstimate as ReturnEstimate
     from reverie.agent.estimate import estimate_return as estimate_return
-    from reverie.agent.export import ExportReport as ExportReport
     from reverie.agent.export import export as export
     from reverie.agent.extract import ExtractReport as ExtractReport
     from reverie.agent.extract import extract as extract
     from reverie.agent.imagining import ImaginedTrajectory as ImaginedTrajectory
     from reverie.agent.imagining import ModelState as ModelState
     from reverie.agent.loading import load as load
+    from reverie.agent.player import AgentState as AgentState
+    from reverie.agent.policy_file import ExportReport as ExportReport
+    from reverie.agent.return_estimate import ReturnEstimate as ReturnEstimate
     from reverie.agent.sb3 import import_sb3 as import_sb3
     from reverie.agent.sharing import SharedAgent as SharedAgent
     from reverie.agent.sharing import list_agents as list_agents
@@ -85,14 +85,17 @@ if "torch" not in sys.modules:
     spin_briefly()  # no effect once torch is imported
 
 _PLACES = {
-    "agent.agent": "Agent AgentState",
+    "agent.agent": "Agent",
     "agent.dream_env": "DreamEnv DreamVectorEnv dream_env",
     "agent.dreaming": "DreamReport dream",
-    "agent.estimate": "EstimateReport ReturnEstimate estimate_return",
-    "agent.export": "ExportReport export",
+    "agent.estimate": "EstimateReport estimate_return",
+    "agent.export": "export",
     "agent.extract": "ExtractReport extract",
     "agent.imagining": "ImaginedTrajectory ModelState",
     "agent.loading": "load",
+    "agent.player": "AgentState",
+    "agent.policy_file": "ExportReport",
+    "agent.return_estimate": "ReturnEstimate",
     "agent.sb3": "import_sb3",
     "agent.sharing": "SharedAgent list_agents pull push register_model",
     "algos.a2c": "A2CConfig",

@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import torch
 
-from reverie.agent.estimate import OffPolicyEstimator
+from reverie.agent.off_policy_estimator import OffPolicyEstimator
 from reverie.algos.base import AlgorithmConfig, fitting
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, RunError, brief

@@ -15,7 +15,7 @@ import reverie
 from corridor import Corridor
 from masked import Masked
 from reverie.agent import dream_env as dreams
-from reverie.agent.imagining import to_numpy
+from reverie.agent.conversion import to_numpy
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.randomness import reproducible
 from reverie.core.spaces import ObsCodec

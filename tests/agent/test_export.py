@@ -31,7 +31,8 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-from reverie.agent.export import compare_with_agent, copy_to_cpu, export, open_policy, save_policy
+from reverie.agent.export import export
+from reverie.agent.policy_file import compare_with_agent, copy_to_cpu, open_policy, save_policy
 
 OBS = spaces.Dict(
     {
@@ -187,7 +188,7 @@ class Counting:
 
 def test_what_cannot_be_exported_says_why_and_leaves_what_was_there(tmp_path, monkeypatch):
     agent = agent_of(CASES["dqn"][0], "discrete", tmp_path)
-    monkeypatch.setattr("reverie.agent.export.copy_to_cpu", lambda agent: agent)
+    monkeypatch.setattr("reverie.agent.policy_file.copy_to_cpu", lambda agent: agent)
     agent.algo._policy = Counting()
     (tmp_path / "policy.onnx").write_text("earlier")
     with pytest.raises(RunError, match=r"acts differently from Agent\(.*in 1\d of 20 steps.*Nothing was written"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.agent.estimate import BLOCK, action_agreement, policy_actions
+from reverie.agent.policy_rows import BLOCK, action_agreement, policy_actions
 from reverie.core.discover import algorithm_config
 from reverie.core.protocols import Memoryless
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart

@@ -14,7 +14,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from reverie.agent.agent import Agent, check_choice
+from reverie.agent.agent import Agent
+from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_figures import FPS, open_renderer_or_image
 from reverie.agent.dreaming import stack_windows
 from reverie.agent.extract import rechunk
@@ -26,9 +27,9 @@ from reverie.agent.imagining import (
     predicted_observations,
     require_world_model,
     state_to_latent,
-    to_numpy,
 )
 from reverie.agent.loading import load
+from reverie.agent.player import check_choice
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.randomness import reproducible

@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.agent.agent import Actions, Agent, parse_mode
+from reverie.agent.agent import Agent
+from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_figures import Arrays, draw_dream_figures
+from reverie.agent.player import Actions, parse_mode
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, RunError, plural
@@ -145,7 +147,7 @@ def predict_open_loop(agent: Agent, batch: Batch, context: int) -> Arrays:
         predictions = agent.algo.dream(batch, context)
     except NotImplementedError as error:
         raise ConfigError(str(error)) from None
-    return {key: value.detach().float().cpu().numpy() for key, value in predictions.items()}
+    return {key: to_numpy(value) for key, value in predictions.items()}
 
 
 def check_finite(predicted: Arrays, checkpoint: Path) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from reverie.agent.agent import Agent
-from reverie.agent.imagining import default_seed, require_world_model, to_numpy
+from reverie.agent.conversion import to_numpy
+from reverie.agent.imagining import default_seed, require_world_model
 from reverie.agent.loading import load
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.algos.world_model import Context

@@ -5,27 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_figures import FPS, open_renderer_or_image
+from reverie.agent.player import Actions, AgentState, Player, parse_mode
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.algos.world_model import Context, Dreamer, WorldModel
 from reverie.core.errors import ConfigError, DataError, plural
 from reverie.core.files import writing
-from reverie.core.randomness import derived_seeds
-from reverie.core.types import Mode, Step
+from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.types import Batch, Mode, Step
 from reverie.log.video import IMAGINED_COLOR, OBSERVED_COLOR, border, tile, write_video
 from reverie.nn.distributions import Categoricals
 from reverie.nn.heads import JointDistribution
-from reverie.nn.probe import Probe
 from reverie.nn.rssm import Categorical, Gaussian, Latent
-
-if TYPE_CHECKING:
-    from reverie.agent.agent import Agent
 
 STEPS = 15
 """Steps that are imagined by default."""
@@ -69,8 +67,8 @@ class ModelState:
         Raises:
             DataError: the latents have no classes.
         """
-        h = self.deter if deter is None else _like(self.deter, deter)
-        z = self.stoch if stoch is None else _like(self.stoch, stoch)
+        h = self.deter if deter is None else broadcast_like(self.deter, deter)
+        z = self.stoch if stoch is None else broadcast_like(self.stoch, stoch)
         return ModelState(h, z if classes is None else to_numpy(replace_classes(torch.from_numpy(z), classes)))
 
 
@@ -93,7 +91,7 @@ class ImaginedTrajectory:
     """h of each row ``[B, T + 1, D]``."""
     stoch: np.ndarray
     """z of each row ``[B, T + 1, S, C]``."""
-    agent: Agent
+    agent: Player
     """The agent that imagined them."""
 
     def __repr__(self) -> str:
@@ -121,37 +119,31 @@ class ImaginedTrajectory:
             return write_video(Path(path), tile(np.stack([border(picture, frames) for picture in pictures])), FPS)
 
 
-def require_world_model(agent: Agent) -> Dreamer:
+def require_world_model(player: Player) -> Dreamer:
     """Return the agent's learner; ConfigError if it has no world model."""
-    if getattr(agent.algo, "world", None) is None:
-        raise ConfigError(f"{type(agent.algo).__name__} has no world model, whose states could be looked at.")
-    return cast(Dreamer, agent.algo)
+    if getattr(player.algo, "world", None) is None:
+        raise ConfigError(f"{type(player.algo).__name__} has no world model, whose states could be looked at.")
+    return cast(Dreamer, player.algo)
 
 
-def default_seed(agent: Agent, seed: int | None) -> int:
+def default_seed(player: Player, seed: int | None) -> int:
     """Return ``seed``, or the one that follows from the run's."""
-    return derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
-
-
-def to_numpy(values: Tensor) -> np.ndarray:
-    """Return a tensor as float32 on the CPU."""
-    out: np.ndarray = values.detach().float().cpu().numpy()
-    return out
+    return derived_seeds(player.config.seed)["evaluation"] if seed is None else seed
 
 
 class WorldModelInspector:
     """The world model of an agent, asked one state after the other."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, player: Player) -> None:
         """Raise ConfigError if the agent has no world model."""
-        self.learner: Dreamer = require_world_model(agent)
+        self.learner: Dreamer = require_world_model(player)
         self.world: WorldModel = self.learner.world
         rssm, initial = self.world.rssm, self.world.rssm.initial(1, self.world.dtype)
         with torch.no_grad():
             self.cell: Any = rssm.cell(self.world.dtype)  # the weights stay as they are
         self.draws: bool = bool(rssm.named(rssm.prior(initial.deter)))
         """Whether its states are drawn from distributions."""
-        self.keys: list[str] = list(predicted_observations(self.learner.decoded(initial), agent.obs_spec))
+        self.keys: list[str] = list(predicted_observations(self.learner.decoded(initial), player.obs_spec))
         """The observations that are dreamt."""
 
     def act(self, latent: Latent, mode: Mode) -> Tensor:
@@ -254,25 +246,7 @@ def replace_classes(stoch: Tensor, classes: Mapping[int, Any] | np.ndarray) -> T
     return torch.nn.functional.one_hot(index, count).to(stoch.dtype)
 
 
-def require_probe(agent: Agent) -> Probe:
-    """Return the agent's probes; ConfigError if it has none."""
-    probe = getattr(agent.algo, "probe", None)
-    if not isinstance(probe, Probe):
-        raise ConfigError(f"{agent} has no probes: train DreamerV2 or V3 with algo.probe.heads.")
-    return probe
-
-
-def obs_to_tensors(agent: Agent, values: Mapping[str, Any], count: int) -> dict[str, Tensor]:
-    """Return observations by key as tensors ``[B, *shape]``."""
-    tensors = {}
-    for key, value in values.items():
-        part = agent.obs_spec[key]
-        like = np.zeros((count, *part.shape), np.int64 if part.kind == "categorical" else np.float32)
-        tensors[key] = torch.from_numpy(_like(like, value)).to(agent.algo.device)
-    return tensors
-
-
-def _like(old: np.ndarray, new: Any) -> np.ndarray:
+def broadcast_like(old: np.ndarray, new: Any) -> np.ndarray:
     """Return ``new`` with the shape and type of ``old``, whose first axis it may lack."""
     return np.broadcast_to(np.asarray(new), old.shape).astype(old.dtype)
 
@@ -283,13 +257,59 @@ def state_to_latent(world: WorldModel, state: ModelState) -> Latent:
     return Latent(torch.from_numpy(state.deter).to(like.deter), torch.from_numpy(state.stoch).to(like.stoch))
 
 
-def broadcast_actions(agent: Agent, actions: Any, count: int) -> Tensor:
+def broadcast_actions(player: Player, actions: Any, count: int) -> Tensor:
     """Return actions ``[T, A]`` or ``[B, T, A]`` as ``[B, T, A]`` on the agent's device."""
-    width = agent.action_spec.width
+    width = player.action_spec.width
     flat = actions if isinstance(actions, Tensor) else torch.from_numpy(np.array(actions, np.float32))
     if flat.ndim not in (2, 3) or flat.shape[-1] != width or 0 in flat.shape or (flat.ndim == 3 and len(flat) != count):
         raise DataError(
             f"actions have shape {list(flat.shape)}: expected [T, {width}] or [{count}, T, {width}], as "
             "agent.flatten_actions makes them of the environment's."
         )
-    return flat.to(agent.algo.device, torch.float32).expand(count, -1, -1)
+    return flat.to(player.algo.device, torch.float32).expand(count, -1, -1)
+
+
+# ---------------------------------------------------------------- what an agent asks
+
+
+def model_state(state: ModelState | AgentState) -> ModelState:
+    """Return the states of the world model in ``state``."""
+    if isinstance(state, ModelState):
+        return state
+    latent = state.policy.latent
+    return ModelState(to_numpy(latent.deter), to_numpy(latent.stoch))
+
+
+def observe(player: Player, batch: Batch, seed: int | None = None) -> ModelState:
+    """Return the world model's state after rows ``[B, T]``: see ``Agent.observe``."""
+    world = require_world_model(player).world
+    with torch.no_grad(), reproducible(default_seed(player, seed)):
+        latent = world.observe(batch.to(player.algo.device)).latent  # [B, T, ...]
+    return ModelState(to_numpy(latent.deter[:, -1]), to_numpy(latent.stoch[:, -1]))
+
+
+def imagine(
+    player: Player, state: ModelState | AgentState, steps: int | None = None, *,
+    actions: Any = None, mode: Actions = "mode", seed: int | None = None,
+) -> ImaginedTrajectory:  # fmt: skip
+    """Imagine on from a state of the world model: see ``Agent.imagine``."""
+    inspector, act_mode, state = WorldModelInspector(player), parse_mode(mode), model_state(state)
+    fixed = None if actions is None else broadcast_actions(player, actions, len(state.deter))  # [B, T, A]
+    if steps is None:
+        steps = STEPS if fixed is None else fixed.shape[1]
+    start = state_to_latent(inspector.world, state)
+    with torch.no_grad(), reproducible(default_seed(player, seed)):
+        latents, action_list = inspector.imagine(
+            start, steps, lambda t, latent: inspector.act(latent, act_mode) if fixed is None else fixed[:, t]
+        )
+        predictions = inspector.predict([start, *latents])
+    return ImaginedTrajectory(
+        observations=predicted_observations(predictions, player.obs_spec),
+        rewards=predictions["reward"],
+        continues=predictions["cont"],
+        values=predictions[f"{INSIDE}value"],
+        actions=to_numpy(torch.stack(action_list, 1)),
+        deter=predictions[f"{INSIDE}deter"],
+        stoch=to_numpy(torch.stack([latent.stoch for latent in (start, *latents)], 1)),  # TD-MPC2 predicts none
+        agent=player,
+    )

@@ -13,7 +13,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.agent.agent import Actions, Agent
+from reverie.agent.agent import Agent
+from reverie.agent.player import Actions
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError, plural, told

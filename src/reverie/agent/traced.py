@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_flatten_with_path, tree_leaves, tree_unflatten
 
+from reverie.agent.conversion import action_bounds, action_statistics
+from reverie.agent.player import Player
+from reverie.algos.base import Algorithm
 from reverie.core.protocols import Policy
-from reverie.core.spaces import TINY, ActionCodec, classes_of, column, follow, leaves_of
+from reverie.core.spaces import TINY, classes_of, column, follow, leaves_of
 from reverie.core.specs import MASK, ObsPart
-from reverie.core.types import Mode, Step, Told, Values
-from reverie.nn.functional import ILLEGAL
+from reverie.core.types import Mode, Step, Told
 from reverie.nn.preprocess import Preprocessor
-
-if TYPE_CHECKING:
-    from reverie.agent.agent import Agent
-    from reverie.algos.base import Algorithm
 
 ATOL = 1e-5
 """Largest difference from the agent: of the state, and of actions scaled to [-1, 1], in float32."""
@@ -122,19 +118,19 @@ class TensorSpec:
 class PolicyFunction(nn.Module):
     """A policy as a function of tensors alone: those of ``used_inputs``, in this order, to those of ``outputs``."""
 
-    def __init__(self, agent: Agent, mode: Mode, rows: int | None) -> None:
-        """``agent`` is on the CPU, in float32; ``rows`` is N, the environments that act together, None: any number."""
+    def __init__(self, player: Player, mode: Mode, rows: int | None) -> None:
+        """``player`` is on the CPU, in float32; ``rows`` is N, the environments that act together, None: any number."""
         super().__init__()
         self.any_rows: bool = rows is None
         rows = 2 if rows is None else rows  # a graph of one row would be for one alone
         self.rows: int = rows
-        self.space: spaces.Space[Any] = agent.action_space
-        self.learner: Algorithm = agent.algo.requires_grad_(False)
+        self.space: spaces.Space[Any] = player.action_space
+        self.learner: Algorithm = player.algo.requires_grad_(False)
         self.mode = mode
-        self.policy: Policy[Any] = agent.algo.policy
-        obs_spec, state = agent.observer.single, agent.initial_state(rows)
+        self.policy: Policy[Any] = player.algo.policy
+        obs_spec, state = player.observer.single, player.initial_state(rows)
         self.inner: str = "state"
-        if (depth := agent.config.env.frame_stack) > 1:
+        if (depth := player.config.env.frame_stack) > 1:
             self.policy = Preprocessor(obs_spec, frames=depth, frame_keys=".*").policy(self.policy, torch.device("cpu"))
             state, self.inner = self.policy.initial(rows)._replace(state=state), "state/state"
         self.blank: list[Any]
@@ -143,7 +139,7 @@ class PolicyFunction(nn.Module):
         self.carried: list[TensorSpec] = [
             TensorSpec(name, "state", x, {"initial": _initial(x)}) for name, x in _leaves(state, "state")
         ]
-        self.inputs: list[TensorSpec] = [_obs_input(agent, key, part, rows) for key, part in obs_spec.items()]
+        self.inputs: list[TensorSpec] = [_obs_input(player, key, part, rows) for key, part in obs_spec.items()]
         self.inputs.append(TensorSpec("is_first", "is_first", torch.ones(rows, dtype=torch.bool), {}))
         self.inputs.append(TensorSpec("reward", "reward", torch.zeros(rows), {}))
         self.inputs += self.carried
@@ -151,8 +147,8 @@ class PolicyFunction(nn.Module):
             action, _ = self._act({spec.name: fake.from_tensor(spec.example) for spec in self.inputs})
         self.noise: list[TensorSpec] = [_noise(number, draw) for number, draw in enumerate(draws.drawn)]
         self.inputs += self.noise
-        self.leaves: list[tuple[tuple[Any, ...], spaces.Space[Any]]] = list(leaves_of(agent.action_space))
-        self.cuts: dict[str, slice] = agent.action_spec.slices()
+        self.leaves: list[tuple[tuple[Any, ...], spaces.Space[Any]]] = list(leaves_of(player.action_space))
+        self.cuts: dict[str, slice] = player.action_spec.slices()
         blank = torch.zeros(action.shape)
         self.actions: list[TensorSpec] = [
             TensorSpec(column("action", path), "action", self._unflatten_action(blank, path, leaf), _range(leaf))
@@ -285,7 +281,7 @@ class PolicyFunction(nn.Module):
         return has_removed
 
 
-def _obs_input(agent: Agent, key: str, part: ObsPart, rows: int) -> TensorSpec:
+def _obs_input(player: Player, key: str, part: ObsPart, rows: int) -> TensorSpec:
     like = torch.ones if key == MASK else torch.zeros
     example = like(rows, *part.shape, dtype=getattr(torch, part.dtype))
     metadata: dict[str, Any] = {"kind": part.kind}
@@ -296,7 +292,7 @@ def _obs_input(agent: Agent, key: str, part: ObsPart, rows: int) -> TensorSpec:
     elif part.declared:
         metadata |= {"range": part.declared}
     role = "mask" if key == MASK else "observation"
-    return TensorSpec(f"obs/{key}", role, example, metadata | agent.observer.origin(key))
+    return TensorSpec(f"obs/{key}", role, example, metadata | player.observer.origin(key))
 
 
 def _noise(number: int, drawn: NoiseDraw) -> TensorSpec:
@@ -326,40 +322,3 @@ def _range(leaf: Any) -> dict[str, Any]:
         return {"space": str(leaf), "low": leaf.low.tolist(), "high": leaf.high.tolist()}
     counts, start = classes_of(leaf)
     return {"space": str(leaf), "low": start.tolist(), "high": (start + counts - 1).tolist()}
-
-
-def action_statistics(choice: Any, space: spaces.Space[Any]) -> dict[str, Tensor]:
-    """Return what ``choice``, of ``core/types.py: Told``, says of actions of ``space``: see ``Agent.distribution``.
-
-    ``[N, ...]`` each.
-    """
-    name, blank = "probabilities", 0.0
-    if isinstance(choice, Values):
-        name, blank = "values", -math.inf
-        flat = choice.values.masked_fill(choice.values <= ILLEGAL, -math.inf)
-        std = torch.zeros_like(flat)
-    elif isinstance(choice, Tensor):
-        flat, std = choice, torch.zeros_like(choice)
-    else:
-        flat, std = choice.summary()
-    flat, std = (x.float().reshape(-1, x.shape[-1]) for x in (flat, std))  # [N, A]
-    cuts, statistics = ActionCodec(space).spec.slices(), {}
-    for path, leaf in leaves_of(space):
-        cut = cuts["/".join(map(str, path)) or "action"]
-        if isinstance(leaf, spaces.Box):
-            half, middle = (torch.from_numpy(x).to(flat).reshape(-1) for x in action_bounds(leaf)[2:])
-            statistics[column("mean", path)] = (flat[:, cut] * half + middle).reshape(-1, *leaf.shape)
-            statistics[column("std", path)] = (std[:, cut] * half).reshape(-1, *leaf.shape)
-            continue
-        counts = classes_of(leaf)[0]
-        parts = torch.split(flat[:, cut], counts.reshape(-1).tolist(), -1)
-        max_classes = int(counts.max())
-        padded = [F.pad(part, (0, max_classes - part.shape[-1]), value=blank) for part in parts]
-        statistics[column(name, path)] = torch.stack(padded, 1).reshape(-1, *counts.shape, max_classes)
-    return statistics
-
-
-def action_bounds(leaf: Any) -> list[np.ndarray]:
-    """Return the lower and upper bounds of continuous actions, half of their distance, and the middle."""
-    low, high = (bound.astype(np.float64) for bound in (leaf.low, leaf.high))
-    return [low, high, high / 2 - low / 2, high / 2 + low / 2]

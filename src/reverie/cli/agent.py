@@ -48,7 +48,7 @@ class EvalCommand(RunOptions, EnvOverride):
     """Most decisions of an episode, where one may never end. None: the run's env.time_limit, or the environment's."""
 
     def __call__(self) -> None:
-        from reverie.agent.agent import evaluate_run
+        from reverie.agent.evaluating import evaluate_run
         from reverie.agent.loading import load
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
@@ -257,7 +257,7 @@ class EstimateProgress(contextlib.ExitStack):
         return super().__enter__()
 
     def __call__(self, num_done: int, updates: int) -> bool:
-        """See ``agent/estimate.py: Watch``."""
+        """See ``agent/off_policy_estimator.py: ProgressFn``."""
         if not self.num_done:  # not before: reading the data has a bar of its own
             self._advance = self.enter_context(progress_bar("estimating", updates))
         self.num_done = num_done

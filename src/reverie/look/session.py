@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.agent.agent import Agent, parse_mode
+from reverie.agent.agent import Agent
+from reverie.agent.conversion import to_numpy
 from reverie.agent.dreaming import error_unit, one_hot_classes, prediction_error
 from reverie.agent.imagining import (
     ModelState,
@@ -21,8 +22,8 @@ from reverie.agent.imagining import (
     WorldModelInspector,
     predicted_observations,
     replace_classes,
-    to_numpy,
 )
+from reverie.agent.player import parse_mode
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.protocols import Env, Policy
