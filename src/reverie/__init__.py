@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from reverie.run.callback import Callback as Callback
     from reverie.run.callback import TrainingRun as TrainingRun
     from reverie.run.evaluate import Evaluation as Evaluation
-    from reverie.run.run import TrainResult as TrainResult
+    from reverie.run.result import TrainResult as TrainResult
     from reverie.scale.async_collector import AsyncCollector as AsyncCollector
     from reverie.scale.search import TuneResult as TuneResult
     from reverie.scale.seeds import SeedsResult as SeedsResult
@@ -134,7 +134,7 @@ _PLACES = {
     "log.aggregate": "Comparison",
     "run.callback": "Callback TrainingRun",
     "run.evaluate": "Evaluation",
-    "run.run": "TrainResult",
+    "run.result": "TrainResult",
     "scale.async_collector": "AsyncCollector",
     "scale.search": "TuneResult",
     "scale.seeds": "SeedsResult compare",

@@ -37,7 +37,8 @@ from reverie.replay.sources import Experience
 from reverie.run.callback import Callback, check_callbacks, import_callback, make_callback
 from reverie.run.checkpoint import export
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
-from reverie.run.run import TrainResult, run_experiment
+from reverie.run.result import TrainResult
+from reverie.run.run import run_experiment
 from reverie.scale.actor_feed import feeding
 from reverie.scale.launch import learner_settings, log_rules, of_team, scaled, team_of
 from reverie.scale.learners import LearnerExperiment, folder_of, make_learner_experiment, run_follower

@@ -28,8 +28,8 @@ from reverie.datasets.convert import write
 from reverie.datasets.reader import BOTH, SEED, About, Reader, Space
 from reverie.datasets.writers import Exported, size_of, size_written
 from reverie.envs.limits import own_limit
-from reverie.envs.make import close_quietly, env_settings, layers_of, spec_of, written
-from reverie.envs.wrappers import checked_reset, checked_step
+from reverie.envs.make import close_quietly, env_settings, spec_of, written
+from reverie.envs.wrappers import checked_reset, checked_step, layers_of
 
 
 @dataclass(frozen=True, kw_only=True)
