@@ -39,7 +39,7 @@ from installed import WHERE, installed
 from machine import machine, write
 
 import reverie
-from reverie.agent.agent import evaluate_run
+from reverie.agent.evaluating import evaluate_run
 from reverie.algos.ppo import PPO
 from reverie.core.waiting import spin_briefly
 from reverie.envs.make import make_gym

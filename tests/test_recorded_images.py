@@ -111,7 +111,7 @@ def test_recordings_hold_images_as_the_agent_saw_them() -> None:
     """One frame each: learners stack them."""
     config = EnvConfig().merge({"resize": (64, 48), "grayscale": True, "frame_stack": 2, "include": "image|arm"})
     observer, env = Observer(make_flat(config, Scenes, 0, render=False), config), Scenes()
-    space, convert = observer.reduced()
+    space, convert = observer.reduced_view()
     obs = env.reset()[0]
     kept = convert(obs)
     assert space.contains(kept)

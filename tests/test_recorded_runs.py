@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import reverie
-from reverie.agent.loading import saved_config
+from reverie.agent.loading import read_config
 from reverie.algos import gail
 from reverie.algos.cql import CQLObjective
 from reverie.cli import main
@@ -170,7 +170,7 @@ def test_a_run_on_data_alone(pendulum: Path, tmp_path: Path, said: list[str]) ->
     agent = reverie.load(tmp_path / "run")
     assert agent.evaluate(1).lengths == [200]
     with contextlib.closing(open_recorded(DatasetConfig(path=str(pendulum)))) as recorded:
-        assert torch.equal(agent.episode(3).reward, recorded.episode(3).reward)
+        assert torch.equal(agent.load_episode(3).reward, recorded.episode(3).reward)
 
 
 def test_an_episode_is_what_was_recorded(pendulum: Path) -> None:
@@ -236,7 +236,7 @@ def test_losses_on_held_out_data_are_measured_and_change_nothing(
     entries = [json.loads(line) for line in (tmp_path / "measured/metrics.jsonl").read_text().splitlines()]
     found = [entry["step"] for entry in entries if "heldout/loss/reconstruction/observation" in entry]
     assert found == [14, 28, 34]
-    with contextlib.closing(build(saved_config(tmp_path / "measured"))) as experiment:
+    with contextlib.closing(build(read_config(tmp_path / "measured"))) as experiment:
         first = experiment.heldout()
         torch.rand(3)
         assert experiment.heldout() == first  # of the same windows, by the same draws
@@ -395,7 +395,7 @@ def test_a_run_on_data_in_memory(pendulum: Path, tmp_path: Path) -> None:
         train({**arrays, "rewards": arrays["rewards"] + 1}, tmp_path / "run", updates=6)
     train({"path": arrays}, tmp_path / "run", updates=6)
     assert_same_weights(tmp_path / "whole", tmp_path / "run")
-    one, two = (reverie.load(tmp_path / "run").episode(1, data) for data in (arrays, tmp_path / "same.npz"))
+    one, two = (reverie.load(tmp_path / "run").load_episode(1, data) for data in (arrays, tmp_path / "same.npz"))
     assert torch.equal(one.obs["observation"], two.obs["observation"])
     with pytest.raises(ConfigError, match="data = object:dict: each seed runs in its own process"):
         reverie.train_seeds("td3", data=arrays, run=tmp_path / "seeds")

@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 from reverie import api
-from reverie.agent import agent as acting
-from reverie.agent.agent import evaluate_run
+from reverie.agent import evaluating
 from reverie.agent.dreaming import dream
+from reverie.agent.evaluating import evaluate_run
 from reverie.agent.loading import load
 from reverie.api import train_config as train
 from reverie.cli import main
@@ -199,7 +199,7 @@ def refuse(*args: Any, **options: Any) -> None:
 
 
 def test_scores_are_not_lost_in_a_read_only_folder(run, monkeypatch, capsys):
-    monkeypatch.setattr(acting, "write_found", refuse)
+    monkeypatch.setattr(evaluating, "write_found", refuse)
     report = evaluate_run(load(run, env=Steps), 2)
     assert (report.evaluation.scores, report.files) == ([9.0, 9.0], {})
     assert "cannot write somewhere: Permission denied" in capsys.readouterr().err

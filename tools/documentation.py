@@ -38,6 +38,8 @@ GENERATED = {"src/reverie/experiment/presets.py": "reference/presets.md"}
 """Pages of the site in place of files that pages link to."""
 PLACES = ("src/reverie/", "")
 """Where `path.py` in a page may lie."""
+AGENT = "reverie.agent.agent"
+"""Module whose page also has the members that its class inherits."""
 COMMANDS = ("train dreamer_v3", "eval", "estimate", "dream", "look", "extract", "data info", "data validate",
             "data convert", "data subsample", "data record", "data download", "check-env", "bench", "list", "info",
             "tune", "register", "compare")  # fmt: skip
@@ -400,7 +402,8 @@ def reference() -> Iterator[tuple[str, str]]:
     rooms = {path for path in modules().values() if (SOURCE / path).is_dir()}
     for name, path in modules().items():
         if path not in rooms:
-            yield f"reference/{path}.md", f"::: {name}\n    options: {{heading_level: 1}}\n"
+            inherited = ", inherited_members: true" if name == AGENT else ""
+            yield f"reference/{path}.md", f"::: {name}\n    options: {{heading_level: 1{inherited}}}\n"
     for room in rooms:
         inside = [name for name, path in modules().items() if path.startswith(f"{room}/")]
         lines = [

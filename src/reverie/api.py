@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import torch
 
-from reverie.agent.estimate import Estimator
+from reverie.agent.off_policy_estimator import OffPolicyEstimator
 from reverie.algos.settings import AlgorithmConfig, fitting
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, RunError, brief
@@ -38,7 +38,8 @@ from reverie.replay.sources import Experience
 from reverie.run.callback import Callback, check_callbacks, import_callback, make_callback
 from reverie.run.checkpoint import export
 from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
-from reverie.run.run import TrainResult, run_experiment
+from reverie.run.result import TrainResult
+from reverie.run.run import run_experiment
 from reverie.scale.actor_feed import feeding
 from reverie.scale.launch import learner_settings, log_rules, of_team, scaled, team_of
 from reverie.scale.learners import LearnerExperiment, folder_of, make_learner_experiment, run_follower
@@ -192,7 +193,7 @@ def train_config(
                 continued = with_initial_settings(config, before, folder.path)
             own, place = learner_settings(scaled(continued, team.count), team), folder_of(folder.path, team.rank)
             found = build(
-                own, env, eval_env=eval_env, start=start or 0, rank=team.rank, run=place, estimates=Estimator,
+                own, env, eval_env=eval_env, start=start or 0, rank=team.rank, run=place, estimates=OffPolicyEstimator,
                 actors=feeding,
             )  # fmt: skip
             found = with_measured_threads(found) if start is None and team.count == 1 else found

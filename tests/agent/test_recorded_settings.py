@@ -48,12 +48,12 @@ class Frames(gymnasium.Env):
 class Raw:
     """Stands for an observer that takes the environment's own observations."""
 
-    given, readable = staticmethod(lambda env, obs: obs), staticmethod(lambda obs, *_: obs)
-    stacks, told = staticmethod(lambda count: (None,) * count), staticmethod(lambda env, info: None)
-    shown: spaces.Space
+    raw_input, to_learner_obs = staticmethod(lambda env, obs: obs), staticmethod(lambda obs, *_: obs)
+    stacks, read_mask = staticmethod(lambda count: (None,) * count), staticmethod(lambda env, info: None)
+    learner_space: spaces.Space
 
-    def reduced(self):
-        return self.shown, lambda obs: obs
+    def reduced_view(self):
+        return self.learner_space, lambda obs: obs
 
     def __call__(self, obs, *_):
         return {"observation": obs}
@@ -71,7 +71,7 @@ class Player:
 
     def make_env(self):
         self.env = make_gym(self.config.env, self.factory, render=False)
-        self.observer.shown = self.env.observation_space
+        self.observer.learner_space = self.env.observation_space
         return self.env
 
     obs_spec: ClassVar = {}

@@ -18,7 +18,7 @@ from d4rl_files import write as write_hdf5
 from minari_files import NESTED, buffer, nested, texts
 from minari_files import write as write_minari
 from recordings import LIVED, assert_same, check, copied, expected, joined, same_rows
-from reverie.agent.recording import stacked
+from reverie.agent.recording import stack_values
 from reverie.algos.bc import BCConfig
 from reverie.cli import main as cli
 from reverie.core.errors import ConfigError, DataError
@@ -95,7 +95,9 @@ def test_what_is_not_declared_stays_not_declared(tmp_path, actions, space):
 )
 def test_declared_actions_are_declared_by_every_format(tmp_path, space, formats):
     space.seed(0)
-    buffers = [buffer(e, actions=stacked(space, [space.sample() for _ in range(e.steps)], "action")) for e in LIVED]
+    buffers = [
+        buffer(e, actions=stack_values(space, [space.sample() for _ in range(e.steps)], "action")) for e in LIVED
+    ]
     source = write_minari(tmp_path / "d", buffers, action=space)
     for to in [*formats, "store"]:
         copied(source, tmp_path / to, to)

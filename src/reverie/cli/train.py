@@ -172,7 +172,7 @@ def one_run(config: ExperimentConfig, options: CommonOptions) -> int:
     if result.evaluation is not None:
         print(score_line(result.evaluation))
     if result.estimate is not None:
-        print(result.estimate.words())
+        print(result.estimate.format())
     print_files(result.files, options.run or Path())
     if result.signal is None:
         return 0

@@ -75,7 +75,7 @@ class Experiment(Trainable):
     remarks: tuple[str, ...] = ()
     """What had to be assumed or left out in reading the recorded data."""
     estimator: Any = None
-    """A :class:`reverie.agent.estimate.Estimator` where there is no environment to evaluate in; else None."""
+    """An ``OffPolicyEstimator`` of ``reverie.agent`` where there is no environment to evaluate in; else None."""
     reopen_user_env: Callable[[], Env] | None = None
     """Returns the environment instance that the user gave, after training, with its true rewards."""
     user_env: EnvLike | None = None

@@ -72,7 +72,7 @@ def read_offline_rows(
     estimator, has_env = None, config.env.id != NO_ENV
     if not has_env and config.data.estimate_updates and estimates is not None:
         specs, eval_seed = (recorded.obs_spec, recorded.action_spec), derived_seeds(config.seed)["evaluation"]
-        estimator = estimates(algo, dataset, *specs, seed=eval_seed, rewards=rewards, clipped=recorded.clipped)
+        estimator = estimates(algo, dataset, *specs, seed=eval_seed, rewards=rewards, reward_clipping=recorded.clipped)
     recorded.close()
     starts = np.flatnonzero(dataset.column("is_first"))
     longest = int(np.diff(starts, append=dataset.count).max(initial=1)) - 1

@@ -51,7 +51,8 @@ from reverie.run.checkpoint import Checkpoints, read, write
 from reverie.run.collect import Collector, EpisodeStats
 from reverie.run.folder import RunFolder, Saved
 from reverie.run.manifest import TENSORS, encode
-from reverie.run.run import MeasurementResult, TrainResult, Which
+from reverie.run.result import TrainResult
+from reverie.run.run import MeasurementResult, Which
 from reverie.scale.actor_feed import Feed
 from reverie.scale.actor_replays import LaneStores
 from reverie.scale.ranks import Group

@@ -12,7 +12,7 @@ import numpy as np
 from reverie.core.columns import RingBuffer, StepRows, check_columns, put_rows
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
-from reverie.store.places import Objects
+from reverie.store.objects import Objects
 from reverie.store.retry import Retrier, StoreClosed, for_each
 from reverie.store.segment import Part, Segment
 from reverie.store.zarr import chunk_files, chunk_name, compressor, encode_chunks
