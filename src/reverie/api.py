@@ -320,8 +320,8 @@ def tune(
         values, where = grid, "grid"
     assert values is not None
     each = None if seeds is None else listed(seeds, settings.seed)
-    more: dict[str, Any] = {"trials": trials, "seeds": each, "jobs": jobs, "prune": prune, "run": run, "where": where}
-    return tune_of(settings, values, grid=grid is not None, **more)
+    more: dict[str, Any] = {"trials": trials, "seeds": each, "jobs": jobs, "prune": prune, "run": run}
+    return tune_of(settings, values, grid=grid is not None, space_name=where, **more)
 
 
 def listed(seeds: int | Sequence[int], first: int) -> list[int]:
