@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from reverie.agent.agent import Actions, mode_of
-from reverie.agent.loading import saved_config
+from reverie.agent.loading import check_code, saved_config
 from reverie.algos.base import Algorithm, AlgorithmConfig
 from reverie.algos.fqe import CHOSEN, FQE, FQEConfig, Units
 from reverie.core import statistics
@@ -46,7 +46,7 @@ from reverie.replay.dataset import Dataset
 from reverie.replay.replay import Replay
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.collect import initial_state
-from reverie.run.folder import RunFolder, check_origin, read_saved, read_spec, write_found
+from reverie.run.folder import RunFolder, read_saved, read_spec, write_found
 from reverie.run.manifest import step_of
 
 Method = Literal["fqe", "wis", "dr"]
@@ -600,7 +600,7 @@ def estimate(
     folder = RunFolder.at(run)
     saved, given = read_saved(folder.path), {"algo": algo, "data": data}
     with trust_modules(trust):
-        check_origin(saved, f"the run {folder.path}", *(name for name, value in given.items() if value is not None))
+        check_code(saved, folder.path, *(name for name, value in given.items() if value is not None))
     trained = saved_config(folder.path, NO_ENV, algo)
     own = trained.data if data is None else dataset_config(data, trained.data.storage)
     if not own.path:

@@ -163,6 +163,13 @@ def own_factory(saved: Saved, run: Path, place: str, given: EnvLike | None) -> E
     return own
 
 
+def check_code(saved: Saved, run: Path, *trusted: str) -> None:
+    """Check what the settings of ``run`` name, but what is ``trusted``, where its environments are not made."""
+    check_origin(saved, f"the run {run}", *trusted)
+    for place in ("env", "eval_env"):
+        own_factory(saved, run, place, None)
+
+
 def own_judge(saved: Saved, run: Path, config: ExperimentConfig) -> tuple[EnvLike | None, ExperimentConfig]:
     """Return what made the run's environment of evaluations, and its settings; those of training if it has no name."""
     if (own := own_factory(saved, run, "eval_env", None)) is None:

@@ -20,14 +20,14 @@ import torch
 import yaml
 from PIL import Image
 
-from reverie.agent.loading import own_factory
+from reverie.agent.loading import check_code
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import write_json
 from reverie.log.artifacts import AGENT_FILE, HUB_PATTERN, download_agent, tracker_ids, tracker_module
 from reverie.log.trackers import PROJECT, mlflow_experiment_id
 from reverie.run.checkpoint import Checkpoints, longest_episode, read
-from reverie.run.folder import RunFolder, Saved, check_origin, found_at_end, is_of, read_saved, read_spec
+from reverie.run.folder import RunFolder, Saved, found_at_end, is_of, read_saved, read_spec
 from reverie.run.manifest import step_of
 from reverie.store.places import open_objects
 
@@ -66,7 +66,7 @@ def push(run: Path | str, to: str, *, checkpoint: Path | str | None = None, priv
     """
     folder = RunFolder.at(run)
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
-    check_names(saved, folder.path)
+    check_code(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
     with tempfile.TemporaryDirectory() as place:
         model = write_model(Path(place) / "agent", folder, path)
@@ -86,13 +86,6 @@ def push(run: Path | str, to: str, *, checkpoint: Path | str | None = None, priv
         else:
             _put(model, to)
     return to
-
-
-def check_names(saved: Saved, run: Path) -> None:
-    """Check what the settings of ``run`` name before it is passed on: others are to trust it."""
-    check_origin(saved, f"the run {run}")
-    for place in ("env", "eval_env"):
-        own_factory(saved, run, place, None)
 
 
 def _put(model: Path, to: str) -> None:
@@ -133,7 +126,7 @@ def pull(place: str, to: Path | str | None = None) -> Path:
     found = Path(download_agent(place, None if to is None else Path(to)))
     if not found.is_dir():
         raise RunError(f"{place} is nothing to download: expected hf://USER/NAME, s3://BUCKET/NAME or the like.")
-    check_names(read_saved(found), found)
+    check_code(read_saved(found), found)
     return found
 
 
@@ -280,7 +273,7 @@ def register(
     """
     folder = RunFolder.at(run)
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
-    check_names(saved, folder.path)
+    check_code(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
     about, ident = described(folder, saved, path), tracker_ids(folder.path).get(to, "")
     put = _to_mlflow if to == "mlflow" else _to_wandb

@@ -31,6 +31,8 @@ SCHEMA = 1
 
 DELETE = "Delete it: the next evaluation or estimate writes it anew."
 """What to do about a damaged file of results."""
+STEPS = ("updates", "env_steps", "step")
+"""Names of the step at which a result was measured; the first counts."""
 
 
 SPEC_ADVICE = "Restore it from a backup, or delete it: training that goes on writes it anew."
@@ -97,13 +99,20 @@ def found_at_end(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     result = read_json(path, DELETE)
-    return result.get("final") if "checkpoint" in result else result
+    if "checkpoint" in result and (result := result.get("final")) is None:
+        return None
+    try:
+        numbers = [value for name, value in result.items() if name in STEPS]
+        float(sum(numbers) + (result["score"]["mean"] if path.name == "eval.json" else 0))
+    except (AttributeError, LookupError, TypeError, OverflowError) as error:
+        raise RunError(f"{path} is damaged: its score or step is no number ({error!r}). {DELETE}") from error
+    return result
 
 
 def is_of(path: Path, step: int) -> bool:
     """Return whether the file holds the result at the end of training, written at this ``step`` and not before."""
     result = found_at_end(path) or {}
-    return next((result[name] for name in ("updates", "env_steps", "step") if name in result), None) == step
+    return next((result[name] for name in STEPS if name in result), None) == step
 
 
 # ---------------------------------------------------------------- spec.json
@@ -186,6 +195,7 @@ def saved_in(content: Mapping[str, Any], path: Path) -> Saved:
         raise RunError(f"{path} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
     experiment = nest(content["experiment"])  # so that check_origin sees every name that merge would
     check_kinds(experiment, dict.fromkeys(("env", "algo", "data", "replay", "schedule"), Mapping), path)
+    check_kinds(experiment, dict.fromkeys(("steps", "updates", "seed", "eval_episodes"), int), path)
     custom = {str(key_path): str(name) for key_path, name in content.get("custom", {}).items()}
     return Saved(algorithm=content["algorithm"], experiment=experiment, custom=custom)
 
@@ -311,6 +321,7 @@ def holds_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:
     ``settings``: the file that a run (config.yaml), or several seeds (settings.yaml), have there. RunError if the
     folder belongs to another algorithm, another environment, or to something else.
     """
+    check_links(path)
     if not path.exists() or all(_is_leftover(inside) for inside in path.iterdir()):
         return False
     if not settings.is_file():
