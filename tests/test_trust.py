@@ -340,6 +340,12 @@ def test_no_setting_of_a_run_names_a_strangers_module(command, name, settings, g
     assert name in said
 
 
+def test_arguments_that_stay_beside_a_named_environment_are_checked(got, stranger):
+    assert got("eval . --env CartPole-v1", dict(SETTINGS[6][1]))[0] == 1
+    with pytest.raises(UntrustedError, match="evil:K-v0"):
+        reverie.load(stranger, env="CartPole-v1")
+
+
 def test_no_file_of_a_search_names_a_strangers_module(got, stranger, capsys):
     Path("space.yaml").write_text("algo.exploration: ['evil:Explore(0.5)']")
     with pytest.raises(UntrustedError, match=r"space\.yaml names 'evil:Explore'"):
@@ -392,7 +398,7 @@ def test_a_trusted_package_is_no_licence_for_what_lies_below_it(stranger):
     (stranger / "proj" / "__init__.py").touch()
     (stranger / "proj" / "runs" / "got" / "evil.py").write_text(EVIL)
     module_of("proj:Walk", "environment")
-    with pytest.raises(UntrustedError, match=r"proj\.runs\.got\.evil:X"):
+    with pytest.raises(UntrustedError, match=r"proj\.runs\.got\.evil:X'. No installed package"):
         check_module("proj.runs.got.evil:X", "the run")
 
 

@@ -21,7 +21,7 @@ from reverie.core.documents import near, read_json
 from reverie.core.documents import read_yaml as read_yaml
 from reverie.core.errors import RunError, brief
 from reverie.core.files import check_links, check_local, read_file, write_atomic, write_json
-from reverie.core.importing import check_module, names_in, remember
+from reverie.core.importing import check_module, names_in, remember, texts_in
 from reverie.core.lock import LOCK, folder_lock
 from reverie.core.specs import differences, other_bounds
 
@@ -98,7 +98,7 @@ def found_at_end(path: Path) -> dict[str, Any] | None:
     """Return the result at the end of training from eval.json or estimate.json at ``path``; None if it has none."""
     if not path.exists():
         return None
-    result = read_json(path, DELETE)
+    result: Any = read_json(path, DELETE)
     if "checkpoint" in result and (result := result.get("final")) is None:
         return None
     try:
@@ -288,10 +288,10 @@ def _module_names(saved: Saved) -> dict[str, list[str]]:
     settings, custom = saved.experiment, saved.custom
     env, eval_env = settings.get("env") or {}, settings.get("eval_env") or {}
     eval_env = eval_env if isinstance(eval_env, Mapping) else {"id": eval_env}
-    kinds = [text for text in _texts(settings.get("algo")) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
+    kinds = [text for text in texts_in(settings.get("algo")) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
     return {
-        "env": _class_names(env.get("id"), custom.get("env")) + names_in(env.get("kwargs")),
-        "wrappers": _class_names(env.get("wrappers")),
+        "env": _class_names(env.get("id"), custom.get("env")),
+        "wrappers": _class_names(env.get("wrappers")) + names_in(env.get("kwargs")),  # stay if another env is named
         "eval_env": _class_names(eval_env.get("id"), eval_env.get("wrappers"), custom.get("eval_env"))
         + names_in(eval_env.get("kwargs")),
         "algo": _class_names(saved.algorithm, kinds),
@@ -303,13 +303,8 @@ def _module_names(saved: Saved) -> dict[str, list[str]]:
 
 def _class_names(*values: Any) -> list[str]:
     """Return the texts in ``values`` that name a class of a module, without the settings that follow in brackets."""
-    names = [text.partition("(")[0].strip() for value in values for text in _texts(value)]
+    names = [text.partition("(")[0].strip() for value in values for text in texts_in(value)]
     return [name for name in names if ":" in name]
-
-
-def _texts(value: Any) -> list[str]:
-    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return [value] if isinstance(value, str) else [text for item in inside for text in _texts(item)]
 
 
 # ---------------------------------------------------------------- whether a run can begin or go on here
