@@ -98,8 +98,9 @@ def found_at_end(path: Path) -> dict[str, Any] | None:
     """Return the result at the end of training from eval.json or estimate.json at ``path``; None if it has none."""
     if not path.exists():
         return None
-    result: Any = read_json(path, DELETE)
-    if "checkpoint" in result and (result := result.get("final")) is None:
+    content = read_json(path, DELETE)
+    result: dict[str, Any] | None = content.get("final") if "checkpoint" in content else content
+    if result is None:
         return None
     try:
         numbers = [value for name, value in result.items() if name in STEPS]
