@@ -23,7 +23,7 @@ from PIL import Image
 from reverie.agent.loading import check_code
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.files import write_json
+from reverie.core.files import read_file, write_json
 from reverie.log.artifacts import AGENT_FILE, HUB_PATTERN, download_agent, tracker_ids, tracker_module
 from reverie.log.trackers import PROJECT, mlflow_experiment_id
 from reverie.run.checkpoint import Checkpoints, longest_episode, read
@@ -142,7 +142,7 @@ def shared(place: str) -> list[SharedAgent]:
     objects = open_objects(place)
     try:
         names = [name for name in objects.sizes() if name.rpartition("/")[2] == AGENT_FILE and name.count("/") < 2]
-        found = {name: json.loads(objects.get(name)) for name in names}
+        found = {name: parse_about(objects.get(name)) for name in names}
     except objects.failures as error:
         raise objects.error(error) from error
     root = place.rstrip("/")
@@ -151,10 +151,18 @@ def shared(place: str) -> list[SharedAgent]:
 
 def _about_at_hub(client: Any, name: str) -> dict[str, str]:
     try:
-        about: dict[str, str] = json.loads(Path(client.hf_hub_download(name, AGENT_FILE)).read_text(encoding="utf-8"))
+        return parse_about(read_file(Path(client.hf_hub_download(name, AGENT_FILE))))
     except client.errors.EntryNotFoundError:
         return {}
-    return about
+
+
+def parse_about(content: bytes) -> dict[str, str]:
+    """Return the texts in a stranger's ``agent.json``; none if it is damaged, as other agents are listed beside it."""
+    try:
+        about = json.loads(content)
+    except (ValueError, RecursionError):
+        about = {}
+    return {name: str(value) for name, value in about.items()} if isinstance(about, dict) else {}
 
 
 def described(folder: RunFolder, saved: Saved, checkpoint: Path) -> dict[str, str]:
