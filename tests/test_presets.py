@@ -142,6 +142,20 @@ def test_learning_starts_within_a_short_run(asked, commanded, capsys, said):
     assert [config.learning_starts for config in asked[1:]] == [5999, 10_000, 1024]
 
 
+@pytest.mark.parametrize(("algorithm", "values"), [
+    ("bc", {"lr": 1e-4}),
+    ("discrete_bcq", {"lr": 6.25e-5, "tau": 1.0, "target_every": 8000, "threshold": 0.3, "logit_weight": 0.01}),
+    ("discrete_cql", {"lr": 1e-4, "tau": 1.0, "target_every": 500, "quantiles": 200, "min_q_weight": 10.0,
+                      "double": True}),
+    ("discrete_crr", {"actor_lr": 1e-4, "critic_lr": 1e-4, "target_every": 500, "critics": 1, "min_q_weight": 10.0}),
+])  # fmt: skip
+def test_offline_atari_has_the_values_of_tianshous_scripts(algorithm: str, values: dict[str, Any]) -> None:
+    config = layered(algorithm, env="ALE/Pong-v5")
+    common = {"batch_size": 32, "batch_length": 2} | ({} if algorithm == "bc" else {"discount": 0.99})  # n_step = 1
+    assert {name: getattr(config.algo, name) for name in values | common} == values | common
+    assert (config.preset, config.updates) == (f"{algorithm}_atari", 1_000_000)
+
+
 # ---------------------------------------------------------------- recorded data choose, too
 
 

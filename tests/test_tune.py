@@ -7,6 +7,7 @@ import importlib
 import math
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
@@ -242,14 +243,15 @@ def test_spaces_that_cannot_be_searched(space: dict[str, Any], message: str) -> 
 
 
 def test_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    got: list[Any] = []
-    monkeypatch.setattr(api, "tune_of", lambda config, space, **more: got.append((config, space, more)))
+    taken = mock.create_autospec(tune.tune_of)  # refuses what that does not take
+    monkeypatch.setattr(api, "tune_of", taken)
     Path("s.yaml").write_text("algo.lr: {low: 1, high: 2}\n")
     reverie.tune("dqn", "Acrobot-v1", space="s.yaml", trials=3, steps=70, jobs=2)
     reverie.tune("dqn", "Acrobot-v1", grid=FEW, steps=70, seeds=2, seed=4)
+    got = [(*call.args, call.kwargs) for call in taken.call_args_list]
     assert [config.steps for config, _, _ in got] == [70, 70]
     assert [space for _, space, _ in got] == [{"algo.lr": {"low": 1, "high": 2}}, FEW]
-    names = ("trials", "jobs", "where", "grid", "seeds")
+    names = ("trials", "jobs", "space_name", "grid", "seeds")
     assert [[more[name] for name in names] for _, _, more in got] == [
         [3, 2, "s.yaml", False, None], [20, 0, "grid", True, [4, 5]]
     ]  # fmt: skip

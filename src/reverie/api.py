@@ -37,13 +37,13 @@ from reverie.log.trackers import check_installed
 from reverie.replay.sources import Experience
 from reverie.run.callback import Callback, check_callbacks, import_callback, make_callback
 from reverie.run.checkpoint import export
-from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
+from reverie.run.folder import RunFolder, new_path, read_saved
 from reverie.run.result import TrainResult
 from reverie.run.run import run_experiment
 from reverie.scale.actor_feed import feeding
 from reverie.scale.launch import learner_settings, log_rules, of_team, scaled, team_of
 from reverie.scale.learners import LearnerExperiment, folder_of, make_learner_experiment, run_follower
-from reverie.scale.search import TuneResult, tune_of
+from reverie.scale.search import TuneResult, read_space_file, tune_of
 from reverie.scale.seeds import SeedsResult, train_seeds_of
 
 USUAL, QUICK = "dreamer_v3", ("sac", "dqn")
@@ -318,15 +318,15 @@ def tune(
             holds another search.
     """
     settings = settings_of(algorithm, env, size, preset, config, overrides, run)
-    values, where = (read_yaml(Path(space)), str(space)) if isinstance(space, str | Path) else (space, "space")
+    values, where = (read_space_file(Path(space)), str(space)) if isinstance(space, str | Path) else (space, "space")
     if (values is None) == (grid is None):
         raise ConfigError("which settings? Pass a space to search, or a grid to try all of it.")
     if grid is not None:
         values, where = grid, "grid"
     assert values is not None
     each = None if seeds is None else listed(seeds, settings.seed)
-    more: dict[str, Any] = {"trials": trials, "seeds": each, "jobs": jobs, "prune": prune, "run": run, "where": where}
-    return tune_of(settings, values, grid=grid is not None, **more)
+    more: dict[str, Any] = {"trials": trials, "seeds": each, "jobs": jobs, "prune": prune, "run": run}
+    return tune_of(settings, values, grid=grid is not None, space_name=where, **more)
 
 
 def listed(seeds: int | Sequence[int], first: int) -> list[int]:

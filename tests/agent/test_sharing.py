@@ -1,5 +1,6 @@
 """Agents are passed on to a hub, to storage and to folders, and act there as they did here."""
 
+import os
 import re
 import shutil
 import sys
@@ -129,3 +130,18 @@ def test_no_code_of_others_runs(trained, tmp_path, monkeypatch):
     with pytest.raises(UntrustedError, match="harm"):
         reverie.load(reverie.pull("file://shelf", "got"))
     assert (Path("got/harm.py").exists(), Path("harmed").exists()) == (False, False)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"3", b"[" * 99_999, b'{"algorithm": [1], "env": {}, "score": null}'])
+def test_a_damaged_description_hides_no_other_agent(content, tmp_path, capsys):
+    for name, text in {"bad": content, "good": b'{"algorithm": "dqn", "env": "Walk-v0"}'}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "agent.json").write_bytes(text)
+    assert main(["list", str(tmp_path)]) == 0
+    assert re.search(r"/bad.*\n.*/good  dqn in Walk-v0\n2 agents", capsys.readouterr().out)
+
+
+def test_a_pipe_among_agents_ends_no_list(tmp_path, capsys):
+    os.mkfifo(tmp_path / "agent.json")
+    assert main(["list", str(tmp_path)]) == 1
+    assert "agent.json is no regular file" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 """Finding the format; several datasets as one; objects in memory."""
 
+from collections import deque
+
 import h5py
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from minari_files import write as write_minari
 from recordings import LIVED, check, copied, expected
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.space_json import text_of
+from reverie.datasets.dataset import Recorded
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import ReadOptions
+from reverie.datasets.validate import validate
 
 
 @pytest.mark.parametrize(
@@ -102,6 +106,24 @@ def test_arrays_in_memory_and_in_a_file_are_what_a_d4rl_file_is(tmp_path):
         open_reader(columns() | {"actions": ["a"] * 14})
     np.savez(tmp_path / "b.npz", **columns())
     assert open_reader(str(tmp_path / "*.npz")).rows() == 2 * len(expected(LIVED)["reward"])
+
+
+@pytest.mark.parametrize(("dtype", "offset", "is_rounded"), [
+    (np.int64, 2**40, True), (np.int32, -(2**30), True), (np.float64, 1.7e9, True),
+    (np.int64, 2**24 - 30, False), (np.float64, 1.7e9 + 0.25, False), (np.float32, 2**40, False),
+])  # fmt: skip
+def test_whole_numbers_that_float32_does_not_hold_are_told(dtype, offset, is_rounded):
+    """Time stamps and identifiers become their neighbors; measured numbers lose what they always lose."""
+    table = frame() | {"time": (np.float64(frame()["time"]) + offset).astype(dtype)}
+    named = {"obs.number": "number", "obs.time": "time"}
+    options = ReadOptions(columns={role: name for role, name in FRAME.items() if role != "obs"} | named)
+    data = pytest.importorskip("pandas").DataFrame(table)
+    recorded = Recorded(open_reader(data, options))
+    deque(recorded.parts(), 0)
+    largest = f"{np.abs(np.float64(table['time'])).max():,.0f}"
+    remark = f"observation 'time' has whole numbers up to {largest}, but learners see float32"
+    for remarks in (recorded.remarks(), validate(open_reader(data, options)).remarks):
+        assert [line.startswith(remark) for line in remarks if "float32" in line] == [True] * is_rounded
 
 
 def test_an_npz_is_read_without_what_is_not_needed(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from reverie.agent.loading import read_config
+from reverie.agent.loading import check_code, read_config
 from reverie.agent.off_policy_estimator import OffPolicyEstimator, ProgressFn, fqe_config_for
 from reverie.agent.player import Actions, parse_mode
 from reverie.agent.return_estimate import METHODS, Method, ReturnEstimate
@@ -30,7 +30,7 @@ from reverie.experiment.config import NO_ENV
 from reverie.experiment.environments import probe_env
 from reverie.experiment.offline import check_dataset_fits
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.folder import RunFolder, check_origin, read_saved, read_spec, write_found
+from reverie.run.folder import RunFolder, read_saved, read_spec, write_found
 from reverie.run.manifest import step_of
 
 
@@ -87,7 +87,7 @@ def estimate_return(
     folder = RunFolder.at(run)
     saved, overrides = read_saved(folder.path), {"algo": algo, "data": data}
     with trust_modules(trust):
-        check_origin(saved, f"the run {folder.path}", *(name for name, value in overrides.items() if value is not None))
+        check_code(saved, folder.path, *(name for name, value in overrides.items() if value is not None))
     run_config = read_config(folder.path, NO_ENV, algo)
     data_config = run_config.data if data is None else dataset_config(data, run_config.data.storage)
     if not data_config.path:

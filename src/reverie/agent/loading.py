@@ -164,6 +164,13 @@ def resolve_env_factory(saved: Saved, run: Path, setting: str, env: EnvLike | No
     return source
 
 
+def check_code(saved: Saved, run: Path, *trusted: str) -> None:
+    """Check what the settings of ``run`` name, but what is ``trusted``, where its environments are not made."""
+    check_origin(saved, f"the run {run}", *trusted)
+    for setting in ("env", "eval_env"):
+        resolve_env_factory(saved, run, setting, None)
+
+
 def resolve_eval_env(saved: Saved, run: Path, config: ExperimentConfig) -> tuple[EnvLike | None, ExperimentConfig]:
     """Return what made the run's environment of evaluations, and its settings; those of training if it has no name."""
     if (source := resolve_env_factory(saved, run, "eval_env", None)) is None:

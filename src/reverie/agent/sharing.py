@@ -20,14 +20,14 @@ import torch
 import yaml
 from PIL import Image
 
-from reverie.agent.loading import resolve_env_factory
+from reverie.agent.loading import check_code
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.files import write_json
+from reverie.core.files import read_file, write_json
 from reverie.log.artifacts import AGENT_FILE, HUB_PATTERN, download_agent, tracker_ids, tracker_module
 from reverie.log.trackers import PROJECT, mlflow_experiment_id
 from reverie.run.checkpoint import Checkpoints, longest_episode, read
-from reverie.run.folder import RunFolder, Saved, check_origin, found_at_end, is_of, read_saved, read_spec
+from reverie.run.folder import RunFolder, Saved, found_at_end, is_of, read_saved, read_spec
 from reverie.run.manifest import step_of
 from reverie.store.places import open_objects
 
@@ -66,7 +66,7 @@ def push(run: Path | str, destination: str, *, checkpoint: Path | str | None = N
     """
     folder = RunFolder.at(run)
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
-    check_names(saved, folder.path)
+    check_code(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
     with tempfile.TemporaryDirectory() as temp_dir:
         model = write_agent_folder(Path(temp_dir) / "agent", folder, path)
@@ -86,13 +86,6 @@ def push(run: Path | str, destination: str, *, checkpoint: Path | str | None = N
         else:
             _upload_folder(model, destination)
     return destination
-
-
-def check_names(saved: Saved, run: Path) -> None:
-    """Check what the settings of ``run`` name before it is passed on: others are to trust it."""
-    check_origin(saved, f"the run {run}")
-    for setting in ("env", "eval_env"):
-        resolve_env_factory(saved, run, setting, None)
 
 
 def _upload_folder(model: Path, destination: str) -> None:
@@ -133,7 +126,7 @@ def pull(location: str, to: Path | str | None = None) -> Path:
     folder = Path(download_agent(location, None if to is None else Path(to)))
     if not folder.is_dir():
         raise RunError(f"{location} is nothing to download: expected hf://USER/NAME, s3://BUCKET/NAME or the like.")
-    check_names(read_saved(folder), folder)
+    check_code(read_saved(folder), folder)
     return folder
 
 
@@ -149,7 +142,7 @@ def list_agents(location: str) -> list[SharedAgent]:
     objects = open_objects(location)
     try:
         names = [name for name in objects.sizes() if name.rpartition("/")[2] == AGENT_FILE and name.count("/") < 2]
-        metadata = {name: json.loads(objects.get(name)) for name in names}
+        metadata = {name: parse_metadata(objects.get(name)) for name in names}
     except objects.failures as error:
         raise objects.error(error) from error
     root = location.rstrip("/")
@@ -158,11 +151,18 @@ def list_agents(location: str) -> list[SharedAgent]:
 
 def _hub_metadata(client: Any, name: str) -> dict[str, str]:
     try:
-        text = Path(client.hf_hub_download(name, AGENT_FILE)).read_text(encoding="utf-8")
+        return parse_metadata(read_file(Path(client.hf_hub_download(name, AGENT_FILE))))
     except client.errors.EntryNotFoundError:
         return {}
-    metadata: dict[str, str] = json.loads(text)
-    return metadata
+
+
+def parse_metadata(content: bytes) -> dict[str, str]:
+    """Return the texts in a stranger's ``agent.json``; none if it is damaged, as other agents are listed beside it."""
+    try:
+        metadata = json.loads(content)
+    except (ValueError, RecursionError):
+        metadata = {}
+    return {name: str(value) for name, value in metadata.items()} if isinstance(metadata, dict) else {}
 
 
 def agent_metadata(folder: RunFolder, saved: Saved, checkpoint: Path) -> dict[str, str]:
@@ -281,7 +281,7 @@ def register_model(
     """
     folder = RunFolder.at(run)
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
-    check_names(saved, folder.path)
+    check_code(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
     metadata, ident = agent_metadata(folder, saved, path), tracker_ids(folder.path).get(to, "")
     register_fn = _to_mlflow if to == "mlflow" else _to_wandb

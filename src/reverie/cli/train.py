@@ -25,10 +25,10 @@ from reverie.experiment.layers import SUITES, env_in, merge_layers, read_setting
 from reverie.experiment.resolve import fit_learning_starts
 from reverie.log.aggregate import format_seeds_table
 from reverie.run.callback import import_callback
-from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
+from reverie.run.folder import RunFolder, new_path, read_saved
 from reverie.scale.launch import check, is_launched, launch, rank
 from reverie.scale.ray import ClusterRequest, train_on_ray
-from reverie.scale.search import tune_of
+from reverie.scale.search import read_space_file, tune_of
 from reverie.scale.seeds import train_seeds_of
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
@@ -256,7 +256,7 @@ def search(config: ExperimentConfig, options: TuneOptions) -> int:
     seeds = None if options.seeds is None else read_seeds(options.seeds, config.seed)
     if seeds == []:
         return fail(NO_SEEDS.format(options.seeds), 2)
-    space, source = (options.grid, "--grid") if options.grid else (read_yaml(options.space), str(options.space))
+    space, source = (options.grid, "--grid") if options.grid else (read_space_file(options.space), str(options.space))
     search_options = {name: getattr(options, name) for name in ("trials", "jobs", "prune", "run")}
     result = tune_of(
         config, space, grid=bool(options.grid), seeds=seeds, space_name=source, on=on_ray(options), **search_options

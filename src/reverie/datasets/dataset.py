@@ -25,7 +25,7 @@ from reverie.core.errors import ConfigError, DataError, RowError, plural
 from reverie.core.images import ImageOptions
 from reverie.core.masks import check_recorded, check_taken, with_choice
 from reverie.core.rows import Rows, check_rows, episodes_of
-from reverie.core.spaces import ActionCodec, ObsCodec, columns_in
+from reverie.core.spaces import ActionCodec, ObsCodec, column, columns_in
 from reverie.core.specs import MASK, ActionSpec, Column, ObsSpec
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.datasets.detect import open_reader
@@ -220,6 +220,9 @@ class RecordedEpisodes:
             names = {f"obs/{key}" for key in self.obs_spec}
             rows = {name: v for name, v in part.items() if not name.startswith("obs/") or name in names}
         else:
+            for leaf in self.obs.leaves:
+                name = column("obs", leaf.path)
+                self.reader.note_large(name, part[name], leaf.space)
             rows = {**self.obs.encode(part, first), "action": self.actions.encode(part, first)}
             if (name := f"obs/{MASK}") in rows:
                 rows[name] = with_choice(rows[name], self.action_spec, part["is_last"], first)

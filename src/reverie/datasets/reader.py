@@ -29,6 +29,7 @@ from reverie.core.errors import ConfigError, DataError, ReverieError, RowError, 
 from reverie.core.rows import Rows
 from reverie.core.spaces import looks_like_image
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.envs.limits import EXACT, INEXACT, is_wide
 
 Space = spaces.Space[Any]
 ColumnNames = str | tuple[str, ...]
@@ -135,6 +136,8 @@ class Reader(ABC):
         self.options: ReadOptions = options or ReadOptions()
         self.notes: Counter[str] = Counter()
         """What was left out or assumed, and how often."""
+        self.largest: dict[str, float] = {}
+        """The largest whole number of each observation that has larger ones than float32 holds."""
 
     def uses(self, option: str) -> bool:
         """Return whether an option of ``ReadOptions`` can change what is read from this dataset. Another is refused."""
@@ -222,9 +225,21 @@ class Reader(ABC):
         """Add remarks with the number of their occurrences; for a known remark the larger number counts."""
         self.notes |= Counter(counts)
 
+    def note_large(self, name: str, values: np.ndarray, space: Space) -> None:
+        """Note the largest whole number of an observation ``[n, ...]``, if learners, who see float32, see another."""
+        if not isinstance(space, spaces.Box) or not is_wide(space):
+            return
+        largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
+        if EXACT < largest < np.inf and largest == round(largest):
+            key = f"observation '{name.removeprefix('obs/')}'"
+            self.largest[key] = max(largest, self.largest.get(key, 0.0))
+
     def remarks(self) -> list[str]:
         """Return all notes as sentences."""
-        return [with_count(remark, times) for remark, times in self.notes.items()]
+        remarks = [with_count(remark, times) for remark, times in self.notes.items()]
+        inexact = INEXACT.format(high=EXACT).rstrip(".")
+        large = (f"{name} has whole numbers up to {value:,.0f}, {inexact}" for name, value in self.largest.items())
+        return [*remarks, *large]
 
 
 def step_text(episode: int, row: int, column: str, origin: str) -> str:

@@ -50,7 +50,7 @@ class Record(NamedTuple):
     def of(cls, values: dict[str, Values], label: str) -> Record:
         """Make a record from the features of a tf.Example; ``label`` is for messages."""
         if missing := [name for name in NEEDED if name not in values or not len(values[name])]:
-            raise DataError(f"{label} has no {', '.join(missing)}: a record of RL Unplugged has {', '.join(NEEDED)}.")
+            raise DataError(f"{label} has no {', '.join(missing)}: expected transitions of RL Unplugged's Atari.")
         before, after = list(values["o_t"]), list(values["o_tp1"])
         episode = values.get("episode_id", [0])
         action, reward, discount = (values[name][0] for name in ("a_t", "r_t", "d_t"))

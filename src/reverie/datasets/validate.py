@@ -93,6 +93,8 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
         for rows in episodes_of(parts):
             report.episodes += 1
             stepless += len(rows["reward"]) < 2
+            for name, space in rules.obs:
+                reader.note_large(name, rows[name], space)
             for rule, wrong in rules(rows):
                 report.add(rule, wrong, reader.origin)
             seed = rows[SEED][0] if SEED in rows else None

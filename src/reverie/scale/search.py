@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import yaml
 
+from reverie.core.config import nest
 from reverie.core.errors import ConfigError, RunError, brief, plural
 from reverie.core.files import check_local, check_writable, write_atomic, writing
 from reverie.core.importing import trusts
@@ -30,6 +31,7 @@ from reverie.run.evaluate import Score
 from reverie.run.folder import (
     RunFolder,
     Saved,
+    check_origin,
     holds_run,
     new_path,
     read_yaml,
@@ -75,6 +77,13 @@ def as_word(choice: Any) -> Any:
     """Return a choice as Optuna can store it: lists and mappings are text there."""
     plain = choice is None or isinstance(choice, bool | int | float | str)
     return choice if plain else yaml.safe_dump(choice, default_flow_style=True).strip()
+
+
+def read_space_file(path: Path) -> dict[str, Any]:
+    """Return what a file says of a space to search; UntrustedError if it names modules that the user does not trust."""
+    values = read_yaml(path)
+    check_origin(Saved(algorithm="", experiment=nest(values)), path)
+    return values
 
 
 def read_space(values: Mapping[str, Any], config: ExperimentConfig, space_name: str) -> dict[str, Dimension]:
@@ -194,11 +203,15 @@ def tune_of(
         path.mkdir(parents=True, exist_ok=True)
     with folder_lock(path):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        study = optuna.create_study(
-            storage=f"sqlite:///{path / 'study.db'}", study_name="reverie", load_if_exists=True,
-            direction="minimize" if Score.parse(config.score).lowest else "maximize",
-            pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // RUNGS**2), RUNGS),
-        )  # fmt: skip
+        try:
+            study = optuna.create_study(
+                storage=f"sqlite:///{path / 'study.db'}", study_name="reverie", load_if_exists=True,
+                direction="minimize" if Score.parse(config.score).lowest else "maximize",
+                pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // RUNGS**2), RUNGS),
+            )  # fmt: skip
+        except Exception as error:  # SQLite's, SQLAlchemy's or Optuna's
+            reason = str(error).partition("\n")[0]
+            raise RunError(f"{path / 'study.db'} is damaged ({reason}). Choose another --run.") from error
         requested, before = seeds and list(seeds), study.user_attrs.get("seeds")
         if study.trials and before != requested:
             raise RunError(f"{path} holds a search with other seeds ({before} -> {requested}). Choose another --run.")

@@ -140,12 +140,12 @@ def train_seeds_of(
         config = with_initial_settings(config, before, path)
     plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
     runs = [SeedRun(path, f"seed-{seed}", seed, config) for seed in seeds]
-    written = files_of(path)["aggregate"]
-    listed = read_json(written)["runs"] if written.exists() else []
-    over = {int(entry["seed"]) for entry in listed if entry["state"] == "finished"}
+    over = read_finished(files_of(path)["aggregate"])
     finished = [seed_run for seed_run in runs if seed_run.seed in over and seed_run.begun]
     changes = [] if before is None else settings_changes(before, plain)
-    wrong = [] if before is None or plain[config.unit] > before[config.unit] else learned_otherwise(before, plain)
+    wrong = (
+        [] if before is None or plain[config.unit] > before.get(config.unit, 0) else learned_otherwise(before, plain)
+    )
     if finished and wrong:
         raise RunError(
             f"{path}: seeds {', '.join(str(seed_run.seed) for seed_run in finished)} finished with other settings "
@@ -169,6 +169,17 @@ def train_seeds_of(
             if before is None and not any(seed_run.begun for seed_run in runs):  # no run can begin with these settings
                 shutil.rmtree(path, ignore_errors=True)  # it was empty before
             raise
+
+
+def read_finished(path: Path) -> set[int]:
+    """Return the seeds that have finished, from the aggregate.json at ``path``; none if it does not exist."""
+    if not path.exists():
+        return set()
+    advice = "Delete it: training that goes on writes it anew."
+    try:
+        return {entry["seed"] for entry in read_json(path, advice)["runs"] if entry["state"] == "finished"}
+    except (LookupError, TypeError) as error:
+        raise RunError(f"{path} is damaged: it does not list runs ({error!r}). {advice}") from error
 
 
 def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs: int, train: Train) -> SeedsResult:
@@ -223,8 +234,9 @@ def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -
     return summary
 
 
-MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patience", "callbacks")
-"""Settings that say how a run is measured."""
+MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patience", "callbacks", "steps", "updates",
+               "data", "seed")  # fmt: skip
+"""Settings that say how a run is measured and compared."""
 
 
 def measured_as(settings: Mapping[str, Any]) -> MeasurementSettings:
@@ -334,7 +346,7 @@ def contender(name: str, paths: Sequence[Path]) -> ComparedSetting:
     scores = [result.score for result in final.values() if result.score is not None]
     if not scores and (estimated := [result for result in final.values() if result.estimate is not None]):
         scores = [result.estimate for result in estimated if result.estimate is not None]
-        of = first["data"]["path"] or measured
+        of = first["data"].get("path") or measured
         measured = f"{of}: returns estimated by FQE, discount {estimated[0].discount:g}"
     if not final and len(curve.steps):
         scores = curve.scores[:, -1].tolist()

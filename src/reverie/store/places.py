@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from reverie.core.errors import RunError
-from reverie.core.files import below, remedy, sync
+from reverie.core.files import below, open_file, remedy, sync
 from reverie.store.objects import Objects
 
 PART = ".part"
@@ -60,7 +61,8 @@ class LocalObjects(Objects):
         self.unwritten_bytes: int = 0
 
     def get(self, name: str) -> bytes:
-        return below(self.folder, name).read_bytes()
+        with open_file(below(self.folder, name), sys.maxsize) as file:  # no pipe or device, which would never end
+            return file.read()
 
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
         path = below(self.folder, name)
