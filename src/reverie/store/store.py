@@ -178,8 +178,16 @@ class Store:
         """Copy n rows of each stream, columns ``[N, n, *shape]``; else as ``add``."""
         self._writing().extend(rows)
 
+    def end_episode(self, stream: int) -> None:
+        """Make the newest row of a stream the last of its episode: ``is_last``, and no action is taken there."""
+        self._writing().end_episode(stream)
+
     def flush(self, timeout: float | None = None) -> bool:
-        """Store all rows added so far; True if that took at most ``timeout`` seconds (None: wait forever)."""
+        """Store all rows but the newest of each stream; True if that took at most ``timeout`` seconds (None: forever).
+
+        The newest may still become the last of its episode (``end_episode``). It is stored when the next row has been
+        added, or by ``close``.
+        """
         return self._writing().flush(timeout)
 
     def pending(self) -> dict[str, np.ndarray]:
