@@ -31,7 +31,7 @@ from machine import child, machine, write
 
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import layered
+from reverie.experiment.layers import merge_layers
 from reverie.run.train import train_loop
 from reverie.scale.actor_feed import feeding
 
@@ -72,7 +72,7 @@ class Last:
 
 def measure(case: str, way: str) -> dict[str, Any]:
     """Return env steps and updates a second, and how old the policy was that acted."""
-    config: ExperimentConfig = layered("sac", env=CASES[case]).merge(QUIET | WAYS[way])
+    config: ExperimentConfig = merge_layers("sac", env=CASES[case]).merge(QUIET | WAYS[way])
     with tempfile.TemporaryDirectory() as folder:
         experiment = build(config, Sleeping if case == "sleeping" else None, run=Path(folder), actors=feeding)
         experiment.begin()

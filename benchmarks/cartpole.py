@@ -27,7 +27,7 @@ SOLVED, EPISODES, LIMIT = 475.0, 20, 360.0
 CHILD = """
 import json, sys, time
 import reverie
-from reverie.agent.agent import evaluate_run
+from reverie.agent.evaluating import evaluate_run
 
 seed, run = int(sys.argv[1]), sys.argv[2]
 started = time.monotonic()

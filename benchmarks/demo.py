@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from demo import EPISODES, PRESET, SOLVED, learn  # noqa: E402
 
 import reverie  # noqa: E402
-from reverie.agent.agent import evaluate_run  # noqa: E402
+from reverie.agent.evaluating import evaluate_run  # noqa: E402
 from reverie.log.metrics import read_metrics, split_evaluations  # noqa: E402
 
 LIMIT = 240.0

@@ -29,7 +29,7 @@ from reverie.core.specs import EXTRAS
 from reverie.core.types import Batch
 from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import layered
+from reverie.experiment.layers import merge_layers
 from reverie.log.meter import Meter
 from reverie.log.sinks import Outputs
 from reverie.run import train as loop
@@ -136,7 +136,7 @@ def count_updates(watch: Stopwatch, experiment: Experiment, updates: int) -> Cou
 def measure(case: str) -> dict[str, Any]:
     """Milliseconds of each part for an update, and the share of all that is not the update."""
     layers, changes, updates = CASES[case]
-    config: ExperimentConfig = layered(**{"algorithm": "dreamer_v3", **layers}).merge({**changes, **QUIET})
+    config: ExperimentConfig = merge_layers(**{"algorithm": "dreamer_v3", **layers}).merge({**changes, **QUIET})
     experiment, meter, watch = build(config), Meter(), Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
         outputs = Outputs(path=Path(folder), title=case, settings=config.to_dict())

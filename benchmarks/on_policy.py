@@ -39,12 +39,12 @@ from installed import WHERE, installed
 from machine import machine, write
 
 import reverie
-from reverie.agent.agent import evaluate_run
+from reverie.agent.evaluating import evaluate_run
 from reverie.algos.ppo import PPO
 from reverie.core.waiting import spin_briefly
 from reverie.envs.make import make_gym
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import layered
+from reverie.experiment.layers import merge_layers
 from reverie.log.aggregate import aggregate_intervals, nan_to_none
 from reverie.replay.rollout import Rollout
 
@@ -234,7 +234,7 @@ class Runs:
 
 def resolved(task: Task) -> ExperimentConfig:
     """All settings of ours."""
-    return layered(task.algo, env=task.env).merge(task.own)
+    return merge_layers(task.algo, env=task.env).merge(task.own)
 
 
 def mark(system: str, task: Task) -> str:

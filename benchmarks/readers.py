@@ -237,7 +237,7 @@ def measure_shard(path: Path) -> dict[str, Any]:
     started = time.perf_counter()
     reader.rows()
     between = time.perf_counter()
-    count = int(reader.about().text["transitions"].replace(",", ""))
+    count = int(reader.info().text["transitions"].replace(",", ""))
     for _ in reader.parts():
         pass
     ended = time.perf_counter()

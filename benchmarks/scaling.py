@@ -36,7 +36,7 @@ from reverie.core.types import FLAGS
 from reverie.envs.vector import make_env
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import layered
+from reverie.experiment.layers import merge_layers
 from reverie.run.collect import Collector
 from reverie.run.train import train_loop
 from reverie.scale.actor_feed import Feed, feeding
@@ -62,7 +62,7 @@ NETWORK = 1.25e9
 def settings(case: str, **more: Any) -> ExperimentConfig:
     """The settings of a case."""
     name, env, own = CASES[case]
-    config: ExperimentConfig = layered(name, env=env).merge(QUIET | own | more)
+    config: ExperimentConfig = merge_layers(name, env=env).merge(QUIET | own | more)
     return config
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reverie.datasets.convert import write
-from reverie.datasets.dataset import Recorded
+from reverie.datasets.convert import write_dataset
+from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.detect import open_reader
 
 FIELDS = ("reward", "is_first", "is_last", "is_terminal")
@@ -116,13 +116,13 @@ def check(reader, rows):
 def copied(source, target, to="minari", **how):
     """Write a copy, and return the remarks on it."""
     with open_reader(str(source)) as reader:
-        write(reader, str(target), to, **how)
+        write_dataset(reader, str(target), to, **how)
         return reader.remarks()
 
 
 def same_rows(one, two):
     """Both give the same rows to a learner, whatever the observation is called."""
-    a, b = (joined(Recorded(open_reader(str(path))).parts()) for path in (one, two))
+    a, b = (joined(RecordedEpisodes(open_reader(str(path))).parts()) for path in (one, two))
     names = {name: sorted(n for n in rows if n.startswith("obs/")) for name, rows in (("a", a), ("b", b))}
     for mine, theirs in [*zip(names["a"], names["b"], strict=True), *((n, n) for n in ("action", *FIELDS))]:
         np.testing.assert_array_equal(a[mine], b[theirs], err_msg=mine)

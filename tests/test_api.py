@@ -158,7 +158,7 @@ def test_callbacks_cannot_reach_environments_of_other_processes(tmp_path: Path) 
     several.team.rank = 1
     learner_settings(
         settings(patience=3, schedule__eval_every=20, env__num=2), several.team
-    ).checked()  # evaluates nothing itself
+    ).validate()  # evaluates nothing itself
 
 
 def test_two_trainings_at_once_are_refused(tmp_path: Path, said: list[str]) -> None:

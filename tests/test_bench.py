@@ -55,7 +55,7 @@ class Ticks:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small matrices, and hardly any repetitions."""
     monkeypatch.setattr(machine, "CPU_SIZES", (32,))
-    monkeypatch.setattr(bench, "measure", functools.partial(bench.measure, seconds=0.01))
+    monkeypatch.setattr(bench, "benchmark", functools.partial(bench.benchmark, seconds=0.01))
 
 
 def weights(*modules: torch.nn.Module) -> int:
@@ -102,7 +102,7 @@ def test_median_is_of_the_calls_after_the_warm_up(monkeypatch: pytest.MonkeyPatc
     calls: list[int] = []
     # begin, then for each call: is there time, start, end (the first look of all finds none)
     monkeypatch.setattr(bench.time, "perf_counter", Ticks(0, 0, 5, 0, 1, 0, 3))
-    assert bench.median_seconds(lambda: calls.append(1), CPU, warm_up=2, seconds=0, least=3, most=9) == 3
+    assert bench.median_seconds(lambda: calls.append(1), CPU, warm_up=2, seconds=0, min_calls=3, max_calls=9) == 3
     assert len(calls) == 5
 
 
@@ -127,7 +127,7 @@ def test_forecast_adds_what_a_run_consists_of() -> None:
 
 
 def test_a_forecast_is_of_turns_where_there_are_environments() -> None:
-    turns, speed = bench.Turns(env_step_s=0.05, update_s=3.0), some_speed(act_ms={4: 100.0})
+    turns, speed = bench.TurnTimes(env_step_s=0.05, update_s=3.0), some_speed(act_ms={4: 100.0})
     run = bench.forecast(FOUR, 0.5, speed, 100.0, turns)
     assert (run.updates_h, run.acting_h, run.envs_h, run.hours) == pytest.approx((15.0, 0.4, 0.1, 15.5))
     slower_alone = bench.forecast(FOUR, 0.5, speed, 10.0, turns)
@@ -146,10 +146,10 @@ def test_turns_are_lived_and_learned_from(three_envs: Any, monkeypatch: pytest.M
     config = ExperimentConfig(algo=TINY, device="cpu", env=EnvConfig(num=3), train_ratio=32)
     seen, update = [], learner.update
     monkeypatch.setattr(learner, "update", lambda batch: (seen.append(len(batch.index)), update(batch))[1])
-    turns = bench.turns_of(config, learner, three_envs, seconds=0.0)
+    turns = bench.measure_turns(config, learner, three_envs, seconds=0.0)
     assert seen == [TINY.batch_size] * 4
     assert 0 < turns.env_step_s < turns.update_s
-    assert bench.turns_of(config.merge({"train_ratio": 0}), learner, three_envs, seconds=0.0) is None
+    assert bench.measure_turns(config.merge({"train_ratio": 0}), learner, three_envs, seconds=0.0) is None
 
 
 def test_turns_of_rollouts_are_learned_from_when_they_are_whole(three_envs: Any) -> None:
@@ -157,7 +157,7 @@ def test_turns_of_rollouts_are_learned_from_when_they_are_whole(three_envs: Any)
     learner = algo.build(*specs)
     config = ExperimentConfig(algo=algo, device="cpu", env=EnvConfig(num=3))
     assert bench.noise_batch(learner, *specs).shape == (6, 1)
-    assert bench.turns_of(config, learner, three_envs, seconds=0.0).update_s > 0
+    assert bench.measure_turns(config, learner, three_envs, seconds=0.0).update_s > 0
 
 
 def some_speed(**changes: Any) -> bench.Speed:
@@ -181,7 +181,7 @@ def test_share_is_of_the_rate_of_the_same_precision(precision: str, changes: dic
 @pytest.mark.usefixtures("quick")
 def test_measuring_a_learner_of_everything() -> None:
     config = ExperimentConfig(algo=TINY, device="cpu", env=EnvConfig(num=3), train_ratio=32, steps=100)
-    report = bench.measure(config, MIXED, BOTH)
+    report = bench.benchmark(config, MIXED, BOTH)
     speed = report.speed
     assert (speed.parameters, [*speed.act_ms]) == (TINY.build(MIXED, BOTH).optim.count, [1, 3, 8])
     assert speed.rows_per_s == pytest.approx(16 / speed.update_s)
@@ -261,14 +261,14 @@ def test_several_threads_must_be_clearly_faster(monkeypatch: pytest.MonkeyPatch,
     """``two_take``: seconds of an update with two threads; with one it takes a second."""
     monkeypatch.setattr(bench, "update_seconds", lambda *_, **__: two_take if torch.get_num_threads() == 2 else 1.0)
     before = torch.get_rng_state()
-    found = bench.pace(TINY, VECTOR, TURNS, 3, [1, 2])
+    found = bench.measure_learner_speed(TINY, VECTOR, TURNS, 3, [1, 2])
     assert (found.threads, found.update_s) == (chosen, {1: 1.0, 2: two_take}[chosen])
     assert (torch.equal(torch.get_rng_state(), before), torch.get_num_threads()) == (True, 1)
 
 
 def test_the_pace_of_a_learner_that_refuses_random_data_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DreamerV3, "update", lambda *_: 1 / 0)
-    assert bench.pace(TINY, VECTOR, TURNS, 3, [1]) is None
+    assert bench.measure_learner_speed(TINY, VECTOR, TURNS, 3, [1]) is None
 
 
 def test_noise_can_be_learned_from() -> None:

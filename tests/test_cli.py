@@ -26,7 +26,7 @@ from reverie.cli.parse import flags_of, parse
 from reverie.core import accelerate
 from reverie.core.discover import algorithms
 from reverie.envs.config import EnvConfig
-from reverie.experiment.layers import layered
+from reverie.experiment.layers import merge_layers
 from reverie.kernels import compiler
 from tiny import SETTINGS
 
@@ -119,7 +119,7 @@ def test_help_of_train_is_one_screen_of_settings_that_the_algorithm_has(name: st
     assert (len(lines) <= 45, max(map(len, lines)) <= 100) == (True, True)
     assert name or all(known in text for known in algorithms())
     shown = {*re.findall(r"^  --([\w.-]+)", text, re.MULTILINE)}
-    config = layered(name or "dreamer_v3")
+    config = merge_layers(name or "dreamer_v3")
     rates = {flag for flag in flags_of(config) if re.fullmatch(r"algo\.(optim\.)?([a-z]+-)?lr", flag)}
     assert {"env", "seed", "run", "algo.batch-size", "wandb", "schedule.eval-every", *rates} <= shown
     assert shown <= {*flags_of(CommonOptions()), *flags_of(config)}

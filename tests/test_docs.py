@@ -246,7 +246,13 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
         raise Understood
 
     places = [(train, name) for name in ("train_config", "train_seeds_of", "launch", "train_on_ray")]
-    places += [(train, "search"), (bench, "measure"), (loading, "load"), (estimation, "estimate"), (extract, "extract")]
+    places += [
+        (train, "search"),
+        (bench, "benchmark"),
+        (loading, "load"),
+        (estimation, "estimate_return"),
+        (extract, "extract"),
+    ]
     for module, name in places:
         monkeypatch.setattr(module, name, stop)
     monkeypatch.setattr(train, "at_its_run", lambda options, has_algorithm: options)  # there is no such run

@@ -16,13 +16,13 @@ import torch
 
 import reverie
 from reverie.agent import estimate as estimation
-from reverie.agent.estimate import Estimator
+from reverie.agent.off_policy_estimator import LOSS_WINDOW, OffPolicyEstimator, has_diverged
 from reverie.algos.fqe import FQEConfig
 from reverie.cli import main
 from reverie.cli.agent import EstimateProgress
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.core.types import Step, Told, Window
+from reverie.core.types import FLAGS, Step, Told, Window
 from reverie.datasets.dataset import CLIPPED, DatasetConfig
 from tiny import NETWORKS
 
@@ -36,7 +36,7 @@ FAST = FQEConfig(discount=GAMMA, networks=FQEConfig().networks.merge({"units": (
 class Recorded:
     """Rows in memory, as a reader gives them."""
 
-    where = "memory"
+    label = "memory"
 
     def __init__(self, columns: dict[str, np.ndarray], obs: Any = OBS, action: ActionSpec = ACTION) -> None:
         self.columns, self.obs_spec, self.action_spec = columns, obs, action
@@ -121,9 +121,9 @@ def recorded(episodes: int = 1500, longest: int = 12, ends: bool = True, seed: i
     return {k: np.array(v, bool if k.startswith("is_") else np.float32) for k, v in columns}
 
 
-def estimator(columns: dict[str, np.ndarray], chance: float | list[float] = 0.0, **more: Any) -> Estimator:
+def estimator(columns: dict[str, np.ndarray], chance: float | list[float] = 0.0, **more: Any) -> OffPolicyEstimator:
     chances = chance if isinstance(chance, list) else [chance] * STATES
-    return Estimator(learner(Table(chances)), dataset(columns), OBS, ACTION, FAST, **more)
+    return OffPolicyEstimator(learner(Table(chances)), dataset(columns), OBS, ACTION, FAST, **more)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_the_value_of_a_policy_in_a_table(chance, mode):
     found = estimator(columns, chance).estimate(1200, mode=mode, draws=1 if mode == "eval" else 8)
     assert found.value.value == pytest.approx(exact(columns, chance), abs=0.12)
     assert found.value.low < found.value.value < found.value.high
-    assert found.logging.value == pytest.approx(exact(columns, [0.5] * STATES), abs=0.12)
+    assert found.behavior.value == pytest.approx(exact(columns, [0.5] * STATES), abs=0.12)
     assert not found.diverged
     assert exact(columns, chance) != pytest.approx(exact(columns, [0.5] * STATES), abs=0.3)
 
@@ -146,7 +146,7 @@ def test_the_logging_policy_is_not_asked_what_it_did_after_a_truncation():
     other = columns | {"action": np.where(cut[:, None], [0.0, 1.0], columns["action"]).astype(np.float32)}
     found = [estimator(each).estimate(5) for each in (columns, other)]
     assert cut.any()
-    assert found[0].logging == found[1].logging
+    assert found[0].behavior == found[1].behavior
 
 
 CHANCE = [0.3, 0.8, 0.1, 0.5]
@@ -165,9 +165,9 @@ def test_importance_sampling_of_a_policy_in_a_table():
 
     wis = value("wis", 1)
     assert wis.value.value == pytest.approx(truth, abs=0.25)
-    assert wis.logging.value == pytest.approx(others, abs=0.05)
+    assert wis.behavior.value == pytest.approx(others, abs=0.05)
     assert wis.value.low < wis.value.value < wis.value.high
-    assert (wis.updates, 50 < wis.effective < 1500) == (0, True)
+    assert (wis.updates, 50 < wis.effective_episodes < 1500) == (0, True)
     assert "loss" not in wis.to_dict()
     assert abs(value("fqe", 1).value.value - truth) > 0.3  # a critic that knows nothing
     assert value("dr", 1).value.value == pytest.approx(truth, abs=0.25)
@@ -175,8 +175,8 @@ def test_importance_sampling_of_a_policy_in_a_table():
     assert value("dr", 1000, wrong).value.value == pytest.approx(truth, abs=0.25)
     greedy = value("wis", 1, mode="eval")
     assert greedy.value.value == pytest.approx(exact(columns, [0.0, 1.0, 0.0, 0.0]), abs=0.4)
-    assert greedy.effective < wis.effective
-    assert "too few" in replace(wis, effective=3.0).words()
+    assert greedy.effective_episodes < wis.effective_episodes
+    assert "too few" in replace(wis, effective_episodes=3.0).format()
 
 
 def test_importance_sampling_needs_propensities_choices_and_a_policy_that_tells():
@@ -189,21 +189,23 @@ def test_importance_sampling_needs_propensities_choices_and_a_policy_that_tells(
     with pytest.raises(ConfigError, match="does not tell the probabilities of its actions"):
         silent.estimate(1, method="wis", mode="explore")
     numbers = ActionSpec(parts={"move": ActionPart(kind="continuous", size=2)})
-    made = Estimator(learner(Table([0.5] * 4)), dataset(columns, action=numbers), OBS, numbers, FAST, propensity=half)
-    with pytest.raises(ConfigError, match="for discrete actions"):
+    made = OffPolicyEstimator(
+        learner(Table([0.5] * 4)), dataset(columns, action=numbers), OBS, numbers, FAST, propensity=half
+    )
+    with pytest.raises(ConfigError, match="requires discrete actions"):
         made.estimate(1, method="dr")
 
 
 def test_a_loss_that_grows_above_the_variance_of_returns_has_diverged():
     def diverged(*hundreds: float) -> bool:
-        return estimation.has_diverged(torch.tensor(hundreds).repeat_interleave(estimation.RECENT))
+        return has_diverged(torch.tensor(hundreds).repeat_interleave(LOSS_WINDOW))
 
     assert diverged(0.5, 0.1, 1.1)
     assert not diverged(0.5, 0.01, 0.9)
     assert not diverged(3.0, 0.2, 1.9)
-    assert not estimation.has_diverged(torch.full((50,), 9.0))
+    assert not has_diverged(torch.full((50,), 9.0))
     found = estimator(recorded(3)).estimate(1)
-    assert "FQE diverged" in replace(found, diverged=True).words()
+    assert "FQE diverged" in replace(found, diverged=True).format()
 
 
 def test_episodes_that_were_all_cut_off_are_worth_what_one_without_end_is():
@@ -211,13 +213,13 @@ def test_episodes_that_were_all_cut_off_are_worth_what_one_without_end_is():
     assert not columns["is_terminal"].any()
     found = estimator(columns, chance).estimate(1000)
     assert found.value.value == pytest.approx(exact(columns, chance), abs=0.3)
-    assert found.value.value > 2 * found.recorded.value  # which holds four rewards
-    assert found.cut_off == found.episodes == 1000
+    assert found.value.value > 2 * found.dataset_return.value  # which holds four rewards
+    assert found.num_truncated == found.episodes == 1000
 
 
 def test_recorded_returns_are_discounted_and_of_whole_episodes():
     columns = recorded(50)
-    found = estimator(columns).estimate(1).recorded
+    found = estimator(columns).estimate(1).dataset_return
     ends = zip(np.flatnonzero(columns["is_first"]), np.flatnonzero(columns["is_last"]), strict=True)
     earned = [columns["reward"][first + 1 : last + 1] for first, last in ends]
     returns = [sum(GAMMA**k * reward for k, reward in enumerate(rewards)) for rewards in earned]
@@ -317,10 +319,10 @@ def test_estimates_of_rewards_that_were_clipped_when_they_were_collected_say_so(
     (lived / "config.yaml").write_text(text.replace("clip_reward: none", "clip_reward: sign"))
     result = reverie.train("td3", data=lived, run=run, updates=1, **SMALL | ALONE)
     assert sum(CLIPPED.format("sign") in line for line in said) == 1
-    assert result.estimate.clipped == json.loads((run / "estimate.json").read_text())["clipped"] == "sign"
+    assert result.estimate.reward_clipping == json.loads((run / "estimate.json").read_text())["clipped"] == "sign"
     assert main(["estimate", str(run), "--updates", "3"]) == 0
     assert re.search(r"3 updates, loss [\d.e+]+, of rewards clipped by sign", capsys.readouterr().out)
-    assert reverie.estimate(run, data, updates=3).estimate.clipped == "none"
+    assert reverie.estimate_return(run, data, updates=3).estimate.reward_clipping == "none"
 
 
 def test_estimates_of_a_run_that_goes_on_are_those_of_one_that_did_not_stop(data, tmp_path):
@@ -372,10 +374,10 @@ def test_an_environment_that_was_a_python_object_is_not_made_by_its_id(data, tmp
         return open_recorded(data, env, *spaces)
 
     monkeypatch.setattr(estimation, "open_recorded", look)
-    reverie.estimate(run, data=data, updates=1)
+    reverie.estimate_return(run, data=data, updates=1)
     text = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(text.replace("experiment:", "custom: {env: Pendulum-v1}\nexperiment:"))
-    reverie.estimate(run, data=data, updates=1)
+    reverie.estimate_return(run, data=data, updates=1)
     assert [space is None for space in given] == [False, True]
 
 
@@ -385,10 +387,10 @@ def test_what_lies_beyond_truncations_stands_beside_both_returns():
     beyond = np.where(columns["is_terminal"][last], 0.0, GAMMA ** (last - first)).mean()
     assert 0.01 < beyond < 0.99
     found = estimator(columns).estimate(1)
-    assert found.beyond == found.to_dict()["beyond"] == pytest.approx(beyond)
-    assert f"were truncated, and {beyond:.0%} of the discount's weight lies beyond; the others go on" in found.words()
-    assert "lies beyond" not in replace(found, beyond=0.004).words()
-    assert found.cut_off == np.sum(~columns["is_terminal"][last])
+    assert found.truncated_weight == found.to_dict()["beyond"] == pytest.approx(beyond)
+    assert f"were truncated, and {beyond:.0%} of the discount's weight lies beyond; the others go on" in found.format()
+    assert "lies beyond" not in replace(found, truncated_weight=0.004).format()
+    assert found.num_truncated == np.sum(~columns["is_terminal"][last])
 
 
 def test_importance_sampling_and_settings_of_fqe_from_outside(tmp_path, capsys):
@@ -403,14 +405,12 @@ def test_importance_sampling_and_settings_of_fqe_from_outside(tmp_path, capsys):
     pyarrow.parquet.write_table(pyarrow.table(table), path)
     more = {"env": "none", "data.estimate_updates": 0, "data.columns": names}
     reverie.train("bc", data=path, run=run, updates=300, **SMALL | more | {"algo.lr": 0.02})
-    found = reverie.estimate(run, method="wis", actions="sample").estimate
-    assert found.value.value == pytest.approx(found.logging.value, abs=0.1)
-    assert found.effective > 270  # of 300 episodes, as the clone is near
+    found = reverie.estimate_return(run, method="wis", actions="sample").estimate
+    assert found.value.value == pytest.approx(found.behavior.value, abs=0.1)
+    assert found.effective_episodes > 270  # of 300 episodes, as the clone is near
     agent = reverie.load(run)
     drawn, _ = agent.act(np.full((4000, 1), 2.0, np.float32), actions="sample")
-    step = Step(
-        obs={"observation": torch.full((1, 1), 2.0)}, **{k: torch.zeros(1) for k in ("reward", *estimation.FLAGS)}
-    )
+    step = Step(obs={"observation": torch.full((1, 1), 2.0)}, **{k: torch.zeros(1) for k in ("reward", *FLAGS)})
     policy = agent.algo.policy
     told = policy.tell(step, policy.initial(1)).choice.log_prob(torch.tensor([[0.0, 1.0]])).exp().item()
     assert told == pytest.approx(np.mean(drawn), abs=0.03)
@@ -420,7 +420,7 @@ def test_importance_sampling_and_settings_of_fqe_from_outside(tmp_path, capsys):
     assert main(["estimate", str(run), "--fqe.lr", "0"]) == 1
     assert "fqe.lr = 0" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="method = 'is': expected one of fqe, wis, dr"):
-        reverie.estimate(run, method="is")  # type: ignore[arg-type]
+        reverie.estimate_return(run, method="is")  # type: ignore[arg-type]
 
 
 def test_data_that_do_not_fit(data, tmp_path, capsys):
@@ -429,13 +429,13 @@ def test_data_that_do_not_fit(data, tmp_path, capsys):
     assert main(["estimate", str(tmp_path / "run"), "--data", str(data)]) == 1
     assert re.search("does not fit the agent.* in the agent", capsys.readouterr().err)
     assert main(["estimate", str(tmp_path / "run")]) == 1
-    assert "was not trained on recorded data. Pass those to estimate from" in capsys.readouterr().err
+    assert "was not trained on a dataset. Pass the dataset to use" in capsys.readouterr().err
 
 
 def test_an_interrupted_estimate_is_that_after_the_updates_made(data, tmp_path, capsys, monkeypatch):
     """Somebody presses Ctrl-C during the third update of an estimate."""
     shutil.copytree(data, tmp_path / "run")
-    update, made = Estimator._update, []
+    update, made = OffPolicyEstimator._update, []
 
     def pressed(self, chosen):
         made.append(1)
@@ -443,7 +443,7 @@ def test_an_interrupted_estimate_is_that_after_the_updates_made(data, tmp_path, 
             signal.raise_signal(signal.SIGINT)
         return update(self, chosen)
 
-    monkeypatch.setattr(Estimator, "_update", pressed)
+    monkeypatch.setattr(OffPolicyEstimator, "_update", pressed)
     assert main(["estimate", str(tmp_path / "run"), "--data", str(data), "--updates", "50"]) == 130
     said = capsys.readouterr()
     assert "discount 0.99, 3 updates" in said.out

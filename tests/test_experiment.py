@@ -31,9 +31,9 @@ from tiny import FEW, settings
 
 def test_train_ratio_is_replay_ratio_in_other_units() -> None:
     window = Window(batch=16, length=64, context=1)
-    assert ExperimentConfig(train_ratio=512).ratio(window) == 0.5
-    assert ExperimentConfig(replay_ratio=0.25).ratio(window) == 0.25
-    assert ExperimentConfig().ratio(window) == experiments.DEFAULT_REPLAY_RATIO
+    assert ExperimentConfig(train_ratio=512).updates_per_step(window) == 0.5
+    assert ExperimentConfig(replay_ratio=0.25).updates_per_step(window) == 0.25
+    assert ExperimentConfig().updates_per_step(window) == experiments.DEFAULT_REPLAY_RATIO
 
 
 def test_a_learner_that_could_never_start_is_refused() -> None:

@@ -18,7 +18,7 @@ from reverie.core.errors import ConfigError
 from reverie.envs.dummy import Count
 from reverie.experiment import layers
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import ON_CPU, PRESETS, SUITES, TABLE, layered, overlay, preset_name
+from reverie.experiment.layers import ON_CPU, PRESETS, SUITES, TABLE, merge_layers, overlay, preset_name
 from reverie.replay.sources import Mixed
 from tiny import SETTINGS
 
@@ -36,7 +36,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("name", PRESETS)
 def test_each_preset_is_whole_documented_and_writable(name: str) -> None:
     config = PRESETS[name]()
-    assert TABLE[name].about
+    assert TABLE[name].description
     assert ((config.replay_ratio is None) != (config.train_ratio is None)) or config.algo.on_policy
     start = ExperimentConfig(algo=type(config.algo)())
     assert start.merge(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config
@@ -63,7 +63,7 @@ def test_all_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 ])  # fmt: skip
 def test_the_environment_chooses(algorithm: str, env: str, name: str) -> None:
     assert preset_name(algorithm, env) == name
-    config = layered(algorithm, env=env)
+    config = merge_layers(algorithm, env=env)
     assert config == PRESETS[name]().merge({"env.id": env})
     assert set(SUITES.values()) | set(ON_CPU) <= set(PRESETS)
 
@@ -75,18 +75,18 @@ def test_the_environment_chooses(algorithm: str, env: str, name: str) -> None:
     ("cql", "HalfCheetah-v5", "cql+cpu"),
 ])  # fmt: skip
 def test_without_a_gpu_runs_are_short(gpus: list[int], algorithm: str, env: str, name: str) -> None:
-    published = layered(algorithm, env=env)
-    on_request = layered(algorithm, env=env, preset="cpu"), layered(algorithm, env=env, device="cpu")
+    published = merge_layers(algorithm, env=env)
+    on_request = merge_layers(algorithm, env=env, preset="cpu"), merge_layers(algorithm, env=env, device="cpu")
     gpus[0] = 0
-    config, plain = layered(algorithm, env=env), name.removesuffix("+cpu")
+    config, plain = merge_layers(algorithm, env=env), name.removesuffix("+cpu")
     assert (config.preset, *on_request) == (name, config, config)
-    assert layered(algorithm, env=env, device="cuda").preset == published.preset == plain
-    assert layered(algorithm, env=env, preset=plain) == published
+    assert merge_layers(algorithm, env=env, device="cuda").preset == published.preset == plain
+    assert merge_layers(algorithm, env=env, preset=plain) == published
     kept = ("id", "resize", "grayscale", "action_repeat", "pool_frames", "time_limit", "kwargs")
     assert [getattr(config.env, key) for key in kept] == [getattr(published.env, key) for key in kept]
     if algorithm == "dreamer_v3":
-        assert config.evaluates_on_the_way
-        sizes = {"nano": config, "12m": layered(algorithm, env=env, size="12m")}
+        assert config.evaluates_during_training
+        sizes = {"nano": config, "12m": merge_layers(algorithm, env=env, size="12m")}
         assert all(made.algo.rssm == sized(size, DreamerV3Config()).rssm for size, made in sizes.items())
     assert (config == published) == (name == plain)
 
@@ -94,20 +94,20 @@ def test_without_a_gpu_runs_are_short(gpus: list[int], algorithm: str, env: str,
 @pytest.mark.parametrize("name", ["config", "settings"])
 def test_a_run_keeps_its_preset_on_another_machine(gpus: list[int], tmp_path: Path, name: str) -> None:
     gpus[0], env = 0, "MiniGrid-Empty-5x5-v0"
-    config = layered("dreamer_v3", env=env)
+    config = merge_layers("dreamer_v3", env=env)
     saved = {"schema": 1, "algorithm": "dreamer_v3", "experiment": config.to_dict()}
     (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(saved))
     gpus[0] = 1
-    assert layered("dreamer_v3", env=env, run=tmp_path) == config
-    assert layered("dqn", env=env, run=tmp_path).preset == "dqn"
-    assert layered("dreamer_v3", env=env, run=tmp_path, preset="minigrid") != config
+    assert merge_layers("dreamer_v3", env=env, run=tmp_path) == config
+    assert merge_layers("dqn", env=env, run=tmp_path).preset == "dqn"
+    assert merge_layers("dreamer_v3", env=env, run=tmp_path, preset="minigrid") != config
 
 
 def test_a_file_may_name_a_preset_and_a_device(gpus: list[int], tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("preset: atari100k\n")
     (tmp_path / "b.yaml").write_text("device: cpu\n")
-    assert layered("dreamer_v3", files=[tmp_path / "a.yaml"]).steps == PRESETS["atari100k"]().steps
-    assert layered("dreamer_v3", env="Acrobot-v1", files=[tmp_path / "b.yaml"]).preset == "dreamer_v3+cpu"
+    assert merge_layers("dreamer_v3", files=[tmp_path / "a.yaml"]).steps == PRESETS["atari100k"]().steps
+    assert merge_layers("dreamer_v3", env="Acrobot-v1", files=[tmp_path / "b.yaml"]).preset == "dreamer_v3+cpu"
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -142,6 +142,20 @@ def test_learning_starts_within_a_short_run(asked, commanded, capsys, said):
     assert [config.learning_starts for config in asked[1:]] == [5999, 10_000, 1024]
 
 
+@pytest.mark.parametrize(("algorithm", "values"), [
+    ("bc", {"lr": 1e-4}),
+    ("discrete_bcq", {"lr": 6.25e-5, "tau": 1.0, "target_every": 8000, "threshold": 0.3, "logit_weight": 0.01}),
+    ("discrete_cql", {"lr": 1e-4, "tau": 1.0, "target_every": 500, "quantiles": 200, "min_q_weight": 10.0,
+                      "double": True}),
+    ("discrete_crr", {"actor_lr": 1e-4, "critic_lr": 1e-4, "target_every": 500, "critics": 1, "min_q_weight": 10.0}),
+])  # fmt: skip
+def test_offline_atari_has_the_values_of_tianshous_scripts(algorithm: str, values: dict[str, Any]) -> None:
+    config = layered(algorithm, env="ALE/Pong-v5")
+    common = {"batch_size": 32, "batch_length": 2} | ({} if algorithm == "bc" else {"discount": 0.99})  # n_step = 1
+    assert {name: getattr(config.algo, name) for name in values | common} == values | common
+    assert (config.preset, config.updates) == (f"{algorithm}_atari", 1_000_000)
+
+
 # ---------------------------------------------------------------- recorded data choose, too
 
 
@@ -159,36 +173,36 @@ def recorded(folder: Path, env: str | None) -> Path:
 def test_the_environment_of_the_data_chooses(tmp_path: Path) -> None:
     data = {"data.path": str(recorded(tmp_path / "pendulum", "Pendulum-v1"))}
     own, none = {"env.id": "auto"}, {"env.id": "none"}
-    assert layered("cql", data=data) == PRESETS["cql_pendulum"]().merge(own)
-    assert layered("cql", data=data, env="none") == PRESETS["cql_pendulum"]().merge(none)
-    assert layered("cql", data=data, preset="cql") == PRESETS["cql"]().merge(own)
-    assert layered("cql", data=data, env="HalfCheetah-v5") == PRESETS["cql"]().merge({"env.id": "HalfCheetah-v5"})
-    assert layered("dreamer_v3", data=data) == PRESETS["dreamer_v3"]().merge(own)
+    assert merge_layers("cql", data=data) == PRESETS["cql_pendulum"]().merge(own)
+    assert merge_layers("cql", data=data, env="none") == PRESETS["cql_pendulum"]().merge(none)
+    assert merge_layers("cql", data=data, preset="cql") == PRESETS["cql"]().merge(own)
+    assert merge_layers("cql", data=data, env="HalfCheetah-v5") == PRESETS["cql"]().merge({"env.id": "HalfCheetah-v5"})
+    assert merge_layers("dreamer_v3", data=data) == PRESETS["dreamer_v3"]().merge(own)
 
 
 @pytest.mark.parametrize(("algorithm", "preset"), [("dqn", "qr_dqn"), ("td3", "td3_bc"), ("sac", "cql")])
 def test_a_preset_of_a_subclass_is_another_algorithms(algorithm: str, preset: str) -> None:
     with pytest.raises(ConfigError, match=f"preset '{preset}' is for {preset}, not for {algorithm}"):
-        layered(algorithm, preset=preset)
+        merge_layers(algorithm, preset=preset)
 
 
 def test_where_it_is_evaluated_comes_before_what_the_data_say(tmp_path: Path) -> None:
     path = recorded(tmp_path / "cheetah", "HalfCheetah-v5")
     data, env = {"data.path": str(path)}, {"env.id": "Pendulum-v1"}
-    assert layered("iql", data=data, env="Pendulum-v1") == PRESETS["iql_pendulum"]().merge(env)
+    assert merge_layers("iql", data=data, env="Pendulum-v1") == PRESETS["iql_pendulum"]().merge(env)
     (tmp_path / "a.yaml").write_text(f"data: {{path: {path}}}\nalgo.beta: 2.0\n")
-    found = layered("iql", files=[tmp_path / "a.yaml"], env="Pendulum-v1")
+    found = merge_layers("iql", files=[tmp_path / "a.yaml"], env="Pendulum-v1")
     assert found == PRESETS["iql_pendulum"]().merge({"data.path": str(path), "algo.beta": 2.0} | env)
     (tmp_path / "b.yaml").write_text("env: HalfCheetah-v5\n")
     files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
-    assert layered("iql", files=files, data=data).algo.networks == PRESETS["iql"]().algo.networks
+    assert merge_layers("iql", files=files, data=data).algo.networks == PRESETS["iql"]().algo.networks
 
 
 def test_data_that_name_no_environment_get_the_algorithms_own(tmp_path: Path) -> None:
     for path in (recorded(tmp_path / "nobody", None), tmp_path / "nowhere"):
         for name in ("dreamer_v3", "dqn"):
-            assert layered(name, data={"data.path": str(path)}) == PRESETS[name]().merge({"env.id": "auto"})
-    assert layered("dreamer_v3") == PRESETS["cartpole"]()
+            assert merge_layers(name, data={"data.path": str(path)}) == PRESETS[name]().merge({"env.id": "auto"})
+    assert merge_layers("dreamer_v3") == PRESETS["cartpole"]()
 
 
 def test_flags_and_python_say_the_same_of_data(tmp_path, asked, commanded):
@@ -206,10 +220,10 @@ def test_layers_the_later_wins(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("steps: 1e4\nseed: 1\nalgo:\n  horizon: 9\n")
     (tmp_path / "b.yaml").write_text("seed: 2\nalgo.lam: 0.9\nenv.id: Acrobot-v1\n")
     files = [tmp_path / "a.yaml", tmp_path / "b.yaml"]
-    config = layered("dreamer-v3", files=files, size="1m")
+    config = merge_layers("dreamer-v3", files=files, size="1m")
     found = (config.steps, config.seed, config.algo.horizon, config.algo.lam, config.env.id, config.algo.rssm.deter)
     assert found == (10_000, 2, 9, 0.9, "Acrobot-v1", SIZES["1m"]["deter"])
-    assert layered("dreamer_v3", files=files, env="Pendulum-v1").env.id == "Pendulum-v1"
+    assert merge_layers("dreamer_v3", files=files, env="Pendulum-v1").env.id == "Pendulum-v1"
 
 
 @pytest.fixture
@@ -252,7 +266,7 @@ def test_sections_that_are_not_there(words: str, message: str, capsys: pytest.Ca
 def test_the_config_of_a_run_is_a_layer(tmp_path: Path) -> None:
     config = ExperimentConfig().merge({**SETTINGS, "steps": 30, "eval_episodes": 0, "seed": 7})
     train_config(config, run=tmp_path / "run")
-    found = layered("dreamer_v3", files=[tmp_path / "run" / "config.yaml"])
+    found = merge_layers("dreamer_v3", files=[tmp_path / "run" / "config.yaml"])
     assert found == config.merge({"experience": "collected"})
 
 
@@ -269,7 +283,7 @@ def test_the_replay_ratio_of_the_later_layer_holds() -> None:
 @pytest.mark.parametrize("text", ["env: Acrobot-v1\nseed: 3\n", "experiment:\n  env: {id: Acrobot-v1}\n  seed: 3\n"])
 def test_short_ways_to_write_a_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.yaml").write_text(text)
-    config = layered("dreamer_v3", files=[tmp_path / "a.yaml"])
+    config = merge_layers("dreamer_v3", files=[tmp_path / "a.yaml"])
     assert (config.env.id, config.seed) == ("Acrobot-v1", 3)
 
 
@@ -284,7 +298,7 @@ def test_short_ways_to_write_a_file(tmp_path: Path, text: str) -> None:
 def test_files_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
-        layered("dreamer_v3", files=[tmp_path / "a.yaml"])
+        merge_layers("dreamer_v3", files=[tmp_path / "a.yaml"])
 
 
 @pytest.mark.parametrize(("given", "message"), [
@@ -296,7 +310,7 @@ def test_names_that_are_unknown_get_the_nearest(tmp_path, monkeypatch, given, me
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text("seed: 1\n")
     with pytest.raises(ConfigError, match=message):
-        layered("dreamer_v3", **given)
+        merge_layers("dreamer_v3", **given)
 
 
 # ---------------------------------------------------------------- from Python

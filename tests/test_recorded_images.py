@@ -15,13 +15,14 @@ from reverie.core.images import ImageOptions
 from reverie.core.rows import Rows
 from reverie.core.spaces import ObsCodec
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.datasets.dataset import Recorded
-from reverie.datasets.reader import About, Reader, ReadOptions
-from reverie.datasets.recorded_env import env_of
+from reverie.datasets.dataset import RecordedEpisodes
+from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
+from reverie.datasets.recorded_env import dataset_env_config
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import make_flat
-from reverie.experiment.build import motionless, stacks_in
-from reverie.experiment.layers import layered
+from reverie.experiment.describe import motionless
+from reverie.experiment.layers import merge_layers
+from reverie.experiment.offline import stacks_in
 
 SPACE = spaces.Dict({
     "image": spaces.Box(0, 255, (84, 84, 3), np.uint8),
@@ -59,8 +60,8 @@ class Given(Reader):
         super().__init__(Path("somewhere"), ReadOptions())
         self.told, self.env = told, Scenes()
 
-    def about(self) -> About:
-        return About(observation=SPACE, action=spaces.Discrete(3), **self.told)
+    def info(self) -> DatasetInfo:
+        return DatasetInfo(observation=SPACE, action=spaces.Discrete(3), **self.told)
 
     def rows(self) -> int:
         return STEPS
@@ -94,7 +95,7 @@ def lived(config: EnvConfig) -> tuple[dict[str, ObsPart], list[dict[str, np.ndar
 ])  # fmt: skip
 def test_recorded_rows_are_what_the_environment_would_have_shown(options: dict[str, Any]) -> None:
     config = EnvConfig().merge(options)
-    recorded = Recorded(Given(), config)
+    recorded = RecordedEpisodes(Given(), config)
     parts = list(recorded.parts())
     spec, obs, rewards = lived(config)
     assert recorded.obs_spec == spec
@@ -110,7 +111,7 @@ def test_recordings_hold_images_as_the_agent_saw_them() -> None:
     """One frame each: learners stack them."""
     config = EnvConfig().merge({"resize": (64, 48), "grayscale": True, "frame_stack": 2, "include": "image|arm"})
     observer, env = Observer(make_flat(config, Scenes, 0, render=False), config), Scenes()
-    space, convert = observer.reduced()
+    space, convert = observer.reduced_view()
     obs = env.reset()[0]
     kept = convert(obs)
     assert space.contains(kept)
@@ -127,7 +128,7 @@ def test_recordings_hold_images_as_the_agent_saw_them() -> None:
 ])  # fmt: skip
 def test_what_rows_cannot_become(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        Recorded(Given(), EnvConfig().merge(options))
+        RecordedEpisodes(Given(), EnvConfig().merge(options))
 
 
 OWN = {"image": ObsPart(kind="image", shape=(84, 84, 3), dtype="uint8")}
@@ -148,12 +149,12 @@ def own(**settings: Any) -> Given:
 ])  # fmt: skip
 def test_rows_of_our_own(was: dict[str, Any], asked: dict[str, Any], shape: tuple[int, ...]) -> None:
     config = EnvConfig().merge(asked)
-    recorded = Recorded(own(**was), config)
+    recorded = RecordedEpisodes(own(**was), config)
     assert recorded.obs_spec["image"].shape == shape
     truth = lived(config.merge({"include": "image", "resize": asked.get("resize"), "action_repeat": 1}))[1]
     found = np.concatenate([part["obs/image"] for part in recorded.parts()])
     assert found.tobytes() == np.stack([seen["image"] for seen in truth]).tobytes()
-    env = env_of(recorded.about, config)  # in which it is evaluated
+    env = dataset_env_config(recorded.about, config)  # in which it is evaluated
     assert (env.id, env.num, env.grayscale) == ("Scenes-v0", 1, config.grayscale)
     assert env.resize == (asked.get("resize") or (tuple(was["resize"]) if "resize" in was else None))
 
@@ -161,7 +162,7 @@ def test_rows_of_our_own(was: dict[str, Any], asked: dict[str, Any], shape: tupl
 def test_single_images_are_stacked_by_the_presets_of_atari_and_else_remarked_on() -> None:
     image = {"image": ObsPart(kind="image", shape=(84, 84, 1), dtype="uint8")}
     for name in ("bc", "discrete_bcq", "discrete_cql", "discrete_crr"):
-        config = layered(name, env="ALE/Pong-v5")
+        config = merge_layers(name, env="ALE/Pong-v5")
         assert (config.preset.removesuffix("+cpu"), config.algo.frames) == (f"{name}_atari", 4)  # type: ignore[attr-defined]
         assert not motionless(config, image)
         assert "a single image (image)" in motionless(config.merge({"algo.frames": 1}), image)

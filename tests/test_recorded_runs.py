@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 import reverie
-from reverie.agent.loading import saved_config
+from reverie.agent.loading import read_config
 from reverie.algos import gail
 from reverie.algos.cql import CQLObjective
 from reverie.cli import main
@@ -28,12 +28,14 @@ from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
 from reverie.datasets import writers
 from reverie.datasets.dataset import DatasetConfig, open_recorded
-from reverie.datasets.reader import About
-from reverie.datasets.recorded_env import TOLD_APART, check_mixed, lacking
+from reverie.datasets.reader import DatasetInfo
+from reverie.datasets.recorded_env import MEANING_SETTINGS, check_same_meaning, missing_kwargs_and_wrappers
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import written
-from reverie.experiment.build import build, write_returns
-from reverie.experiment.config import ExperimentConfig, resolved
+from reverie.experiment.build import build
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.offline import write_returns
+from reverie.experiment.resolve import resolve_env
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset
 from reverie.replay.storage import HostStorage
@@ -168,7 +170,7 @@ def test_a_run_on_data_alone(pendulum: Path, tmp_path: Path, said: list[str]) ->
     agent = reverie.load(tmp_path / "run")
     assert agent.evaluate(1).lengths == [200]
     with contextlib.closing(open_recorded(DatasetConfig(path=str(pendulum)))) as recorded:
-        assert torch.equal(agent.episode(3).reward, recorded.episode(3).reward)
+        assert torch.equal(agent.load_episode(3).reward, recorded.episode(3).reward)
 
 
 def test_an_episode_is_what_was_recorded(pendulum: Path) -> None:
@@ -206,7 +208,7 @@ def test_a_look_at_the_agent_leaves_the_final_evaluation_done(pendulum: Path, tm
 def test_bounds_of_actions_are_those_of_the_environment(pendulum: Path) -> None:
     """What was recorded as 2 is the largest action there, and 1 to the policy."""
     config = ExperimentConfig().merge({"data.path": str(pendulum), "env.id": "Pendulum-v1", "device": "cpu"})
-    with contextlib.closing(build(resolved(config, None))) as experiment, h5py.File(pendulum) as file:
+    with contextlib.closing(build(resolve_env(config, None))) as experiment, h5py.File(pendulum) as file:
         found = experiment.dataset.column("action")[:40, 0]
         np.testing.assert_allclose(found, file["actions"][:40, 0] / 2, rtol=1e-6)
         assert experiment.action_spec.parts["action"].high == (2.0,)
@@ -234,7 +236,7 @@ def test_losses_on_held_out_data_are_measured_and_change_nothing(
     entries = [json.loads(line) for line in (tmp_path / "measured/metrics.jsonl").read_text().splitlines()]
     found = [entry["step"] for entry in entries if "heldout/loss/reconstruction/observation" in entry]
     assert found == [14, 28, 34]
-    with contextlib.closing(build(saved_config(tmp_path / "measured"))) as experiment:
+    with contextlib.closing(build(read_config(tmp_path / "measured"))) as experiment:
         first = experiment.heldout()
         torch.rand(3)
         assert experiment.heldout() == first  # of the same windows, by the same draws
@@ -393,7 +395,7 @@ def test_a_run_on_data_in_memory(pendulum: Path, tmp_path: Path) -> None:
         train({**arrays, "rewards": arrays["rewards"] + 1}, tmp_path / "run", updates=6)
     train({"path": arrays}, tmp_path / "run", updates=6)
     assert_same_weights(tmp_path / "whole", tmp_path / "run")
-    one, two = (reverie.load(tmp_path / "run").episode(1, data) for data in (arrays, tmp_path / "same.npz"))
+    one, two = (reverie.load(tmp_path / "run").load_episode(1, data) for data in (arrays, tmp_path / "same.npz"))
     assert torch.equal(one.obs["observation"], two.obs["observation"])
     with pytest.raises(ConfigError, match="data = object:dict: each seed runs in its own process"):
         reverie.train_seeds("td3", data=arrays, run=tmp_path / "seeds")
@@ -457,9 +459,9 @@ def test_a_signal_that_a_library_swallows_ends_a_copy_all_the_same(
 # ---------------------------------------------------------------- recorded and collected rows are of one task
 
 
-def about(**told: Any) -> About:
+def about(**told: Any) -> DatasetInfo:
     space = gymnasium.spaces.Box(-1, 1, (1,))
-    return About(observation=space, action=space, **told)
+    return DatasetInfo(observation=space, action=space, **told)
 
 
 @pytest.mark.parametrize(("was", "now", "name"), [
@@ -473,19 +475,19 @@ def about(**told: Any) -> About:
 def test_settings_that_change_what_rows_mean(was: dict[str, Any], now: dict[str, Any], name: str) -> None:
     data, env = about(env_settings=was), EnvConfig().merge(now)
     if not name:
-        check_mixed(data, env)
+        check_same_meaning(data, env)
         return
-    assert name in TOLD_APART
+    assert name in MEANING_SETTINGS
     said = rf"env\.{name} = {getattr(env, name)}: the rows were recorded with env\.{name} = {was[name]}, .*Set env\."
     with pytest.raises(ConfigError, match=said):
-        check_mixed(data, env)
+        check_same_meaning(data, env)
 
 
 def test_two_tasks_are_not_mixed_in_silence(tmp_path: Path) -> None:
     data, run = tmp_path / "data", tmp_path / "run"
     few = SMALL | {"steps": 30, "eval_episodes": 0, "learning_starts": 10, "random_steps": 10}
     reverie.train("td3", "Pendulum-v1", run=data, env_options={"action_repeat": 2}, **few)
-    with pytest.raises(ConfigError, match=r"env\.action_repeat = 1: the rows were recorded with .* = 2, and"):
+    with pytest.raises(ConfigError, match=r"env\.action_repeat = 1: the rows were recorded with .* = 2, but"):
         reverie.train("td3", "Pendulum-v1", data=data, run=run, experience="mixed", **few)
     assert not run.exists()
 
@@ -493,7 +495,7 @@ def test_two_tasks_are_not_mixed_in_silence(tmp_path: Path) -> None:
 def test_wrappers_of_the_environment_are_compared() -> None:
     plain, scaled = gymnasium.make("Pendulum-v1"), RescaleAction(gymnasium.make("Pendulum-v1"), -1, 1)
     data = about(env="mine:Pendulum-v1", env_spec=json.loads(written(scaled.spec)[0]))
-    assert lacking(data, plain.spec) == ["gymnasium.wrappers.transform_action:RescaleAction"]
-    assert lacking(data, scaled.spec) == lacking(data, None) == []
-    assert lacking(data, gymnasium.spec("CartPole-v1")) == []  # chosen by its id
-    assert lacking(about(env="Pendulum-v1"), TransformReward(plain, float).spec) == []
+    assert missing_kwargs_and_wrappers(data, plain.spec) == ["gymnasium.wrappers.transform_action:RescaleAction"]
+    assert missing_kwargs_and_wrappers(data, scaled.spec) == missing_kwargs_and_wrappers(data, None) == []
+    assert missing_kwargs_and_wrappers(data, gymnasium.spec("CartPole-v1")) == []  # chosen by its id
+    assert missing_kwargs_and_wrappers(about(env="Pendulum-v1"), TransformReward(plain, float).spec) == []

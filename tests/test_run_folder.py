@@ -16,14 +16,14 @@ import pytest
 import yaml
 
 from reverie import api
-from reverie.agent import agent as acting
-from reverie.agent.agent import evaluate_run
+from reverie.agent import evaluating
 from reverie.agent.dreaming import dream
+from reverie.agent.evaluating import evaluate_run
 from reverie.agent.loading import load
 from reverie.api import train_config as train
 from reverie.cli import main
 from reverie.core.errors import DataError, RunError
-from reverie.core.files import write_json
+from reverie.core.files import check_links, write_json
 from reverie.core.lock import folder_lock
 from reverie.core.spaces import ActionCodec
 from reverie.core.specs import ActionSpec, ObsPart, signature
@@ -199,7 +199,7 @@ def refuse(*args: Any, **options: Any) -> None:
 
 
 def test_scores_are_not_lost_in_a_read_only_folder(run, monkeypatch, capsys):
-    monkeypatch.setattr(acting, "write_found", refuse)
+    monkeypatch.setattr(evaluating, "write_found", refuse)
     report = evaluate_run(load(run, env=Steps), 2)
     assert (report.evaluation.scores, report.files) == ([9.0, 9.0], {})
     assert "cannot write somewhere: Permission denied" in capsys.readouterr().err
@@ -304,6 +304,7 @@ def test_a_run_may_be_a_link_and_hold_links_to_itself(trained, tmp_path):
     (run / "wandb").mkdir()
     (run / "wandb" / "debug.log").symlink_to("/somewhere/else")  # of W&B, which reads and writes that itself
     load(tmp_path / "link")
+    check_links(tmp_path / "disk")  # as if it were one of several seeds
 
 
 @pytest.mark.parametrize(
@@ -380,6 +381,64 @@ def test_a_manifest_lists_no_files_outside_of_its_checkpoint(name, command, stra
             reseal(path, {name_there: {"bytes": 200_000_000, "sha256": digest, "spare": True}})
 
     assert "outside/victim', which is no name of a file in it" in strange(list_victim, command)
+
+
+SEEDS, SEARCH = (
+    "train dqn --env CartPole-v1 --seeds 2 --run runs",
+    "tune dqn --env CartPole-v1 --space s.yaml --run runs",
+)
+
+
+@pytest.mark.parametrize(("command", "names"), [
+    (SEEDS, ["seed-0.log", "aggregate.json", ".lock", "settings.yaml", "curve.png", "seed-0/metrics.jsonl"]),
+    (SEARCH, ["trial-0.log", "study.db", ".lock", "space.yaml", "tune.png"]),
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_folders_of_seeds_and_of_a_search_are_checked_as_runs_are(kind, command, names, strange):
+    (Path("runs") / "seed-0").mkdir(parents=True)
+    Path("s.yaml").write_text("algo.lr: [1e-3, 1e-4]")
+    for path in (Path("runs") / name for name in names):
+
+        def put(_, outside, path=path):
+            (outside / "mine").write_text("{}")
+            path.symlink_to(outside / "mine") if kind == "link" else os.mkfifo(path)
+
+        said = f"{path} is {'a link to .*outside/mine' if kind == 'link' else 'neither a file nor a folder'}"
+        assert re.search(said, strange(put, command))
+        path.unlink()
+
+
+SAVED = "schema: 1\nalgorithm: dqn\nexperiment: {env: {id: CartPole-v1}"
+
+
+@pytest.mark.parametrize(("command", "name", "content", "said"), [
+    *((SEEDS, "aggregate.json", x, "aggregate.json is damaged") for x in ("[]", "{}", '{"runs": [3]}', DEEP)),
+    (SEEDS, "settings.yaml", f"{SAVED}, steps: x}}", "steps = 'x': expected a whole number"),
+    (SEARCH, "study.db", "no database", "study.db is damaged"),
+    (SEARCH, "settings.yaml", f"{SAVED}, algo: 3}}", "expected a mapping"),
+    ("compare runs", "seed-0/eval.json", '{"score": {"mean": "9"}}', "eval.json is damaged"),
+    ("compare runs", "seed-0/eval.json", '{"checkpoint": "a", "final": 7}', "eval.json is damaged"),
+    ("compare runs", "seed-0/config.yaml", f"{SAVED}, seed: [1]}}", "seed = "),
+    ("compare runs", "seed-0/config.yaml", f"{SAVED}}}", "the settings of dqn lack schedule, experience"),
+])  # fmt: skip
+def test_damaged_files_of_seeds_and_of_a_search_are_named(command, name, content, said, trained, strange):
+    def damage(run, outside):
+        Path("s.yaml").write_text("algo.lr: [1e-3, 1e-4]")
+        shutil.copytree(trained, "runs/seed-0")
+        Path("runs/settings.yaml").write_text(f"{SAVED}}}")
+        (Path("runs") / name).write_text(content)
+
+    assert said in strange(damage, command)
+
+
+@pytest.mark.parametrize("line", [
+    "7", '{"step": NaN}', '{"step": 1e999}', '{"step": 3, "episode/score": "x"}', '{"step": 3, "episode/score": [1]}',
+    f'{{"step": 3, "episode/score": 1{"0" * 400}}}',
+])  # fmt: skip
+def test_lines_of_the_log_that_hold_no_numbers_are_skipped(line, tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.write_text(f'{{"step": 2, "episode/score": 1.5}}\n{line}\n{{"step": 4, "episode/score": null}}\n')
+    assert [row["step"] for row in read_metrics(file)] == [2, 4]
 
 
 def reseal(checkpoint, files):

@@ -28,7 +28,8 @@ from reverie.core.errors import RunError, UntrustedError
 from reverie.core.importing import check_module, importable, is_installed_module, is_offered, module_of, trust_modules
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
-from reverie.experiment.config import NO_ENV, OWN_ENV, ExperimentConfig, resolved
+from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
+from reverie.experiment.resolve import resolve_env
 from reverie.run.collect import ENVIRONMENTS
 from reverie.run.folder import RunFolder, Saved, write_saved
 from reverie.run.manifest import MANIFEST, entry_of, sealed
@@ -76,8 +77,8 @@ def test_a_dataset_does_not_choose_code(stranger, capsys, said):
         main(["data", *command.split()])
         assert "stranger" not in sys.modules
     assert "--trust" in "".join(capsys.readouterr())
-    learner = ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path="d"), env=EnvConfig(id=OWN_ENV))
-    assert resolved(learner, None).env.id == NO_ENV
+    learner = ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path="d"), env=EnvConfig(id=DATASET_ENV))
+    assert resolve_env(learner, None).env.id == NO_ENV
     assert "stranger" not in sys.modules
     assert "--trust" in said[0]
     main(["data", "validate", "d", "--trust"])
@@ -263,6 +264,8 @@ IN_TRUSTED = {
     "walk:Popen": {"args": ["touch", "PWNED"]}, "walk:Tool": {"path": "PWNED"},
     "gymnasium.envs.registration:load_env_creator": {},
     "reverie.core.importing:module_of": {},
+    "reverie.scale.seeds:Child": {"command": ["--version"], "log": "PWNED"},
+    "reverie.algos.dqn:DQNConfig": {},
 }  # fmt: skip
 """What is in modules that are trusted, or that packages offer, and is no environment."""
 EVIL = "import pathlib; pathlib.Path('PWNED').touch()\n"
@@ -295,7 +298,7 @@ def got(stranger, capsys):
 @pytest.mark.parametrize(("command", "place", "name"), [
     *(("eval .", place, name) for name in NAMES | IN_TRUSTED for place in ("env", "eval_env")),
     *((door, "env", name) for name in ("os:system", "evil:Env") for door in (*DOORS[1:], *OTHER_DOORS)),
-    *((door, "env", "walk:system") for door in DOORS[1:]),
+    *((door, "env", "walk:system") for door in (*DOORS[1:], OTHER_DOORS[0])),
 ])  # fmt: skip
 def test_a_run_calls_nothing_but_environments(command, place, name, got):
     settings = {"env": {"id": "CartPole-v1"}, place: {"kwargs": (NAMES | IN_TRUSTED)[name]}}
@@ -338,7 +341,22 @@ def test_no_setting_of_a_run_names_a_strangers_module(command, name, settings, g
     assert name in said
 
 
-@pytest.mark.parametrize("algorithm", ["evil:Algo", "os:system"])
+def test_arguments_that_stay_beside_a_named_environment_are_checked(got, stranger):
+    assert got("eval . --env CartPole-v1", dict(SETTINGS[6][1]))[0] == 1
+    with pytest.raises(UntrustedError, match="evil:K-v0"):
+        reverie.load(stranger, env="CartPole-v1")
+
+
+def test_no_file_of_a_search_names_a_strangers_module(got, stranger, capsys):
+    Path("space.yaml").write_text("algo.exploration: ['evil:Explore(0.5)']")
+    with pytest.raises(UntrustedError, match=r"space\.yaml names 'evil:Explore'"):
+        reverie.tune("dqn", "CartPole-v1", space="space.yaml", run="new")
+    assert main(["tune", "dqn", "--env", "CartPole-v1", "--space", "space.yaml", "--run", "new"]) == 1
+    assert "evil:Explore" in capsys.readouterr().err
+    assert "evil" not in sys.modules
+
+
+@pytest.mark.parametrize("algorithm", ["evil:Algo", "os:system", "reverie.scale.seeds:Child", "walk:Tool"])
 @pytest.mark.parametrize("command", ["eval .", "push . pushed", "train dqn --init . --run new --env CartPole-v1"])
 def test_no_algorithm_of_a_run_is_a_strangers(command, algorithm, got):
     code, said = got(command, {"env": {"id": "CartPole-v1"}}, algorithm=algorithm)
@@ -381,7 +399,7 @@ def test_a_trusted_package_is_no_licence_for_what_lies_below_it(stranger):
     (stranger / "proj" / "__init__.py").touch()
     (stranger / "proj" / "runs" / "got" / "evil.py").write_text(EVIL)
     module_of("proj:Walk", "environment")
-    with pytest.raises(UntrustedError, match=r"proj\.runs\.got\.evil:X"):
+    with pytest.raises(UntrustedError, match=r"proj\.runs\.got\.evil:X'. No installed package"):
         check_module("proj.runs.got.evil:X", "the run")
 
 

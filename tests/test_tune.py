@@ -7,6 +7,7 @@ import importlib
 import math
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
@@ -15,7 +16,7 @@ import reverie
 from reverie import api
 from reverie.cli import main
 from reverie.core.errors import ConfigError, RunError
-from reverie.experiment.layers import layered
+from reverie.experiment.layers import merge_layers
 from reverie.log.metrics import JsonlSink
 from reverie.scale import seeds as processes
 from tiny import SETTINGS
@@ -23,7 +24,7 @@ from tiny import SETTINGS
 pytest.importorskip("optuna")
 tune = importlib.import_module("reverie.scale.search")
 SPACE = {"algo.lr": {"low": "1e-5", "high": 1e-2, "log": True}, "algo.networks.units": {"choices": [[8], [16, 16]]}}
-CONFIG = layered("dqn", env="CartPole-v1").merge({
+CONFIG = merge_layers("dqn", env="CartPole-v1").merge({
     "steps": 900, "schedule.eval_every": 100, "learning_starts": 20, "eval_episodes": 2, "threads": 1,
     "console": False, "tensorboard": False,
 })  # fmt: skip
@@ -242,14 +243,15 @@ def test_spaces_that_cannot_be_searched(space: dict[str, Any], message: str) -> 
 
 
 def test_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    got: list[Any] = []
-    monkeypatch.setattr(api, "tune_of", lambda config, space, **more: got.append((config, space, more)))
+    taken = mock.create_autospec(tune.tune_of)  # refuses what that does not take
+    monkeypatch.setattr(api, "tune_of", taken)
     Path("s.yaml").write_text("algo.lr: {low: 1, high: 2}\n")
     reverie.tune("dqn", "Acrobot-v1", space="s.yaml", trials=3, steps=70, jobs=2)
     reverie.tune("dqn", "Acrobot-v1", grid=FEW, steps=70, seeds=2, seed=4)
+    got = [(*call.args, call.kwargs) for call in taken.call_args_list]
     assert [config.steps for config, _, _ in got] == [70, 70]
     assert [space for _, space, _ in got] == [{"algo.lr": {"low": 1, "high": 2}}, FEW]
-    names = ("trials", "jobs", "where", "grid", "seeds")
+    names = ("trials", "jobs", "space_name", "grid", "seeds")
     assert [[more[name] for name in names] for _, _, more in got] == [
         [3, 2, "s.yaml", False, None], [20, 0, "grid", True, [4, 5]]
     ]  # fmt: skip

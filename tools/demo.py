@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import reverie
-from reverie.agent.agent import evaluate_run
 from reverie.agent.dreaming import dream
+from reverie.agent.evaluating import evaluate_run
 from reverie.cli.show import print_files
 from reverie.core.errors import ReverieError, plural
 from reverie.experiment.layers import PRESETS
-from reverie.run.run import TrainResult
+from reverie.run.result import TrainResult
 
 PRESET, SOLVED, EPISODES = "demo", 0.9, 20
 """The settings, and the mean return over so many episodes that counts as solved."""

@@ -38,6 +38,8 @@ GENERATED = {"src/reverie/experiment/presets.py": "reference/presets.md"}
 """Pages of the site in place of files that pages link to."""
 PLACES = ("src/reverie/", "")
 """Where `path.py` in a page may lie."""
+AGENT = "reverie.agent.agent"
+"""Module whose page also has the members that its class inherits."""
 COMMANDS = ("train dreamer_v3", "eval", "estimate", "dream", "look", "extract", "data info", "data validate",
             "data convert", "data subsample", "data record", "data download", "check-env", "bench", "list", "info",
             "tune", "register", "compare")  # fmt: skip
@@ -325,7 +327,7 @@ def settings_note(name: str) -> str:
     config = algorithm_config(name)
     kinds = [config, *(kind for kind in config.__bases__ if "Settings that" in (kind.__doc__ or ""))]
     source = cell(" ".join(docstring(kind) for kind in kinds))
-    found = [f"- `{preset}`: {one.about}" for preset, one in TABLE.items() if one.algorithm == name]
+    found = [f"- `{preset}`: {one.description}" for preset, one in TABLE.items() if one.algorithm == name]
     presets = ["", "Presets change some, and say where their values are from:", "", *found] if found else []
     return "\n".join([f"{source} Flags are `--algo.NAME`.", *presets])
 
@@ -400,7 +402,8 @@ def reference() -> Iterator[tuple[str, str]]:
     rooms = {path for path in modules().values() if (SOURCE / path).is_dir()}
     for name, path in modules().items():
         if path not in rooms:
-            yield f"reference/{path}.md", f"::: {name}\n    options: {{heading_level: 1}}\n"
+            inherited = ", inherited_members: true" if name == AGENT else ""
+            yield f"reference/{path}.md", f"::: {name}\n    options: {{heading_level: 1{inherited}}}\n"
     for room in rooms:
         inside = [name for name, path in modules().items() if path.startswith(f"{room}/")]
         lines = [
@@ -486,12 +489,12 @@ def presets() -> str:
         recorded, size = "updates" in one.settings, one.settings.get("size", "")
         rows = config.train_ratio or (config.replay_ratio or 0) * config.algo.batch_size * config.algo.batch_length
         ratio = f"{rows:g}" if rows and not recorded else ""
-        about = f"{cell(one.about)} | {ids} | {config.env.num}"
+        about = f"{cell(one.description)} | {ids} | {config.env.num}"
         lines.append(f"| `{name}` | {about} | {length(config, recorded)} | {size} | {ratio} |")
         if name in ON_CPU:
             config = overlay(config, ON_CPU[name])
             ratio = "" if recorded or config.replay_ratio is None else f"{config.replay_ratio:g}"
-            often = f"every {config.schedule.eval_every}" if config.evaluates_on_the_way else "at the end"
+            often = f"every {config.schedule.eval_every}" if config.evaluates_during_training else "at the end"
             size = ON_CPU[name].get("size", size)
             small.append(f"| `{name}{CPU}` | {length(config, recorded)} | {size} | {ratio} | {often} |")
     return "\n".join([*lines, *small]) + "\n"

@@ -16,8 +16,8 @@ from pathlib import Path
 from PIL import Image
 
 import reverie
-from reverie.agent.dream_figures import painted
-from reverie.agent.dreaming import imagined, played
+from reverie.agent.dream_figures import render_sides
+from reverie.agent.dreaming import open_played_episodes, predict_open_loop
 from reverie.log.video import dream_video
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,11 +30,11 @@ def dream_gif(run: Path, out: Path, episodes: int, context: int, seed: int) -> N
     agent = reverie.load(run)
     frames: list[Image.Image] = []
     times: list[int] = []
-    with played(agent, 200, "eval", seed) as (found, _):
+    with open_played_episodes(agent, 200, "eval", seed) as (found, _):
         long = (episode for episode in found if episode.shape[1] > context + 5)
         for episode in itertools.islice(long, episodes):
             real = {key: x.numpy() for key, x in episode.obs.items()}
-            truth, dream = painted(agent, real, imagined(agent, episode, context))
+            truth, dream = render_sides(agent, real, predict_open_loop(agent, episode, context))
             pictures = dream_video(truth, dream, context, side_by_side=True)
             frames += [Image.fromarray(x).quantize(64, dither=Image.Dither.NONE) for x in pictures]
             times += [MILLISECONDS] * (len(pictures) - 1) + [HOLD]

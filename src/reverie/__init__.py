@@ -12,28 +12,28 @@ from reverie.core.waiting import spin_briefly
 
 if TYPE_CHECKING:
     from reverie.agent.agent import Agent as Agent
-    from reverie.agent.agent import AgentState as AgentState
     from reverie.agent.dream_env import DreamEnv as DreamEnv
     from reverie.agent.dream_env import DreamVectorEnv as DreamVectorEnv
     from reverie.agent.dream_env import dream_env as dream_env
     from reverie.agent.dreaming import DreamReport as DreamReport
     from reverie.agent.dreaming import dream as dream
     from reverie.agent.estimate import EstimateReport as EstimateReport
-    from reverie.agent.estimate import PolicyEstimate as PolicyEstimate
-    from reverie.agent.estimate import estimate as estimate
-    from reverie.agent.export import Exported as Exported
+    from reverie.agent.estimate import estimate_return as estimate_return
     from reverie.agent.export import export as export
-    from reverie.agent.extract import Extracted as Extracted
+    from reverie.agent.extract import ExtractReport as ExtractReport
     from reverie.agent.extract import extract as extract
-    from reverie.agent.imagining import Imagined as Imagined
+    from reverie.agent.imagining import ImaginedTrajectory as ImaginedTrajectory
     from reverie.agent.imagining import ModelState as ModelState
     from reverie.agent.loading import load as load
+    from reverie.agent.player import AgentState as AgentState
+    from reverie.agent.policy_file import ExportReport as ExportReport
+    from reverie.agent.return_estimate import ReturnEstimate as ReturnEstimate
     from reverie.agent.sb3 import import_sb3 as import_sb3
     from reverie.agent.sharing import SharedAgent as SharedAgent
+    from reverie.agent.sharing import list_agents as list_agents
     from reverie.agent.sharing import pull as pull
     from reverie.agent.sharing import push as push
-    from reverie.agent.sharing import register as register
-    from reverie.agent.sharing import shared as shared
+    from reverie.agent.sharing import register_model as register_model
     from reverie.algos.a2c import A2CConfig as A2CConfig
     from reverie.algos.bc import BCConfig as BCConfig
     from reverie.algos.bcq import BCQConfig as BCQConfig
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from reverie.run.callback import Callback as Callback
     from reverie.run.callback import TrainingRun as TrainingRun
     from reverie.run.evaluate import Evaluation as Evaluation
-    from reverie.run.run import TrainResult as TrainResult
+    from reverie.run.result import TrainResult as TrainResult
     from reverie.scale.async_collector import AsyncCollector as AsyncCollector
     from reverie.scale.search import TuneResult as TuneResult
     from reverie.scale.seeds import SeedsResult as SeedsResult
@@ -85,16 +85,19 @@ if "torch" not in sys.modules:
     spin_briefly()  # no effect once torch is imported
 
 _PLACES = {
-    "agent.agent": "Agent AgentState",
+    "agent.agent": "Agent",
     "agent.dream_env": "DreamEnv DreamVectorEnv dream_env",
     "agent.dreaming": "DreamReport dream",
-    "agent.estimate": "EstimateReport PolicyEstimate estimate",
-    "agent.export": "Exported export",
-    "agent.extract": "Extracted extract",
-    "agent.imagining": "Imagined ModelState",
+    "agent.estimate": "EstimateReport estimate_return",
+    "agent.export": "export",
+    "agent.extract": "ExtractReport extract",
+    "agent.imagining": "ImaginedTrajectory ModelState",
     "agent.loading": "load",
+    "agent.player": "AgentState",
+    "agent.policy_file": "ExportReport",
+    "agent.return_estimate": "ReturnEstimate",
     "agent.sb3": "import_sb3",
-    "agent.sharing": "SharedAgent pull push register shared",
+    "agent.sharing": "SharedAgent list_agents pull push register_model",
     "algos.a2c": "A2CConfig",
     "algos.settings": "AlgorithmConfig",
     "algos.bc": "BCConfig",
@@ -131,7 +134,7 @@ _PLACES = {
     "log.aggregate": "Comparison",
     "run.callback": "Callback TrainingRun",
     "run.evaluate": "Evaluation",
-    "run.run": "TrainResult",
+    "run.result": "TrainResult",
     "scale.async_collector": "AsyncCollector",
     "scale.search": "TuneResult",
     "scale.seeds": "SeedsResult compare",

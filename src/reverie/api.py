@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium
 import torch
 
-from reverie.agent.estimate import Estimator
+from reverie.agent.off_policy_estimator import OffPolicyEstimator
 from reverie.algos.settings import AlgorithmConfig, fitting
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, RunError, brief
@@ -21,27 +21,29 @@ from reverie.core.logger import logger, silent, speak_as
 from reverie.core.machine import choose_device
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found, threads_kept
-from reverie.datasets.dataset import DatasetConfig, settings_in
+from reverie.datasets.dataset import DatasetConfig, dataset_settings
 from reverie.datasets.memory import DataLike, path_of
 from reverie.envs.check import EnvReport, examine
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, MakeEnv, env_name
 from reverie.experiment import bench
-from reverie.experiment.build import build, paced
-from reverie.experiment.config import OWN_ENV, ExperimentConfig, fitted, resolved, saved_settings, with_beginning
-from reverie.experiment.layers import SUITES, layered, overlay, resized
+from reverie.experiment.build import build, with_measured_threads
+from reverie.experiment.config import DATASET_ENV, ExperimentConfig
+from reverie.experiment.layers import SUITES, merge_layers, overlay, with_network_size
+from reverie.experiment.resolve import fit_learning_starts, resolve_env, saved_settings, with_initial_settings
 from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
 from reverie.replay.sources import Experience
 from reverie.run.callback import Callback, check_callbacks, import_callback, make_callback
 from reverie.run.checkpoint import export
-from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
-from reverie.run.run import TrainResult, run_experiment
+from reverie.run.folder import RunFolder, new_path, read_saved
+from reverie.run.result import TrainResult
+from reverie.run.run import run_experiment
 from reverie.scale.actor_feed import feeding
 from reverie.scale.launch import learner_settings, log_rules, of_team, scaled, team_of
 from reverie.scale.learners import LearnerExperiment, folder_of, make_learner_experiment, run_follower
-from reverie.scale.search import TuneResult, tune_of
+from reverie.scale.search import TuneResult, read_space_file, tune_of
 from reverie.scale.seeds import SeedsResult, train_seeds_of
 
 USUAL, QUICK = "dreamer_v3", ("sac", "dqn")
@@ -167,7 +169,7 @@ def train_config(
         if eval_env is not None:
             alone = {"vector": "serial"} if isinstance(eval_env, gymnasium.Env) else {}
             config = config.merge({"eval_env": {"id": env_name(eval_env), "kwargs": {}, **alone}})
-        if isinstance(env, gymnasium.Env) and config.eval_env is None and config.evaluates_on_the_way:
+        if isinstance(env, gymnasium.Env) and config.eval_env is None and config.evaluates_during_training:
             logger.info(
                 "no evaluations during training: they need a second environment, but only one instance was passed. "
                 "Pass another as eval_env"
@@ -177,22 +179,25 @@ def train_config(
         called = [] if team.rank else [*map(make_callback, config.callbacks), *callbacks]
         folder = None if run is None else RunFolder.at(run)
         before = read_saved(folder.path).experiment if folder is not None and folder.config.is_file() else None
-        config = of_team(resolved(config, env, before), team)
+        config = of_team(resolve_env(config, env, before), team)
         log_rules(config, team.count)
-        folder, before = team.broadcast_object((folder or RunFolder.at(new_path(config.subject, config.name)), before))
-        title = f"{config.name} on {config.subject}"
+        folder = folder or RunFolder.at(new_path(config.task_label, config.name))
+        folder, before = team.broadcast_object((folder, before))
+        title = f"{config.name} on {config.task_label}"
 
         def built(start: int | None) -> LearnerExperiment:
             if team.rank == 0:
                 team.broadcast_object(("build", start))
-            continued = config if start is None or before is None else with_beginning(config, before, folder.path)
+            continued = config
+            if start is not None and before is not None:
+                continued = with_initial_settings(config, before, folder.path)
             own, place = learner_settings(scaled(continued, team.count), team), folder_of(folder.path, team.rank)
             found = build(
-                own, env, eval_env=eval_env, start=start or 0, rank=team.rank, run=place, estimates=Estimator,
+                own, env, eval_env=eval_env, start=start or 0, rank=team.rank, run=place, estimates=OffPolicyEstimator,
                 actors=feeding,
             )  # fmt: skip
-            found = paced(found) if start is None and team.count == 1 else found
-            whole = continued.merge({"threads": found.config.threads}).checked()
+            found = with_measured_threads(found) if start is None and team.count == 1 else found
+            whole = continued.merge({"threads": found.config.threads}).validate()
             return make_learner_experiment(found, whole, team, folder.path)
 
         @contextlib.contextmanager
@@ -313,15 +318,15 @@ def tune(
             holds another search.
     """
     settings = settings_of(algorithm, env, size, preset, config, overrides, run)
-    values, where = (read_yaml(Path(space)), str(space)) if isinstance(space, str | Path) else (space, "space")
+    values, where = (read_space_file(Path(space)), str(space)) if isinstance(space, str | Path) else (space, "space")
     if (values is None) == (grid is None):
         raise ConfigError("which settings? Pass a space to search, or a grid to try all of it.")
     if grid is not None:
         values, where = grid, "grid"
     assert values is not None
     each = None if seeds is None else listed(seeds, settings.seed)
-    more: dict[str, Any] = {"trials": trials, "seeds": each, "jobs": jobs, "prune": prune, "run": run, "where": where}
-    return tune_of(settings, values, grid=grid is not None, **more)
+    more: dict[str, Any] = {"trials": trials, "seeds": each, "jobs": jobs, "prune": prune, "run": run}
+    return tune_of(settings, values, grid=grid is not None, space_name=where, **more)
 
 
 def listed(seeds: int | Sequence[int], first: int) -> list[int]:
@@ -380,8 +385,10 @@ def hours(config: ExperimentConfig, report: EnvReport) -> float:
         if config.threads:
             torch.set_num_threads(config.threads)
         device = torch.device(choose_device(config.device))
-        speed, learner = bench.speed_of(config.algo, report.obs_spec, report.action_spec, device, 3.0, {config.env.num})
-    return bench.forecast(config, config.ratio(learner.window), speed, report.measurements["steps_per_second"]).hours
+        specs = report.obs_spec, report.action_spec
+        speed, learner = bench.measure_speed(config.algo, *specs, device, 3.0, {config.env.num})
+    ratio = config.updates_per_step(learner.window)
+    return bench.forecast(config, ratio, speed, report.measurements["steps_per_second"]).hours
 
 
 def settings_of(
@@ -415,16 +422,16 @@ def settings_of(
             "function that creates environments instead of the instance."
         )
     if not isinstance(algorithm, ExperimentConfig):
-        return fitted(settings, values)
+        return fit_learning_starts(settings, values)
     unnamed = env is None and settings.offline and settings.env.id == EnvConfig().id
-    return settings.merge({"env.id": OWN_ENV}) if unnamed else settings
+    return settings.merge({"env.id": DATASET_ENV}) if unnamed else settings
 
 
 def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``overrides`` with the paths of settings in place of short names."""
     values = {{"envs": "env.num", "env_options": "env"}.get(name, name): value for name, value in overrides.items()}
     if "data" in values and not isinstance(data := values["data"], DatasetConfig):
-        values["data"] = settings_in(data)
+        values["data"] = dataset_settings(data)
     return values | ({"data.path": path_of(values["data.path"])} if "data.path" in values else {})
 
 
@@ -445,17 +452,17 @@ def base_of(
                 f"{lower}: an ExperimentConfig was passed, which already sets all options. Pass the algorithm's name "
                 "to use presets and files, or override single options: reverie.train(experiment, steps=1000)."
             )
-        settings = algorithm if size is None else resized(algorithm, size)
+        settings = algorithm if size is None else with_network_size(algorithm, size)
         return settings if name is None else settings.merge({"env.id": name})
     algo = algorithm if isinstance(algorithm, AlgorithmConfig) else None
-    return layered(
+    return merge_layers(
         algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm)),
         env=name,
         preset=preset,
         size=size,
         files=files,
         data={key: value for key, value in overrides.items() if key.partition(".")[0] in ("data", "experience")},
-        handed=env is not None and not isinstance(env, str),
+        has_env_object=env is not None and not isinstance(env, str),
         algo=algo,
         device=overrides.get("device"),
         run=run,

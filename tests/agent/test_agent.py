@@ -72,7 +72,8 @@ def test_drawn_actions_have_the_exploration_that_training_ended_with(tmp_path):
         assert (other.act(obs, actions="sample")[0] == other.act(obs)[0]).all()
     assert agent.evaluate(3, actions="sample").scores == agent.evaluate(3).scores
     alone = config.merge({"data.path": "rows.npz", "experience": "recorded"})
-    assert alone.explored(0) >= 10**12 > config.explored(7) == 7  # it never explores: schedules are at their end
+    # It never explores: schedules are at their end.
+    assert alone.exploration_step(0) >= 10**12 > config.exploration_step(7) == 7
 
 
 def test_copies_and_pickles_of_an_agent_act_as_it_does(trained):
@@ -198,7 +199,7 @@ def test_a_batch_is_what_its_rows_are(tmp_path, masks, stack):
             agent.act(batch | wrong, **told)
     if masks is not None:
         for given in ([masks] * 2, [masks, None, masks]):
-            with pytest.raises(DataError, match=r"2 masks, and there are 3|pass action_mask"):
+            with pytest.raises(DataError, match=r"2 action masks for 3|pass action_mask"):
                 agent.act(batch, action_mask=given)
     with pytest.raises(DataError, match="3 observations, a state of 1"):
         agent.act(batch, alone[0], **told)
@@ -249,7 +250,7 @@ def test_values_are_the_critics(tmp_path):
     for name in ("sac", "td3", "ddpg", "iql", "crr", "ppo"):
         agent = untrained(algorithm_config(name)().merge(SMALL | {"normalise": None}), tmp_path, "force")
         flat = {key: torch.from_numpy(x)[None] for key, x in agent.observer(obs, None, True).items()}
-        action = torch.from_numpy(agent.flat_actions(agent.act(obs)[0], 1))
+        action = torch.from_numpy(agent.flatten_actions(agent.act(obs)[0], 1))
         objective = agent.algo.objective
         expected = objective.network(flat).value if name == "ppo" else objective.critic(flat, action).min()
         assert agent.value(obs) == pytest.approx(float(expected.detach()), abs=1e-4)
@@ -304,19 +305,19 @@ def test_an_episode_of_ones_own_is_rows(tmp_path):
     observations = [{"arm": np.float32([n]), "on": 1 + n % 2} for n in range(3)]
     actions = [{"move": 1 + n, "both": np.array([n, 2]), "force": np.float32([-2, 6 * n]), "whole": np.int16([0, 5])}
                for n in range(2)]  # fmt: skip
-    rows = agent.rows(observations, actions, [7, -3.0], terminal=True)
+    rows = agent.make_episode(observations, actions, [7, -3.0], terminal=True)
     assert (rows.shape, rows.reward.tolist()) == ((1, 3), [[0, 1, -1]])
     assert rows.obs["arm"][0, :, :, 0].tolist() == [[0, 0], [0, 1], [1, 2]]
     assert rows.obs["on"][0].tolist() == [[0, 0], [0, 1], [1, 0]]
     flags = [x[0].tolist() for x in (rows.is_first, rows.is_last, rows.is_terminal)]
     assert flags == [[True, False, False], [False, False, True], [False, False, True]]
     batch = {key: np.stack([action[key] for action in actions]) for key in actions[0]}
-    np.testing.assert_array_equal(rows.action[0, :2], agent.flat_actions(batch, 2))
+    np.testing.assert_array_equal(rows.action[0, :2], agent.flatten_actions(batch, 2))
     assert not rows.action[0, 2].any()
-    assert agent.rows(observations, actions).reward.tolist() == [[0, 0, 0]]
+    assert agent.make_episode(observations, actions).reward.tolist() == [[0, 0, 0]]
     for given, message in (
         ((observations[:2], actions), "2 observations, 2 actions"),
         ((observations, actions, [1.0]), "reward"),
     ):
         with pytest.raises(DataError, match=message):
-            agent.rows(*given)
+            agent.make_episode(*given)

@@ -15,7 +15,7 @@ import reverie
 from corridor import Corridor
 from masked import Masked
 from reverie.agent import dream_env as dreams
-from reverie.agent.imagining import array
+from reverie.agent.conversion import to_numpy
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.randomness import reproducible
 from reverie.core.spaces import ObsCodec
@@ -53,13 +53,13 @@ def assert_shows(obs, said, row):
 
 
 def test_a_dream_is_what_the_agent_imagines_from_the_same_state_and_actions(dreamer):
-    state = dreamer.observe(dreamer.episode(0).rows(0, 3))
+    state = dreamer.observe(dreamer.load_episode(0).rows(0, 3))
     env = reverie.dream_env(dreamer, start=state)
     whole = Corridor().observation_space
     assert env.observation_space == (whole if "eye" in dreamer.obs_spec else spaces.Dict(sense=whole["sense"]))
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(4)]
-    flat = np.concatenate([dreamer.flat_actions({k: np.asarray(v)[None] for k, v in a.items()}) for a in actions])
+    flat = np.concatenate([dreamer.flatten_actions({k: np.asarray(v)[None] for k, v in a.items()}) for a in actions])
     said = dreamer.imagine(state, actions=flat, seed=7)
     before = torch.get_rng_state()
     obs, _ = env.reset(seed=7)
@@ -127,16 +127,16 @@ def test_dreams_end_where_that_is_likely_or_as_often_as_it_is_predicted(nano, en
 
 def test_dreams_begin_from_the_states_of_recorded_rows_whose_past_the_model_has_seen(nano, monkeypatch):
     agent = reverie.load(nano)
-    with agent.recorded() as recorded:
+    with agent.open_dataset() as recorded:
         rows = recorded.batch(next(recorded.parts()), 0)
     count = rows.shape[1]
-    with reproducible(dreams.seeded(agent, None)), torch.no_grad():
+    with reproducible(dreams.default_seed(agent, None)), torch.no_grad():
         latent = agent.algo.world.observe(rows).latent
-    expected = array(latent.deter[~rows.is_last])
-    np.testing.assert_allclose(array(dreams.states_of(agent, "replay").deter), expected, atol=1e-6)
+    expected = to_numpy(latent.deter[~rows.is_last])
+    np.testing.assert_allclose(to_numpy(dreams.start_states(agent, "replay").deter), expected, atol=1e-6)
     monkeypatch.setattr(dreams, "ROWS", 4)
     monkeypatch.setattr(dreams, "BURN_IN", 3)
-    shorter = dreams.states_of(agent, "replay")
+    shorter = dreams.start_states(agent, "replay")
     first = rows.is_first[0].tolist()
     told = [at for at in range(count // 4 * 4) if at % 4 == 3 or any(first[at - at % 4 : at + 1])]
     known = [at for at in told if not rows.is_last[0, at]]
@@ -146,7 +146,7 @@ def test_dreams_begin_from_the_states_of_recorded_rows_whose_past_the_model_has_
 
 
 def test_the_prior_has_the_memory_with_which_episodes_begin(dreamer):
-    state = dreamer.observe(dreamer.episode(0).rows(0, 1))
+    state = dreamer.observe(dreamer.load_episode(0).rows(0, 1))
     obs, _ = reverie.dream_env(dreamer, start="prior", observations="latent").reset(seed=0)
     np.testing.assert_allclose(obs[: state.deter.shape[1]], state.deter[0], atol=1e-5)
     assert obs.shape == (dreamer.algo.world.rssm.feature_width,)
@@ -154,7 +154,7 @@ def test_the_prior_has_the_memory_with_which_episodes_begin(dreamer):
 
 def test_dreams_begin_after_given_rows(nano):
     agent = reverie.load(nano)
-    rows = agent.episode(0).rows(0, 4)
+    rows = agent.load_episode(0).rows(0, 4)
     one, two = (reverie.dream_env(agent, start=start) for start in (rows, agent.observe(rows)))
     np.testing.assert_array_equal(one.reset(seed=1)[0], two.reset(seed=2)[0])
 
@@ -164,7 +164,7 @@ def test_predicted_masks_are_a_part_of_the_observation(tmp_path, actions):
     reverie.train("dreamer_v3", env=lambda: Masked(actions=actions), size="nano", run=tmp_path / "run", **FEW)
     agent = reverie.load(tmp_path / "run", env=lambda: Masked(actions=actions))
     agent.algo.world.mask.forbidden.fill_(True)  # all have been seen to be illegal: so the head is asked
-    state, width = agent.observe(agent.episode(0).rows(0, 2)), agent.action_spec.width
+    state, width = agent.observe(agent.load_episode(0).rows(0, 2)), agent.action_spec.width
     expected = agent.imagine(state, 1, seed=0).observations["action_mask"][0, 0]
     for observations in ("decoded", "latent"):
         env = reverie.dream_env(agent, start=state, observations=observations)
@@ -201,7 +201,7 @@ def test_resized_and_stacked_observations_are_shown_as_the_learner_sees_them(tmp
 def test_predictions_become_possible_values(space, predicted, expected):
     codec = ObsCodec(space)
     (leaf,) = codec.leaves
-    found = codec.decode({f"obs/{leaf.key}": dreams.within(np.array(predicted, np.float32), leaf)})["obs"]
+    found = codec.decode({f"obs/{leaf.key}": dreams.clip_to_space(np.array(predicted, np.float32), leaf)})["obs"]
     assert found.tolist() == expected
     assert space.contains(found[0] if found.ndim > 1 else found.tolist()[0])
 

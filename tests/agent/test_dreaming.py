@@ -11,7 +11,7 @@ import torch
 import reverie
 from corridor import Corridor
 from reverie.agent import dreaming
-from reverie.agent.dreaming import dream, fitting, gather, measure, one_hot
+from reverie.agent.dreaming import choose_context, collect_beginnings, dream, dream_errors, one_hot_classes
 from reverie.agent.loading import load
 from reverie.api import train_config as train
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
@@ -28,8 +28,8 @@ def test_dream_of_everything(corridor, tmp_path):
     report = dream(agent, context=3, horizon=20, sequences=2)
     assert set(report.errors) == {"eye", "sense/x", "sense/n", "reward", "cont"}
     assert {len(error) for error in report.errors.values()} == {7}  # ten rows, of which three were seen
-    assert report.repeated["reward"].max() == 0.0
-    assert report.repeated["cont"].tolist() == [0.0] * 6 + [1.0]
+    assert report.baseline_errors["reward"].max() == 0.0
+    assert report.baseline_errors["cont"].tolist() == [0.0] * 6 + [1.0]
     assert 0 <= report.errors["sense/n"].min() <= report.errors["sense/n"].max() <= 1
     numbers = json.loads(report.files["numbers"].read_text())
     assert (numbers["context"], numbers["error_per_step"]["eye"]) == (3, pytest.approx(report.errors["eye"].tolist()))
@@ -100,16 +100,18 @@ def rows(*lengths):
     [((9, 9, 9), 3, (3, 9)), ((6, 9, 12), 3, (2, 9)), ((2, 2, 2), 1, (3, 2)), ((90, 90, 90), 8, (3, 28))],
 )
 def test_the_context_fits_the_length_of_the_episodes(lengths, context, shape):
-    found, episodes = fitting(iter(rows(*lengths)), 3)
+    found, episodes = choose_context(iter(rows(*lengths)), 3)
     assert found == context
-    assert gather(episodes, found, 3, found + 1, 20).shape == shape
-    assert gather(iter(rows(8, 3, 9)), 2, 2, 5, 20).shape == (1, 9)  # the shortest is left out
+    assert collect_beginnings(episodes, found, 3, found + 1, 20).shape == shape
+    assert collect_beginnings(iter(rows(8, 3, 9)), 2, 2, 5, 20).shape == (1, 9)  # the shortest is left out
 
 
 def test_dreams_are_of_the_rewards_that_were_learned(copied, monkeypatch):
-    agent, seen, see = load(copied), [], dreaming.imagined
+    agent, seen, see = load(copied), [], dreaming.predict_open_loop
     agent.config = agent.config.merge({"env.clip_reward": "tanh"})
-    monkeypatch.setattr(dreaming, "imagined", lambda agent, batch, _: (seen.append(batch), see(agent, batch, 3))[1])
+    monkeypatch.setattr(
+        dreaming, "predict_open_loop", lambda agent, batch, _: (seen.append(batch), see(agent, batch, 3))[1]
+    )
     report = dream(agent, context=3, horizon=4)
     assert report.units["reward"] == "root-mean-square error of rewards after env.clip_reward = tanh"
     assert seen[0].reward[:, 1:].unique().tolist() == pytest.approx([np.tanh(1.0)])
@@ -135,12 +137,12 @@ def test_errors_are_measured_per_step_and_in_their_units():
         "c": ObsPart(kind="categorical", shape=(2,), dtype="int64", classes=(2, 3)),
     }
     index = np.array([[[0, 0], [1, 2], [1, -1]]])
-    hot = one_hot(index, spec["c"])
+    hot = one_hot_classes(index, spec["c"])
     assert (hot.shape, hot[0, 2].tolist()) == ((1, 3, 2, 3), [[0, 1, 0], [0, 0, 0]])
     truth = {"v": np.array([[[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]]), "c": hot}
     guess = {"v": truth["v"] + np.array([[[9.0, 9.0], [3.0, -3.0], [0.0, 0.0]]]), "c": hot.copy()}
     guess["c"][0, 1, 1] = [0.25, 0.25, 0.5]  # half the probability missed the second class
-    errors, repeated, units = measure(truth, guess, spec, context=1)
+    errors, repeated, units = dream_errors(truth, guess, spec, context=1)
     found = errors["v"], errors["c"], repeated["v"]
     assert [x.tolist() for x in found] == [[3.0, 0.0], [0.25, 0.0], [1.0, 2.0]]
     assert units == {
@@ -187,7 +189,7 @@ def test_recorded_episodes_need_no_environment(alone, pendulum):
     assert {len(error) for error in report.errors.values()} == {9}
     arrays = np.load(report.files["arrays"])
     for number in range(3):
-        one = agent.episode(number).rows(0, 14)
+        one = agent.load_episode(number).rows(0, 14)
         lived = {"truth/observation": one.obs["observation"], "truth/reward": one.reward, "action": one.action}
         for name, values in lived.items():
             np.testing.assert_array_equal(arrays[name][number], values[0], err_msg=name)

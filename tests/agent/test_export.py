@@ -31,7 +31,8 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-from reverie.agent.export import compared, export, on_cpu, opened, saved
+from reverie.agent.export import export
+from reverie.agent.policy_file import compare_with_agent, copy_to_cpu, open_policy, save_policy
 
 OBS = spaces.Dict(
     {
@@ -129,8 +130,8 @@ def test_policies_act_as_their_agents(name, actions, tmp_path):
     algo, kind = CASES[name]
     agent = agent_of(algo, kind, tmp_path, seeing=name in SEEING or name.startswith(("v1", "v2", "py")))
     done = export(agent, format="onnx" if name in ONNX else "torch", actions=actions, steps=30, batch=2)
-    assert (done.steps, done.differing, done.error < 1e-5) == (30, 0, True)
-    roles = {one["role"] for one in json.loads(done.about.read_text())["inputs"]}
+    assert (done.steps, done.num_differing, done.error < 1e-5) == (30, 0, True)
+    roles = {one["role"] for one in json.loads(done.metadata_file.read_text())["inputs"]}
     remembers = name.startswith(("v1", "v2", "v3", "py", "tdmpc2")) or name.endswith(("lstm", "gru", "transformer"))
     assert ("is_first" in roles) == remembers or (actions, name[:4]) == ("sample", "ddpg")
     assert not remembers or "state" in roles
@@ -146,8 +147,8 @@ def test_masks_frames_and_normalisation_are_inside(name, actions, tmp_path):
     env = {"frame_stack": 3} if name == "ppo_gru" else {}
     agent = agent_of(algo, kind, tmp_path, masks=True, seeing=name == "ppo_gru", **env)
     done = export(agent, actions=actions, steps=60)
-    assert (done.differing, done.error < 1e-5) == (0, True)
-    about = {one["name"]: one for one in json.loads(done.about.read_text())["inputs"]}
+    assert (done.num_differing, done.error < 1e-5) == (0, True)
+    about = {one["name"]: one for one in json.loads(done.metadata_file.read_text())["inputs"]}
     assert about["obs/action_mask"]["role"] == "mask"
     assert about["obs/state"]["shape"] == [1, 2, 2]
     assert any(key.endswith("past/state") for key in about)
@@ -187,7 +188,7 @@ class Counting:
 
 def test_what_cannot_be_exported_says_why_and_leaves_what_was_there(tmp_path, monkeypatch):
     agent = agent_of(CASES["dqn"][0], "discrete", tmp_path)
-    monkeypatch.setattr("reverie.agent.export.on_cpu", lambda agent: agent)
+    monkeypatch.setattr("reverie.agent.policy_file.copy_to_cpu", lambda agent: agent)
     agent.algo._policy = Counting()
     (tmp_path / "policy.onnx").write_text("earlier")
     with pytest.raises(RunError, match=r"acts differently from Agent\(.*in 1\d of 20 steps.*Nothing was written"):
@@ -199,16 +200,16 @@ def test_what_cannot_be_exported_says_why_and_leaves_what_was_there(tmp_path, mo
 def test_a_policy_without_memory_takes_any_number_of_observations(format, tmp_path):
     agent = agent_of(CASES["sac"][0], "continuous", tmp_path)
     done = export(agent, format=format, steps=15)
-    about = json.loads(done.about.read_text())
-    assert (about["batch"], about["inputs"][0]["shape"][0], done.differing) == ("any", 1, 0)
-    call = opened(done.file, format)
+    about = json.loads(done.metadata_file.read_text())
+    assert (about["batch"], about["inputs"][0]["shape"][0], done.num_differing) == ("any", 1, 0)
+    call = open_policy(done.file, format)
     five = [torch.rand(5, *one["shape"][1:]).to(getattr(torch, one["dtype"])) for one in about["inputs"]]
     alone = [call([x[i : i + 1] for x in five]) for i in range(5)]
     for together, *each in zip(call(five), *alone, strict=True):
         torch.testing.assert_close(together, torch.cat(each))
-    assert json.loads(export(agent, format=format, steps=5, batch=2).about.read_text())["batch"] == 2
+    assert json.loads(export(agent, format=format, steps=5, batch=2).metadata_file.read_text())["batch"] == 2
     remembers = export(agent_of(V3, "mixed", tmp_path), format="torch", steps=5)
-    assert json.loads(remembers.about.read_text())["batch"] == 1
+    assert json.loads(remembers.metadata_file.read_text())["batch"] == 1
 
 
 class Tied(nn.Module):
@@ -226,20 +227,20 @@ class Tied(nn.Module):
 def test_classes_that_are_as_good_as_the_best_are_right(tmp_path):
     """Rounding may choose either; a class that is worse is wrong."""
     agent = agent_of(CASES["dqn"][0], "discrete", tmp_path, seeing=False)
-    before, part = on_cpu(agent), tmp_path / "part.pt2"
+    before, part = copy_to_cpu(agent), tmp_path / "part.pt2"
     for noise, differing in ((1e-7, 0), (0.01, 40)):
         before.algo._policy = GreedyPolicy(Tied(-noise), EpsilonGreedy(0.0), (3,), torch.device("cpu"))
-        function = saved(before, "eval", 1, part, "torch")
+        function = save_policy(before, "eval", 1, part, "torch")
         before.algo._policy = GreedyPolicy(Tied(noise), EpsilonGreedy(0.0), (3,), torch.device("cpu"))
-        done = compared(before, function, opened(part, "torch"), "mode", 40)
-        assert (done["steps"], done["differing"] > 30) == (40, bool(differing))
+        done = compare_with_agent(before, function, open_policy(part, "torch"), "mode", 40)
+        assert (done["steps"], done["num_differing"] > 30) == (40, bool(differing))
 
 
 def test_nothing_is_compared_where_nobody_acts(tmp_path):
     """Of six rows that the agent sees in eight, one is the last of an episode: there the file may do anything."""
     agent = agent_of(CASES["dqn"][0], "discrete", tmp_path, seeing=False)
-    plain, rows, right = on_cpu(agent), [], agent.algo.policy
-    function = saved(plain, "eval", 1, tmp_path / "p.pt2", "torch")
+    plain, rows, right = copy_to_cpu(agent), [], agent.algo.policy
+    function = save_policy(plain, "eval", 1, tmp_path / "p.pt2", "torch")
 
     def call(given):
         obs, no = dict(zip(("more", "state"), given, strict=True)), torch.zeros(1, dtype=torch.bool)
@@ -248,7 +249,7 @@ def test_nothing_is_compared_where_nobody_acts(tmp_path):
         rows.append(len(rows) % 8 == 7)
         return [5 + (action - 4) % 3 if rows[-1] else action]
 
-    assert compared(plain, function, call, "mode", 20)["differing"] == 0
+    assert compare_with_agent(plain, function, call, "mode", 20)["num_differing"] == 0
     assert sum(rows) == 2
 
 

@@ -10,14 +10,14 @@ import zarr
 import reverie
 from corridor import Corridor
 from reverie.agent import extract as extraction
-from reverie.agent.extract import extract, pieces
+from reverie.agent.extract import extract, rechunk
 from reverie.agent.imagining import ModelState
 from reverie.algos.imagination import open_loop
 from reverie.api import train_config as train
 from reverie.cli import main
 from reverie.core.errors import DataError
 from reverie.core.randomness import reproducible
-from reverie.experiment.layers import layered
+from reverie.experiment.layers import merge_layers
 from reverie.log.metrics import read_metrics
 
 
@@ -36,7 +36,7 @@ def arrays_in(path):
 @pytest.mark.parametrize("name", ["a.npz", "a.zarr"])
 def test_states_are_those_that_the_model_has_of_the_rows(agent, tmp_path, monkeypatch, name):
     """In pieces that neither begin nor end with the episodes, and chunks of several pieces."""
-    with agent.recorded() as recorded:
+    with agent.open_dataset() as recorded:
         parts = list(recorded.parts())
         whole = {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
         rows = recorded.batch(whole, 0)
@@ -69,7 +69,7 @@ def test_states_are_those_that_the_model_has_of_the_rows(agent, tmp_path, monkey
 
 def test_the_same_draws_as_a_dream_of_the_rows(agent, tmp_path):
     done = extract(agent, out=tmp_path / "a.npz", seed=3)
-    found, rows = arrays_in(done.path), agent.episode(0)
+    found, rows = arrays_in(done.path), agent.load_episode(0)
     with reproducible(3):
         alone = agent.algo.dream(rows, rows.shape[1])
     state = agent.observe(rows, seed=3)
@@ -87,7 +87,7 @@ def test_the_same_draws_as_a_dream_of_the_rows(agent, tmp_path):
 
 def test_pieces_are_of_one_size_whatever_the_parts():
     columns = np.split(np.arange(20), [1, 2, 11, 11])
-    found = list(pieces(({"is_first": part} for part in columns), 4))
+    found = list(rechunk(({"is_first": part} for part in columns), 4))
     assert [len(rows["is_first"]) for rows in found] == [4] * 5
     assert np.concatenate([rows["is_first"] for rows in found]).tolist() == list(range(20))
 
@@ -106,7 +106,7 @@ def test_the_command_says_what_it_wrote(nano, tmp_path, capsys):
 
 
 def test_the_same_state_and_seed_imagine_the_same_and_an_edited_one_another(agent):
-    rows = agent.episode(0)
+    rows = agent.load_episode(0)
     state, actions = agent.observe(rows.rows(0, 3)), rows.action[:, 2:6]
     first, again = (agent.imagine(state, actions=actions, seed=1) for _ in range(2))
     assert first.rewards.shape == first.continues.shape == first.values.shape == (1, 5)
@@ -129,8 +129,8 @@ def test_the_same_state_and_seed_imagine_the_same_and_an_edited_one_another(agen
 
 
 def test_given_actions_are_followed_as_in_a_dream(agent):
-    rows = agent.episode(0)
-    state, actions = agent.observe(rows.rows(0, 2)), agent.flat_actions({"go": [2, 1, 2], "turn": [4.0, 1.0, -2.0]})
+    rows = agent.load_episode(0)
+    state, actions = agent.observe(rows.rows(0, 2)), agent.flatten_actions({"go": [2, 1, 2], "turn": [4.0, 1.0, -2.0]})
     assert actions.tolist() == [[0, 1, 1], [1, 0, 0], [0, 1, -1]]
     found = agent.imagine(state, actions=actions, seed=2)
     rssm, inside = agent.algo.world.rssm, {name: torch.from_numpy(getattr(state, name)) for name in ("deter", "stoch")}
@@ -144,19 +144,19 @@ def test_given_actions_are_followed_as_in_a_dream(agent):
 
 def test_a_video_shows_images_or_what_the_environment_draws(agent, nano, tmp_path):
     for number, one in enumerate((agent, reverie.load(nano))):
-        imagined = one.imagine(one.observe(one.episode(0)), 3)
+        imagined = one.imagine(one.observe(one.load_episode(0)), 3)
         assert imagined.video(tmp_path / f"{number}.mp4").stat().st_size > 500
 
 
 def test_actions_of_the_environment_are_no_rows(agent):
-    with pytest.raises(DataError, match=r"agent\.flat_actions makes them"):
-        agent.imagine(agent.observe(agent.episode(0)), actions=[0, 1])
+    with pytest.raises(DataError, match=r"agent\.flatten_actions makes them"):
+        agent.imagine(agent.observe(agent.load_episode(0)), actions=[0, 1])
 
 
 @pytest.fixture(scope="module")
 def mapped(tmp_path_factory):
     """PyDreamer on MiniGrid, whose probe has hardly learned."""
-    config = layered("dreamer_v2", env="MiniGrid-Empty-5x5-v0", preset="pydreamer_minigrid+cpu")
+    config = merge_layers("dreamer_v2", env="MiniGrid-Empty-5x5-v0", preset="pydreamer_minigrid+cpu")
     few = {"steps": 60, "learning_starts": 20, "random_steps": 10, "replay_ratio": 0.1, "algo.batch_length": 8}
     run = tmp_path_factory.mktemp("runs") / "mapped"
     train(config.merge(few | {"eval_episodes": 0, "tensorboard": False, "console": False}), run=run)
@@ -167,20 +167,20 @@ def mapped(tmp_path_factory):
 
 def test_probes_are_extracted_and_asked(mapped, tmp_path):
     done = extract(mapped, out=tmp_path / "a.npz")
-    found, rows = arrays_in(done.path), mapped.episode(0)
+    found, rows = arrays_in(done.path), mapped.load_episode(0)
     assert done.manifest["arrays"]["probe/map"]["unit"] == "probability of each class [n, C]"
     assert not any("prediction/map" in name for name in found)
     state = ModelState(found["state/deter"][:3], found["state/stoch"][:3].astype(np.float32))
     coord = rows.obs["map_coord"][0, :3].numpy()
     said = mapped.probe(state, {"map_coord": coord})
     np.testing.assert_allclose(said["map"], found["probe/map"][:3], atol=1e-5)
-    moved = mapped.probe(state, given={"map_coord": -coord})
+    moved = mapped.probe(state, inputs={"map_coord": -coord})
     assert np.abs(moved["map"] - said["map"]).max() > 1e-4
     assert mapped.probe(state) == {}
 
 
 def test_a_state_is_steered_towards_what_the_probe_shall_say(mapped, tmp_path):
-    rows = mapped.episode(0)
+    rows = mapped.load_episode(0)
     state, given = mapped.observe(rows.rows(0, 3)), {"map_coord": rows.obs["map_coord"][0, 2].numpy()}
     other = np.full((5, 5), 3)
     edited = mapped.steer(state, {"map": other}, given)

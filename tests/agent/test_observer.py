@@ -6,7 +6,7 @@ import pytest
 
 from reverie.agent.loading import load
 from reverie.agent.observer import Observer
-from reverie.agent.recording import RecordConfig, play
+from reverie.agent.recording import RecordConfig, record_episode
 from reverie.api import train_config as train
 from reverie.core.errors import DataError
 from reverie.envs.config import EnvConfig
@@ -30,9 +30,9 @@ def test_all_that_reset_or_step_returned_is_refused():
         observer = seeing(space)
         for given in ((obs, {}), (obs, 0.0, False, False, {"success": True})):
             with pytest.raises(DataError, match=r"obs has \d values, .* as reset\(\) .*: pass the first value alone"):
-                observer.counted(given)
+                observer.count_obs(given)
     both = gymnasium.spaces.Tuple([vector, gymnasium.spaces.Dict(state=vector)])
-    assert seeing(both).counted((seen, {"state": seen}))[0] is None
+    assert seeing(both).count_obs((seen, {"state": seen}))[0] is None
 
 
 def test_options_of_training_apply_to_raw_observations(tmp_path):
@@ -54,7 +54,9 @@ def test_options_of_training_apply_to_raw_observations(tmp_path):
     assert (stacked["image"] == 7).all((0, 1)).tolist() == [False, True]
     with pytest.raises(DataError, match=r"'image' is env\.render\(\)"):
         agent.act(obs)
-    recorded, _ = play(agent, agent.make_env(), RecordConfig(episodes=1), np.random.default_rng(0), seed=0, most=3)
+    recorded, _ = record_episode(
+        agent, agent.make_env(), RecordConfig(episodes=1), np.random.default_rng(0), seed=0, max_steps=3
+    )
     np.testing.assert_array_equal(recorded["observations"][0], obs)  # what the environment gave, without the frames
     assert recorded["observations"].shape == (4, 4)
 
@@ -71,13 +73,13 @@ def test_of_a_list_of_frames_the_last_one_is_read():
     first, second = ({"image": np.zeros(flat.obs_spec["image"].shape, np.uint8)} for _ in range(2))
     flat.reset_into(0, first)
     flat.step_into(np.array([0, 1], np.float32), second)
-    np.testing.assert_array_equal(observer.given(env, obs)["image"], first["image"])
+    np.testing.assert_array_equal(observer.raw_input(env, obs)["image"], first["image"])
     env.step(0)
     env.step(1)
-    count, one = observer.counted({"image": [*env.render()[:1], second["image"]]})
+    count, one = observer.count_obs({"image": [*env.render()[:1], second["image"]]})
     assert count is None
     np.testing.assert_array_equal(observer(one, None, False)["image"], second["image"])
-    count, both = observer.counted({"image": np.stack([first["image"], second["image"]])})
+    count, both = observer.count_obs({"image": np.stack([first["image"], second["image"]])})
     assert count == 2
     np.testing.assert_array_equal(observer.batch(both, 2, [None] * 2, np.ones(2, bool))["image"], both["image"])
 

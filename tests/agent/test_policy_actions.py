@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from reverie.agent.estimate import BLOCK, actions_of, agreement_of
+from reverie.agent.policy_rows import BLOCK, action_agreement, policy_actions
 from reverie.core.discover import algorithm_config
 from reverie.core.protocols import Memoryless
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -53,7 +53,7 @@ class Sees(Sums):
 
 def test_what_was_done_is_what_a_policy_carries():
     data = columns()
-    found = actions_of(Sums(), data, 2)[:, 0]
+    found = policy_actions(Sums(), data, 2)[:, 0]
     total = 0.0
     for t in range(len(found)):
         total = 0.0 if data["is_first"][t] else total
@@ -63,7 +63,7 @@ def test_what_was_done_is_what_a_policy_carries():
 
 @pytest.mark.parametrize("rows", [1, 1025])
 def test_every_row_has_its_own_actions(rows):
-    found = actions_of(Sees(), columns((rows,)), 2, draws=3)
+    found = policy_actions(Sees(), columns((rows,)), 2, draws=3)
     assert found.shape == (rows, 3, 2)
     assert (found[..., 1] == np.arange(rows)[:, None]).all()
     assert (found[:, 0, 0] != found[:, 1, 0]).any()
@@ -85,12 +85,12 @@ class Free(Sees):
 
 def test_only_a_policy_that_says_so_is_shown_rows_in_any_order():
     data, policy = columns((3,) * 1000), Free()
-    found = actions_of(policy, data, 2)
+    found = policy_actions(policy, data, 2)
     assert (found[:, 0, 1] == np.arange(3000)).all()
     assert policy.sizes == [BLOCK] * 3  # in as few calls as there are blocks, wherever episodes end
     policy.memoryless = lambda mode: False
     policy.sizes.clear()
-    assert (actions_of(policy, data, 2)[:, 0, 1] == np.arange(3000)).all()
+    assert (policy_actions(policy, data, 2)[:, 0, 1] == np.arange(3000)).all()
     assert max(policy.sizes) <= 256
 
 
@@ -136,7 +136,7 @@ def test_a_policy_that_has_explored_draws_as_it_did_then():
     data = columns((3,) * 20) | {"action": np.zeros((60, 3), np.float32)}
     for env_steps, share in {0: 0.4, 1000: 1.0}.items():
         torch.manual_seed(0)
-        best = actions_of(policy, data, 3, mode="explore", env_steps=env_steps)[:, 0, 2]
+        best = policy_actions(policy, data, 3, mode="explore", env_steps=env_steps)[:, 0, 2]
         assert best.mean() == pytest.approx(share, abs=0.15)
 
 
@@ -145,9 +145,11 @@ def test_agreement_with_recorded_actions_is_of_whole_choices_and_in_halves_of_th
     taken = np.array([[1, 0, 0, 1, 0], [0, 1, 1, 0, 0]], np.float32)
     other = np.array([[1, 0, 1, 0, 0], [0, 1, 1, 0, 0]], np.float32)  # the first row has another second choice
     chosen = np.stack([taken, other * np.float32(1 - 1e-6)], 1)  # [2, 2, 5]
-    assert agreement_of(chosen, taken, ActionSpec(parts={"move": move})) == {"same_action": 0.75}
+    assert action_agreement(chosen, taken, ActionSpec(parts={"move": move})) == {"same_action": 0.75}
     pulled, wanted = np.array([[0.5, -1.0]], np.float32), np.array([[[0.0, -1.0]]], np.float32)
-    assert agreement_of(wanted, pulled, ActionSpec(parts={"arm": arm})) == {"action_distance": np.sqrt(0.125)}
+    assert action_agreement(wanted, pulled, ActionSpec(parts={"arm": arm})) == {"action_distance": np.sqrt(0.125)}
     both = ActionSpec(parts={"arm": arm, "move": move})
-    found = agreement_of(np.concatenate([wanted, chosen[:1, 1:]], -1), np.concatenate([pulled, taken[:1]], -1), both)
+    found = action_agreement(
+        np.concatenate([wanted, chosen[:1, 1:]], -1), np.concatenate([pulled, taken[:1]], -1), both
+    )
     assert found == {"same_action": 0.0, "action_distance": np.sqrt(0.125)}

@@ -13,14 +13,15 @@ from gymnasium.wrappers import ClipReward
 from reverie.agent.recording import RecordConfig, record
 from reverie.algos.bc import BCConfig
 from reverie.core.errors import ConfigError, DataError
-from reverie.datasets.convert import write
+from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.detect import open_reader
-from reverie.datasets.recorded_env import env_of, to_apply
+from reverie.datasets.recorded_env import dataset_env_config, settings_to_apply
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import Single, make_gym
-from reverie.experiment.config import NO_ENV, ExperimentConfig, resolved
+from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.experiment.resolve import resolve_env
 
 minari = pytest.importorskip("minari")
 
@@ -47,12 +48,12 @@ class Frames(gymnasium.Env):
 class Raw:
     """Stands for an observer that takes the environment's own observations."""
 
-    given, readable = staticmethod(lambda env, obs: obs), staticmethod(lambda obs, *_: obs)
-    stacks, told = staticmethod(lambda count: (None,) * count), staticmethod(lambda env, info: None)
-    shown: spaces.Space
+    raw_input, to_learner_obs = staticmethod(lambda env, obs: obs), staticmethod(lambda obs, *_: obs)
+    stacks, read_mask = staticmethod(lambda count: (None,) * count), staticmethod(lambda env, info: None)
+    learner_space: spaces.Space
 
-    def reduced(self):
-        return self.shown, lambda obs: obs
+    def reduced_view(self):
+        return self.learner_space, lambda obs: obs
 
     def __call__(self, obs, *_):
         return {"observation": obs}
@@ -70,7 +71,7 @@ class Player:
 
     def make_env(self):
         self.env = make_gym(self.config.env, self.factory, render=False)
-        self.observer.shown = self.env.observation_space
+        self.observer.learner_space = self.env.observation_space
         return self.env
 
     obs_spec: ClassVar = {}
@@ -119,22 +120,22 @@ def test_settings_of_the_environment_are_recorded(tmp_path, factory, settings, l
     assert (report.sound, doubts(report)) == (True, [])
     usual = {"action_repeat": 1, "pool_frames": 1, "noop_max": 0}
     expected = {name: settings.get(name, value) for name, value in usual.items()}
-    assert reader.about().env_settings.items() >= expected.items()
+    assert reader.info().env_settings.items() >= expected.items()
     recovered = minari.MinariDataset(tmp_path / "d/data").recover_environment()
-    for env in (make_gym(env_of(reader.about()), None, render=False), recovered):
+    for env in (make_gym(dataset_env_config(reader.info()), None, render=False), recovered):
         env.reset(seed=0)
         ends = [any(env.step(1)[2:4]) for _ in range(length)]
         assert ends == [False] * (length - 1) + [True]
 
 
 def test_what_settings_rule_out_is_said(tmp_path):
-    about = recorded(tmp_path / "a", Player(id="MountainCar-v0", time_limit=10))[1].about()
+    about = recorded(tmp_path / "a", Player(id="MountainCar-v0", time_limit=10))[1].info()
     with pytest.raises(ConfigError, match=r"recorded with env\.action_repeat = 1"):
-        to_apply(about, EnvConfig(action_repeat=4))
-    assert env_of(about, EnvConfig(time_limit=5)).time_limit == 5
+        settings_to_apply(about, EnvConfig(action_repeat=4))
+    assert dataset_env_config(about, EnvConfig(time_limit=5)).time_limit == 5
     recorded(tmp_path / "b", Player(id="MountainCar-v0", action_repeat=2, time_limit=10))
     with pytest.raises(DataError, match="action_repeat"):
-        open_reader(str(tmp_path / "[ab]")).about()
+        open_reader(str(tmp_path / "[ab]")).info()
 
 
 @pytest.mark.parametrize(("settings", "to"), [({}, ""), ({"action_repeat": 2}, "minari"), ({}, "store")])
@@ -143,12 +144,12 @@ def test_wrappers_of_the_environment_make_it_another_task(tmp_path, settings, to
     agent = Player(lambda: ClipReward(car(max_episode_steps=9), -0.5, 0.5), **settings)
     _, reader = recorded(tmp_path / "d", agent)
     if to:
-        write(reader, str(tmp_path / to), to)
+        write_dataset(reader, str(tmp_path / to), to)
         assert reader.remarks() == []
     path = str(tmp_path / (to or "d"))
     report = validate(open_reader(path))
     assert report.sound
     assert any("no episodes were replayed" in one and ":ClipReward" in one for one in report.remarks)
     config = ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path=path), env=EnvConfig(id="auto"))
-    assert resolved(config, None).env.id == NO_ENV
+    assert resolve_env(config, None).env.id == NO_ENV
     assert "no evaluations: the data were recorded in MountainCar-v0 with gymnasium.wrappers." in said[-1]

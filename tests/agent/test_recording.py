@@ -13,7 +13,7 @@ from recordings import assert_same, joined
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.agent.observer import Observer
-from reverie.agent.recording import RecordConfig, noisy, play, record
+from reverie.agent.recording import RecordConfig, add_noise, record, record_episode
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.datasets.detect import open_reader
 from reverie.datasets.validate import validate
@@ -39,7 +39,7 @@ def test_record_episodes_and_play_them_again(agent, tmp_path):
         done = record(agent, str(tmp_path / name), RecordConfig(episodes=2, epsilon=0.3, noise=0.2, seed=4))
         assert (done.episodes, done.steps) == (2, 400)
     readers = [open_reader(str(tmp_path / name)) for name in "de"]
-    about = readers[0].about()
+    about = readers[0].info()
     assert (about.env, about.action) == ("Pendulum-v1", agent.action_space)
     assert validate(readers[0], replayed=2).sound
     one, two = (joined(reader.parts()) for reader in readers)
@@ -53,7 +53,7 @@ def test_record_episodes_and_play_them_again(agent, tmp_path):
 def test_the_suffix_names_the_format(agent, tmp_path, name):
     done, _ = (record(agent, str(tmp_path / n), RecordConfig(episodes=1, seed=4)) for n in (name, "minari"))
     with open_reader(done.path) as reader:
-        assert reader.about().action == agent.action_space
+        assert reader.info().action == agent.action_space
         assert_same(joined(reader.parts()), joined(open_reader(tmp_path / "minari").parts()))
 
 
@@ -64,7 +64,7 @@ def test_an_end_that_is_terminal_and_truncated_is_recorded_as_both(agent):
             return obs, reward, True, True, info
 
     env = Short(gymnasium.make("Pendulum-v1"))
-    episode, _ = play(agent, env, RecordConfig(episodes=1), np.random.default_rng(0), 0, 9)
+    episode, _ = record_episode(agent, env, RecordConfig(episodes=1), np.random.default_rng(0), 0, 9)
     assert episode["terminations"].tolist() == episode["truncations"].tolist() == [True]
 
 
@@ -84,7 +84,8 @@ def test_environments_that_reuse_their_arrays(agent):
 
     plain = gymnasium.make("Pendulum-v1")
     one, two = (
-        play(agent, env, RecordConfig(steps=4), np.random.default_rng(0), 0, 4)[0] for env in (plain, Reuses(plain))
+        record_episode(agent, env, RecordConfig(steps=4), np.random.default_rng(0), 0, 4)[0]
+        for env in (plain, Reuses(plain))
     )
     assert one["truncations"].tolist() == [False] * 3 + [True]  # the recording ends there
     for name in ("observations", "actions"):
@@ -95,11 +96,11 @@ def test_environments_that_reuse_their_arrays(agent):
 def test_noise_is_in_half_of_the_range_and_stays_inside():
     rng = np.random.default_rng(0)
     space = spaces.Dict({"a": spaces.Box(-10, 30, (2,), np.float32), "b": spaces.Discrete(3)})
-    found = [noisy(space, {"a": np.full(2, 10, np.float32), "b": 1}, 0.1, rng) for _ in range(2000)]
+    found = [add_noise(space, {"a": np.full(2, 10, np.float32), "b": 1}, 0.1, rng) for _ in range(2000)]
     values = np.array([one["a"] for one in found])
     assert (values.mean(), values.std()) == (pytest.approx(10.0, abs=0.2), pytest.approx(2.0, rel=0.1))
     assert {one["b"] for one in found} == {1}
-    wide = np.array([noisy(space, {"a": np.full(2, 30, np.float32), "b": 1}, 5.0, rng)["a"] for _ in range(50)])
+    wide = np.array([add_noise(space, {"a": np.full(2, 30, np.float32), "b": 1}, 5.0, rng)["a"] for _ in range(50)])
     assert -10 <= wide.min() <= wide.max() <= 30
 
 
@@ -128,7 +129,7 @@ def test_actions_that_a_recording_replaces_are_told_to_the_agent(trained, monkey
 
     monkeypatch.setattr(Agent, "act", watched)
     config = RecordConfig(episodes=1, epsilon=0.5)
-    episode, _ = play(agent, agent.make_env(), config, np.random.default_rng(0), seed=1, most=30)
+    episode, _ = record_episode(agent, agent.make_env(), config, np.random.default_rng(0), seed=1, max_steps=30)
     assert episode["actions"].tolist()[:-1] == known
 
 
@@ -173,7 +174,7 @@ def test_what_is_not_finite_is_not_recorded(at, obs, reward, said, frames):
 
     agent = SimpleNamespace(act=act, observer=observer)
     with pytest.raises(DataError, match=said):
-        play(agent, env, RecordConfig(episodes=1), np.random.default_rng(), 0, 9)
+        record_episode(agent, env, RecordConfig(episodes=1), np.random.default_rng(), 0, 9)
 
 
 def test_episodes_that_do_not_end_are_truncated_and_told(agent, tmp_path):

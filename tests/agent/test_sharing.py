@@ -1,5 +1,6 @@
 """Agents are passed on to a hub, to storage and to folders, and act there as they did here."""
 
+import os
 import re
 import shutil
 import sys
@@ -104,7 +105,7 @@ def test_storage_and_folders_hold_agents_and_overwrite_nothing(place, trained, t
     assert f"{there}  dreamer_v3 in CartPole-v1" in capsys.readouterr().out
     assert reverie.pull(there, "here") == Path("here")
     assert played(reverie.load("here")) == played(reverie.load(trained))
-    with pytest.raises(ConfigError, match="and no agent that was pushed: choose another place"):
+    with pytest.raises(ConfigError, match="and no pushed agent: choose another place"):
         reverie.push(trained, str(shutil.copytree(trained, tmp_path / "another")))
 
 
@@ -129,3 +130,18 @@ def test_no_code_of_others_runs(trained, tmp_path, monkeypatch):
     with pytest.raises(UntrustedError, match="harm"):
         reverie.load(reverie.pull("file://shelf", "got"))
     assert (Path("got/harm.py").exists(), Path("harmed").exists()) == (False, False)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"3", b"[" * 99_999, b'{"algorithm": [1], "env": {}, "score": null}'])
+def test_a_damaged_description_hides_no_other_agent(content, tmp_path, capsys):
+    for name, text in {"bad": content, "good": b'{"algorithm": "dqn", "env": "Walk-v0"}'}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "agent.json").write_bytes(text)
+    assert main(["list", str(tmp_path)]) == 0
+    assert re.search(r"/bad.*\n.*/good  dqn in Walk-v0\n2 agents", capsys.readouterr().out)
+
+
+def test_a_pipe_among_agents_ends_no_list(tmp_path, capsys):
+    os.mkfifo(tmp_path / "agent.json")
+    assert main(["list", str(tmp_path)]) == 1
+    assert "agent.json is no regular file" in capsys.readouterr().err

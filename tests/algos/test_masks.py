@@ -18,7 +18,7 @@ from masked import Masked
 from reverie.agent.recording import RecordConfig, record
 from reverie.core.errors import DataError
 from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart
-from reverie.datasets.convert import write
+from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import dataset_config, open_recorded
 from reverie.nn.actor_critic import Network
 from tiny import FEW
@@ -119,7 +119,7 @@ def test_masks_are_found_stored_and_recorded_wherever_they_are_told(tell: str, t
     agent = trained("dqn", tmp_path / "run", tell=tell)
     assert agent.obs_spec[MASK].kind == "mask"
     record(agent, str(tmp_path / "minari"), RecordConfig(episodes=3, epsilon=0.5))
-    write(open_recorded(dataset_config(tmp_path / "run")).reader, str(tmp_path / "exported"))
+    write_dataset(open_recorded(dataset_config(tmp_path / "run")).reader, str(tmp_path / "exported"))
     seen = []
     for data in ("run", "minari", "exported"):
         with closing(open_recorded(dataset_config(tmp_path / data))) as found:

@@ -13,7 +13,7 @@ from reverie.algos.imagination import Dream
 from reverie.algos.plan2explore import actions_before
 from reverie.algos.world_model import Context
 from reverie.core.discover import algorithm_name
-from reverie.experiment.initial import Shared, begins
+from reverie.experiment.initial import MatchingNetworks, is_compatible_start
 
 bases = pytest.mark.parametrize("base", ["v1", "v2", "v3"])
 
@@ -48,7 +48,7 @@ def test_actions_before_rows_are_zero_where_an_episode_begins():
 def test_on_v3_the_task_is_learned_as_by_dreamer_v3():
     """Where rewards train the world model: the same losses and gradients, whatever else is learned."""
     agent, plain = build_p2e("v3", grad_heads=("decoder", "reward", "cont")), build()
-    Shared(plain).load_state_dict(build_p2e("v3").state_dict())  # the same weights
+    MatchingNetworks(plain).load_state_dict(build_p2e("v3").state_dict())  # the same weights
     terms = []
     for learner in (agent, plain):
         torch.manual_seed(0)
@@ -66,10 +66,10 @@ def test_a_run_without_exploring_goes_on_with_the_tasks_behaviour_and_all_moment
     torch.manual_seed(0)
     agent.update(batch(agent))
     names = ("plan2explore_v1", "plan2explore", "plan2explore_v3")
-    assert [name for name in names if begins(task, name)] == [algorithm_name(type(agent.cfg))]
+    assert [name for name in names if is_compatible_start(task, name)] == [algorithm_name(type(agent.cfg))]
     settings = {f.name: getattr(agent.cfg, f.name) for f in fields(task)}
     plain = task(**settings).build(agent.obs_spec, ACTIONS["discrete"])
-    Shared(plain).load_state_dict(agent.state_dict())
+    MatchingNetworks(plain).load_state_dict(agent.state_dict())
     ours, found = tensors(plain), tensors(agent)
     assert ours.keys() < found.keys()
     torch.testing.assert_close(ours, {k: found[k] for k in ours}, rtol=0, atol=0)

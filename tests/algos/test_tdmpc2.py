@@ -202,7 +202,7 @@ def test_its_dreams_are_environments_of_latents_and_are_looked_at(run, tmp_path)
         with pytest.raises(ConfigError, match=said):
             reverie.dream_env(run, **settings)
     agent = reverie.load(run)
-    state = agent.observe(agent.episode(0).rows(0, 4))
+    state = agent.observe(agent.load_episode(0).rows(0, 4))
     imagined = agent.imagine(state, steps=4)
     assert imagined.rewards.shape == imagined.values.shape == (1, 5)
     assert imagined.observations == {}

@@ -36,9 +36,12 @@ class Lived:
         """The next row of each stream, noted but not added. Without ``is_last`` no end is known before the next row."""
         t, n = len(self.rows[0]), self.streams
         for i, stream in enumerate(self.rows):
+            if is_first[i] and stream and not stream[-1]["last"]:
+                stream[-1] |= {"action": 0, "last": True}  # argmax of the zeros where nothing was taken
             row = {"id": [i, t], "pixel": (7 * t + i) % 256, "action": (t + i) % 3, "reward": float(10 * t + i)}
             deter = float(t % 50)
-            stream.append({**row, "first": is_first[i] or t == 0, "deter": [deter, -deter], "stoch": (3 * t + i) % 256})
+            row |= {"first": is_first[i] or t == 0, "last": bool(is_last and is_last[i])}
+            stream.append({**row, "deter": [deter, -deter], "stoch": (3 * t + i) % 256})
 
         def newest(name, dtype=torch.float32):
             return torch.tensor([stream[-1][name] for stream in self.rows], dtype=dtype)

@@ -1,15 +1,20 @@
-"""Rows that are laid out anew take the memory of the replay that they fill, and little more."""
+"""A replay with its store: rows that are laid out anew take little memory; episodes that are cut off have an end."""
 
+import tempfile
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import reverie.kernels.table  # its memory is not that of rows
 import reverie.replay.durable
 from reverie.core.columns import columns_of
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.core.types import Window
+from reverie.core.types import Step, Window
 from reverie.replay.config import ReplayConfig
 from reverie.replay.durable import DurableReplay
 from reverie.store import zarr
@@ -82,3 +87,58 @@ def test_another_number_of_streams(tmp_path, monkeypatch, damaged, stored):
         chunks = list(again.read(again.segments[1]))
         assert again.segments[1].imported == replay.count
         np.testing.assert_array_equal(np.concatenate([c.rows["reward"] for c in chunks], 1), rows["reward"])
+
+
+EVENTS = st.lists(
+    st.tuples(*2 * [st.sampled_from(["step", "step", "step", "end", "failure"])]), min_size=1, max_size=40
+)
+
+
+def turn(ended, events):
+    """One row of each stream after rows that had ``ended``, its action, and the ``ended`` of its rows."""
+    first = [before or event == "failure" for before, event in zip(ended, events, strict=True)]
+    last = [event == "end" for event in events]
+    images, no = torch.zeros(len(events), 24, 24, 3, dtype=torch.uint8), torch.zeros(len(events), dtype=torch.bool)
+    flags = {"is_first": torch.tensor(first), "is_last": torch.tensor(last), "is_terminal": no}
+    action = torch.eye(4)[[1] * len(events)] * ~flags["is_last"][:, None]
+    return Step(obs={"image": images}, reward=no.float(), **flags), action, last
+
+
+def check_episodes(rows):
+    """Of ``[N, n, ...]``: an episode ends before each that begins, without an action, and only there."""
+    first, last = rows["is_first"], rows["is_last"]
+    np.testing.assert_array_equal(last[:, :-1], first[:, 1:])
+    np.testing.assert_array_equal(rows["action"].any(2), ~last)
+    assert not rows["is_terminal"].any()
+
+
+@settings(max_examples=25, deadline=None)
+@given(sittings=st.lists(st.tuples(EVENTS, EVENTS, st.booleans()), min_size=1, max_size=3))
+def test_failures_and_new_episodes_of_a_resumed_run_end_the_episode_before(sittings):
+    """Each sitting: rows before its checkpoint, rows after it, and whether environments then begin new episodes.
+
+    At its end it is killed. A last one, with another number of streams, has the rows laid out anew.
+    """
+    state, saved = None, [True, True]
+    sittings = [(*sitting, 2) for sitting in sittings] + [(*sittings[0][:2], False, 3)]
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(zarr, "CHUNK_BYTES", 8 * 24 * 24 * 3)
+        for before, after, resumes, streams in sittings:
+            mine = durable(replay_of(streams), f"{folder}/rows", Path(folder))
+            if state is None:
+                mine.begin()
+            else:
+                mine.load_state_dict(state)
+            ended = saved if resumes else [True] * streams
+            for number, events in enumerate([*before, *after]):
+                step, action, ended = turn(ended, (*events, "step")[:streams])
+                mine.replay.add(step, action, {})
+                if number == len(before) - 1:
+                    state, saved = dict(mine.state_dict()), ended
+            rows = mine.replay.storage.read(0, mine.replay.count)
+            check_episodes(rows)
+            mine.store.close(60)
+            parts = mine.store.chain(mine.segment)
+            chunks = [chunk.rows for part in parts for chunk in mine.store.read(*part)]
+            for name in COLUMNS:
+                np.testing.assert_array_equal(np.concatenate([chunk[name] for chunk in chunks], 1), rows[name])

@@ -8,7 +8,8 @@ from reverie.core.columns import Column
 from reverie.replay.durable import fill_storage
 from reverie.replay.storage import HostStorage
 
-COLUMNS = {"is_first": Column((), "bool"), "number": Column((), "int64"), "image": Column((2,), "uint8"),
+COLUMNS = {"is_first": Column((), "bool"), "is_last": Column((), "bool"), "action": Column((1,), "float32"),
+           "number": Column((), "int64"), "image": Column((2,), "uint8"),
            "extras/latent": Column((3,), "float32")}  # fmt: skip
 RUN = st.lists(st.integers(0, 3).map(lambda x: x == 0), max_size=12)
 
@@ -22,7 +23,9 @@ def test_it_agrees_with_lists(pieces, streams, capacity):
     for number, (broken, firsts) in enumerate(pieces):
         rows = np.arange(100 * number, 100 * number + len(firsts))
         image = np.stack([rows, rows], 1).astype(np.uint8)
-        made.append((broken, {"is_first": np.array(firsts, bool), "number": rows, "image": image}))
+        last, action = np.zeros(len(rows), bool), np.ones((len(rows), 1), np.float32)
+        piece = {"is_first": np.array(firsts, bool), "is_last": last, "action": action, "number": rows, "image": image}
+        made.append((broken, piece))
         begun = begun and not broken
         for row, first in enumerate(firsts, 100 * number):
             begun = begun or first
@@ -43,3 +46,7 @@ def test_it_agrees_with_lists(pieces, streams, capacity):
     assert out["image"].reshape(-1, 2).tolist() == [[row % 256] * 2 for _, row in expected]
     assert out["is_first"].ravel().tolist() == [first for first, _ in expected]
     assert not out["extras/latent"].any()
+    first, last = out["is_first"], out["is_last"]
+    assert (last[:, :-1] == first[:, 1:]).all()
+    assert not last[:, -1:].any()
+    assert (out["action"][..., 0] == ~last).all()

@@ -46,16 +46,16 @@ def test_a_row_counts_and_is_read_once_it_is_committed(opened, tmp_path):
     assert_rows({name: rows[:, -4:] for name, rows in store.pending().items()}, stacked(range(16, 20)))
     assert store.flush(10)
     fill(store, 20, 22)
-    assert_rows(store.pending(), stacked(range(20, 22)))
+    assert_rows(store.pending(), stacked(range(19, 22)))  # the newest of a flush may still be changed
     (segment,) = opened().segments
-    assert (segment.name, segment.streams, segment.rows, segment.kept, segment.parent) == (name, STREAMS, 20, 0, None)
+    assert (segment.name, segment.streams, segment.rows, segment.kept, segment.parent) == (name, STREAMS, 19, 0, None)
     assert dict(segment.columns) == COLUMNS
     found, damaged = contents(opened(), segment)
-    assert_rows(found, stacked(range(20)))
+    assert_rows(found, stacked(range(19)))
     assert not damaged
     group = zarr.open(tmp_path / "replay", mode="r")
     assert set(group[name].keys()) >= {"obs", "reward"}
-    for column, expected in stacked(range(20)).items():
+    for column, expected in stacked(range(19)).items():
         np.testing.assert_array_equal(group[f"{name}/{column}"][:], expected, strict=True)
 
 

@@ -24,11 +24,17 @@ from reverie.store.segment import META
 from reverie.store.store import Store
 from store_rows import COLUMNS, row, stacked
 
-FEW = {name: COLUMNS[name] for name in ("obs/image", "reward", "is_first", "is_last")}
+FEW = {name: COLUMNS[name] for name in ("obs/image", "action", "reward", "is_first", "is_last")}
 
 
 def few(rows):
     return {name: value[:1] for name, value in rows.items() if name in FEW}
+
+
+def lived(number, life, ended):
+    """Return row ``number`` of a life, made the last of its episode if it was ``ended``."""
+    rows = few(row(number, life=life))
+    return rows | {"is_last": np.ones(1, bool), "action": np.zeros((1, 3), np.float32)} if ended else rows
 
 
 class Killed(BaseException):
@@ -59,7 +65,7 @@ def opened_half(path):
 
 
 def new_run(name, saved=None):
-    """A run: rows that it has lived, as (number of the row, life), and the checkpoint to go on from.
+    """A run: rows that it has lived, as (life, whether it was ended), and the checkpoint to go on from.
 
     A checkpoint is the name of the segment, how many rows were stored, those that were not, and all rows.
     """
@@ -100,14 +106,18 @@ class Stores(RuleBasedStateMachine):
     def opened(self, run=""):
         return Store(self.place, run=run, keep=self.keep)
 
-    @rule(i=st.integers(0, 3), n=st.integers(1, 9), kill=st.none() | st.integers(0, 30), drop=st.integers(0, 12))
-    def live(self, i, n, kill, drop):
-        """Go on for a while, and either make a checkpoint or be killed at some write."""
+    @rule(i=st.integers(0, 3), n=st.integers(1, 9), kill=st.none() | st.integers(0, 30), drop=st.integers(1, 12),
+          cut=st.booleans())  # fmt: skip
+    def live(self, i, n, kill, drop, cut):
+        """Go on for a while, first after a failure if ``cut``; make a checkpoint, or be killed at some write."""
         run = self.runs[i % len(self.runs)]
         Deadly.left, before = kill, 0
         try:
             if run.store is None:
                 self.go_on(run)
+            if cut and run.rows:
+                run.store.end_episode(0)
+                run.rows[-1] = (run.rows[-1][0], True)
             self.add(run, n)
             if self.keep == "replay":
                 before = min([len(run.rows), *[len(saved[3]) for saved in self.saved()]]) - drop
@@ -132,7 +142,7 @@ class Stores(RuleBasedStateMachine):
         self.lives += 1
         for _ in range(n):
             run.store.add(few(row(len(run.rows), life=self.lives)))
-            run.rows.append(self.lives)
+            run.rows.append((self.lives, False))
 
     def saved(self):
         return [run.saved for run in self.runs if run.saved is not None]
@@ -201,7 +211,7 @@ class Stores(RuleBasedStateMachine):
             # Of rows that were dropped, some may be left in a segment that another run has too.
             assert set(range(self.dropped, len(rows))) <= found.keys() <= set(range(len(rows)))
             for k, values in found.items():
-                for name, expected in few(row(k, life=rows[k])).items():
+                for name, expected in lived(k, *rows[k]).items():
                     np.testing.assert_array_equal(values[name], expected)
 
     @rule(which=st.integers(0, 1000), harm=st.sampled_from(["flip", "cut", "empty", "gone"]))

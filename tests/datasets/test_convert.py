@@ -18,7 +18,7 @@ from d4rl_files import write as write_hdf5
 from minari_files import NESTED, buffer, nested, texts
 from minari_files import write as write_minari
 from recordings import LIVED, assert_same, check, copied, expected, joined, same_rows
-from reverie.agent.recording import stacked
+from reverie.agent.recording import stack_values
 from reverie.algos.bc import BCConfig
 from reverie.cli import main as cli
 from reverie.core.errors import ConfigError, DataError
@@ -26,12 +26,13 @@ from reverie.core.importing import trust_modules
 from reverie.core.rows import episodes_of
 from reverie.datasets import minari as minari_reader
 from reverie.datasets import writers
-from reverie.datasets.convert import Subset, relabelled, subsample, write
-from reverie.datasets.dataset import Recorded
+from reverie.datasets.convert import Subset, relabel_rewards, subsample, write_dataset
+from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.detect import open_reader
-from reverie.datasets.recorded_env import env_of
+from reverie.datasets.recorded_env import dataset_env_config
 from reverie.datasets.validate import validate
-from reverie.experiment.config import OWN_ENV, ExperimentConfig, resolved
+from reverie.experiment.config import DATASET_ENV, ExperimentConfig
+from reverie.experiment.resolve import resolve_env
 from reverie.store import zarr
 from reverie.store.places import LocalObjects
 
@@ -39,7 +40,7 @@ minari = pytest.importorskip("minari")
 
 
 def about(path):
-    return open_reader(str(path)).about()
+    return open_reader(str(path)).info()
 
 
 # ---------------------------------------------------------------- convert
@@ -66,8 +67,8 @@ def test_what_is_not_declared_stays_not_declared(tmp_path, actions, space):
     source = write_hdf5(tmp_path / "a.hdf5", columns() | {"actions": np.concatenate([actions(e) for e in LIVED])})
 
     def learned(path):
-        assert about(path).measured
-        return joined(Recorded(open_reader(str(path)), action_space=space).parts())["action"]
+        assert about(path).has_measured_bounds
+        return joined(RecordedEpisodes(open_reader(str(path)), action_space=space).parts())["action"]
 
     before, wanted = source, learned(source)
     for i, to in enumerate(["minari", "store", "d4rl", "store", "pydreamer", "parquet", "minari"]):
@@ -94,13 +95,15 @@ def test_what_is_not_declared_stays_not_declared(tmp_path, actions, space):
 )
 def test_declared_actions_are_declared_by_every_format(tmp_path, space, formats):
     space.seed(0)
-    buffers = [buffer(e, actions=stacked(space, [space.sample() for _ in range(e.steps)], "action")) for e in LIVED]
+    buffers = [
+        buffer(e, actions=stack_values(space, [space.sample() for _ in range(e.steps)], "action")) for e in LIVED
+    ]
     source = write_minari(tmp_path / "d", buffers, action=space)
     for to in [*formats, "store"]:
         copied(source, tmp_path / to, to)
         copied(tmp_path / to, tmp_path / f"{to}-back")
         for path in (tmp_path / to, tmp_path / f"{to}-back"):
-            assert (about(path).action, about(path).measured) == (space, False)
+            assert (about(path).action, about(path).has_measured_bounds) == (space, False)
             same_rows(source, path)
 
 
@@ -243,7 +246,7 @@ def test_new_rewards_of_collected_rows(tmp_path, clip):
         return 10 * following[:, 0] + observations[:, 1]
 
     with open_reader(tmp_path / "run") as reader:
-        write(reader, str(tmp_path / "out"), "store", relabelled(reader, reward))
+        write_dataset(reader, str(tmp_path / "out"), "store", relabel_rewards(reader, reward))
     old, new = (joined(open_reader(tmp_path / name).parts()) for name in ("run", "out"))
     obs, begins = old["obs/observation"], old["is_first"]
     wanted = 10 * obs[1:, 0] + obs[:-1, 1]
@@ -258,7 +261,7 @@ def test_new_rewards_of_collected_rows(tmp_path, clip):
 def test_new_rewards_that_are_none(d4rl, tmp_path, wrong):
     reader = open_reader(d4rl)
     with pytest.raises(DataError, match=r"lambda.* for episode 0: expected \[3\], a reward per step"):
-        write(reader, str(tmp_path / "out"), "d4rl", relabelled(reader, wrong))
+        write_dataset(reader, str(tmp_path / "out"), "d4rl", relabel_rewards(reader, wrong))
     assert not (tmp_path / "out").exists()
 
 
@@ -309,7 +312,8 @@ def test_an_infinite_action_space_stays_as_declared(tmp_path):
     for source, copy in ((tmp_path / "both/a", tmp_path / "one"), (tmp_path / "both", tmp_path / "two")):
         assert not copied(source, copy)
         reader = open_reader(str(copy))
-        assert (reader.action, reader.about().declared, reader.about().measured) == (space, space, True)
+        info = reader.info()
+        assert (reader.action, info.declared_action_space, info.has_measured_bounds) == (space, space, True)
         assert_same(joined(reader.parts()), joined(open_reader(str(source)).parts()))
 
 
@@ -325,8 +329,8 @@ def test_the_environment_goes_along(tmp_path):
     for to in ("store", "d4rl"):
         copied(source, tmp_path / to, to)
         with open_reader(str(tmp_path / to)) as reader:
-            assert reader.env_id() == reader.about().env == "CartPole-v1"
-            assert reader.about().action == spaces.Discrete(2)
+            assert reader.env_id() == reader.info().env == "CartPole-v1"
+            assert reader.info().action == spaces.Discrete(2)
 
 
 @pytest.fixture
@@ -361,7 +365,7 @@ def test_settings_of_a_run_are_kept_by_copies_of_its_rows_and_said_to_be_lost_by
     for to, copy in (("store", store), ("pydreamer", tmp_path / "npz")):
         assert "settings" not in str(copied(run, copy, to))
         assert (about(copy).env, about(copy).env_settings) == (id, env)
-        assert env_of(about(copy)) == env_of(about(run))
+        assert dataset_env_config(about(copy)) == dataset_env_config(about(run))
     said = "the copy does not name the environment's settings while recording: env.clip_reward = sign, env.action_re"
     for to in ("parquet", *(() if id else ("d4rl", "minari"))):
         assert any(line.startswith(said) for line in copied(store, tmp_path / f"{to}-copy", to)), to
@@ -427,12 +431,12 @@ def test_an_environment_of_ones_own_is_found_again(forget, tmp_path, capsys):
     for name in ("recorded", "converted", "again"):
         forget()
         with open_reader(str(tmp_path / name)) as reader:
-            assert (reader.env_id(), reader.about().env, reader.about().time_limit) == (
+            assert (reader.env_id(), reader.info().env, reader.info().time_limit) == (
                 "walk_module:Walk-v0", "walk_module:Walk-v0", 7
             )  # fmt: skip
             report = validate(reader)
             assert (report.sound, "in an environment:" in str(report.remarks)) == (True, False)
         found = minari.MinariDataset(tmp_path / name / "data").recover_environment()
         assert (found.spec.id, found.unwrapped.first) == ("Walk-v0", 1.0)
-    config = ExperimentConfig(algo=BCConfig()).merge({"data.path": str(tmp_path / "recorded"), "env.id": OWN_ENV})
-    assert resolved(config, None).env.id == "walk_module:Walk-v0"
+    config = ExperimentConfig(algo=BCConfig()).merge({"data.path": str(tmp_path / "recorded"), "env.id": DATASET_ENV})
+    assert resolve_env(config, None).env.id == "walk_module:Walk-v0"

@@ -105,7 +105,7 @@ def test_transitions_in_any_order_keep_what_they_led_to(tmp_path_factory, data, 
         assert [line.partition(" (")[0] for line in reader.remarks() if "truncated there" in line] == (
             [transitions.TORN] if times and torn else []
         )
-        assert len(reader.disordered()) == (len(torn) if times else 0)
+        assert len(reader.cut_episodes()) == (len(torn) if times else 0)
     columns_in_time = (values[name] for name in ("observations", "actions", "rewards", "terminals"))
     assert in_order(
         *(rows[name][after - 1] for name in ("obs", "action")),
@@ -132,4 +132,4 @@ def test_d4rl_that_cannot_be(tmp_path, change, said):
     change(values)
     path = write(tmp_path / "a.hdf5", values)
     with pytest.raises(DataError, match=said):
-        open_reader(str(path)).about()
+        open_reader(str(path)).info()

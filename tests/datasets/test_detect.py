@@ -1,5 +1,7 @@
 """Finding the format; several datasets as one; objects in memory."""
 
+from collections import deque
+
 import h5py
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from minari_files import write as write_minari
 from recordings import LIVED, check, copied, expected
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.space_json import text_of
+from reverie.datasets.dataset import Recorded
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import ReadOptions
+from reverie.datasets.validate import validate
 
 
 @pytest.mark.parametrize(
@@ -28,7 +32,7 @@ def test_files_of_no_known_format(tmp_path, name, content, said):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(DataError, match=said):
-        open_reader(str(path)).about()
+        open_reader(str(path)).info()
 
 
 def test_options_without_effect_are_refused(d4rl):
@@ -56,7 +60,7 @@ def test_several_files_that_do_not_belong_together(tmp_path):
     other = columns() | {name: np.zeros((14, 5), np.float32) for name in ("observations", "next_observations")}
     write(tmp_path / "b.hdf5", other)
     with pytest.raises(DataError, match=r"b\.hdf5 has observations .*5.*not parts of one dataset"):
-        open_reader(str(tmp_path)).about()
+        open_reader(str(tmp_path)).info()
     tianshou(tmp_path / "c.hdf5", [(14, transitions_of(LIVED), 13, 14)])
     with pytest.raises(DataError, match="contains several formats"):
         open_reader(str(tmp_path))
@@ -70,9 +74,9 @@ def test_actions_that_files_declare_must_be_the_same(tmp_path, one, two):
             space = spaces.Discrete(high) if isinstance(high, int) else spaces.Box(low, high, (1,), np.float32)
             file.attrs["action_space"] = text_of(space)
     with pytest.raises(DataError, match=r"c\.hdf5 has actions .*, but others have .*: these are not parts of"):
-        open_reader(str(tmp_path)).about()
+        open_reader(str(tmp_path)).info()
     write(tmp_path / "c.hdf5", values)  # declares none
-    assert open_reader(str(tmp_path)).about().measured
+    assert open_reader(str(tmp_path)).info().has_measured_bounds
 
 
 # ---------------------------------------------------------------- objects in memory
@@ -102,6 +106,24 @@ def test_arrays_in_memory_and_in_a_file_are_what_a_d4rl_file_is(tmp_path):
         open_reader(columns() | {"actions": ["a"] * 14})
     np.savez(tmp_path / "b.npz", **columns())
     assert open_reader(str(tmp_path / "*.npz")).rows() == 2 * len(expected(LIVED)["reward"])
+
+
+@pytest.mark.parametrize(("dtype", "offset", "is_rounded"), [
+    (np.int64, 2**40, True), (np.int32, -(2**30), True), (np.float64, 1.7e9, True),
+    (np.int64, 2**24 - 30, False), (np.float64, 1.7e9 + 0.25, False), (np.float32, 2**40, False),
+])  # fmt: skip
+def test_whole_numbers_that_float32_does_not_hold_are_told(dtype, offset, is_rounded):
+    """Time stamps and identifiers become their neighbors; measured numbers lose what they always lose."""
+    table = frame() | {"time": (np.float64(frame()["time"]) + offset).astype(dtype)}
+    named = {"obs.number": "number", "obs.time": "time"}
+    options = ReadOptions(columns={role: name for role, name in FRAME.items() if role != "obs"} | named)
+    data = pytest.importorskip("pandas").DataFrame(table)
+    recorded = Recorded(open_reader(data, options))
+    deque(recorded.parts(), 0)
+    largest = f"{np.abs(np.float64(table['time'])).max():,.0f}"
+    remark = f"observation 'time' has whole numbers up to {largest}, but learners see float32"
+    for remarks in (recorded.remarks(), validate(open_reader(data, options)).remarks):
+        assert [line.startswith(remark) for line in remarks if "float32" in line] == [True] * is_rounded
 
 
 def test_an_npz_is_read_without_what_is_not_needed(tmp_path):
@@ -153,11 +175,11 @@ def test_several_datasets_of_any_format(tmp_path):
         check(reader, expected(LIVED))
         assert reader.format == "1 x arrays of D4RL's names, 1 x D4RL HDF5"
     with pytest.raises(DataError, match=r"object:dict has observations .*\(5,\).*others have .*\(2,\)"):
-        open_reader([two, one | {name: np.zeros((4, 5)) for name in ("observations", "next_observations")}]).about()
+        open_reader([two, one | {name: np.zeros((4, 5)) for name in ("observations", "next_observations")}]).info()
     minari = write_minari(tmp_path / "minari", [buffer(e) for e in LIVED])
     copied(minari, tmp_path / "store", "store")
     with pytest.raises(DataError, match=r"store \(reverie store\) cannot be joined with others"):
-        open_reader([minari, tmp_path / "store"]).about()
+        open_reader([minari, tmp_path / "store"]).info()
 
 
 @pytest.mark.parametrize("data", [3, None, {"observations": [1]}, np.zeros(3), [columns(), 3]])

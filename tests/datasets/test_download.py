@@ -270,7 +270,7 @@ def test_shards(hub, tmp_path, capsys):
     said = capsys.readouterr().out.split()
     assert [Path(line).name for line in said] == ["run_2-00000-of-00100", "run_2-00007-of-00100"]
     assert open_reader(said[0]).rows() == 14 + len(LIVED)
-    assert open_reader(str(tmp_path / "data/Breakout")).about().text["game"] == "Breakout"
+    assert open_reader(str(tmp_path / "data/Breakout")).info().text["game"] == "Breakout"
 
 
 def offer(hub, folder, name, *, pages=1):

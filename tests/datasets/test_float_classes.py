@@ -7,7 +7,7 @@ from gymnasium import spaces
 from d4rl_files import columns, write
 from formats import pydreamer_arrays, save_npz, save_table, table_columns, tianshou, transitions_of
 from recordings import LIVED, joined
-from reverie.datasets.dataset import Recorded
+from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import ReadOptions
 
@@ -35,7 +35,7 @@ CONTAINERS = {
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_whole_numbers_are_classes_and_that_is_said(tmp_path, container):
     options = ReadOptions(columns=ROLES if container == "table" else {})
-    recorded = Recorded(open_reader(CONTAINERS[container](tmp_path), options))
+    recorded = RecordedEpisodes(open_reader(CONTAINERS[container](tmp_path), options))
     assert recorded.about.action == spaces.Discrete(5)
     rows = joined(recorded.parts())
     assert rows["action"].sum() == (~rows["is_last"]).sum() > 10
@@ -55,7 +55,7 @@ def test_whole_numbers_are_classes_and_that_is_said(tmp_path, container):
 )
 def test_other_numbers_are_not(actions, space):
     reader = open_reader(columns() | {"actions": actions})
-    assert reader.about().action == space
+    assert reader.info().action == space
     assert any("taken for continuous" in line for line in reader.remarks()) == (
         actions.ndim == 2 and actions.shape[1] > 1
     )
@@ -64,10 +64,10 @@ def test_other_numbers_are_not(actions, space):
 def test_others_may_know_better(tmp_path):
     """The environment, d3rlpy's file itself, or a second file with fractions."""
     box, floats = spaces.Box(0, 9, (1,), np.float32), columns() | {"actions": CHOICES}
-    assert Recorded(open_reader(floats), action_space=box).spaces[1] == box
+    assert RecordedEpisodes(open_reader(floats), action_space=box).spaces[1] == box
     whole = columns() | {"actions": CHOICES.astype(int)}
-    assert Recorded(open_reader(whole), action_space=box).spaces[1] == spaces.Discrete(5)
+    assert RecordedEpisodes(open_reader(whole), action_space=box).spaces[1] == spaces.Discrete(5)
     ends = {"episode_terminals": columns()["terminals"], "discrete_action": False}
-    assert isinstance(open_reader(write(tmp_path / "a.hdf5", floats | ends)).about().action, spaces.Box)
-    both = open_reader([floats, columns() | {"actions": CHOICES - 0.5}]).about()
+    assert isinstance(open_reader(write(tmp_path / "a.hdf5", floats | ends)).info().action, spaces.Box)
+    both = open_reader([floats, columns() | {"actions": CHOICES - 0.5}]).info()
     assert both.action == spaces.Box(-0.5, 4, (), np.float64)

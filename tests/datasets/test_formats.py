@@ -21,8 +21,8 @@ from reverie.core.rows import episodes_of
 from reverie.datasets import minari, own_store, rl_unplugged
 from reverie.datasets import transitions as transitions_
 from reverie.datasets.convert import good
-from reverie.datasets.convert import write as convert
-from reverie.datasets.dataset import Recorded
+from reverie.datasets.convert import write_dataset as convert
+from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import ReadOptions
 from reverie.datasets.validate import validate
@@ -145,12 +145,12 @@ def test_copies_hold_the_same_rows(kind, tmp_path, to):
         done = convert(reader, str(target), to)
         assert done.steps == sum(len(rows["reward"]) - 1 for rows in episodes_of(reader.parts()))
     if kind.pictures and to == "d4rl":  # without next observations
-        assert len(joined(Recorded(open_reader(str(target))).parts())["reward"]) == len(
+        assert len(joined(RecordedEpisodes(open_reader(str(target))).parts())["reward"]) == len(
             expected(LIVED, last_seen=False)["reward"]
         )
         return
     whole, copy = (
-        joined(episode for episode in episodes_of(Recorded(reader).parts()) if len(episode["reward"]) > 1)
+        joined(episode for episode in episodes_of(RecordedEpisodes(reader).parts()) if len(episode["reward"]) > 1)
         for reader in (kind.read(path), open_reader(str(target)))
     )
     (mine,), (theirs,) = ([name for name in rows if name.startswith("obs")] for rows in (whole, copy))
@@ -183,7 +183,7 @@ def test_a_wrong_value_is_found_at_its_place_in_the_files(tmp_path, monkeypatch,
     monkeypatch.setattr(Lived, "reward", lambda self, t: np.nan if self.number == 4 else right(self, t))
     with KINDS[name].read(KINDS[name].write(tmp_path)) as reader:
         with pytest.raises(DataError, match=f"{PLACES[name]}: the reward is nan"):
-            list(Recorded(reader).parts())
+            list(RecordedEpisodes(reader).parts())
         (finding,) = validate(reader).findings.values()
         assert re.fullmatch(f"in {PLACES[name].partition(', ')[2]}", finding.first)
 
@@ -195,14 +195,14 @@ def test_wrong_flags_stop_learning_and_copies(tmp_path, monkeypatch, d4rl):
         rows["reward"][0] = 5.0
         monkeypatch.setattr(reader, "parts", lambda: iter([rows]))
         with pytest.raises(DataError, match=r"a\.hdf5, episode 0, step 0 .*wrong: non-zero reward on .*--quarantine"):
-            list(Recorded(reader).parts())
+            list(RecordedEpisodes(reader).parts())
         with pytest.raises(DataError, match=r"episode 0, step 0 \(index 0\): a flag or reward is wrong"):
             convert(reader, str(tmp_path / "all"), "store")
         assert not (tmp_path / "all").exists()
         report = validate(reader)
         assert report.bad == [0]
         assert convert(reader, str(tmp_path / "good"), "store", good(report)).episodes == 4
-    assert list(Recorded(open_reader(str(tmp_path / "good"))).parts())
+    assert list(RecordedEpisodes(open_reader(str(tmp_path / "good"))).parts())
 
 
 def test_a_damaged_file_is_named_and_never_read_as_a_shorter_one_in_silence(kind, path):
@@ -217,7 +217,7 @@ def test_a_damaged_file_is_named_and_never_read_as_a_shorter_one_in_silence(kind
             found, said = -1, ""
             try:
                 with kind.read(path) as reader:
-                    found = sum(len(part["reward"]) for part in Recorded(reader).parts())
+                    found = sum(len(part["reward"]) for part in RecordedEpisodes(reader).parts())
             except ReverieError as error:
                 said = str(error)
             silent = not said and "damaged" not in str(reader.remarks()) and len(damaged) < len(content)

@@ -11,10 +11,10 @@ from formats import save_npz
 from recordings import FORMATS, assert_same, joined
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.spaces import ObsCodec, follow, leaves_of
-from reverie.datasets.convert import write
-from reverie.datasets.dataset import Recorded
+from reverie.datasets.convert import write_dataset
+from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.detect import open_reader
-from reverie.datasets.reader import About, Reader, ReadOptions
+from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
 from reverie.envs.config import EnvConfig
 
 KINDS = {
@@ -38,8 +38,8 @@ class Seen(Reader):
         super().__init__(Path("seen"))
         self.space = space
 
-    def about(self):
-        return About(observation=self.space, action=spaces.Discrete(3))
+    def info(self):
+        return DatasetInfo(observation=self.space, action=spaces.Discrete(3))
 
     def rows(self):
         return 12
@@ -60,10 +60,10 @@ def test_kinds_of_observations_survive(tmp_path, what, to):
     source, target = Seen((KINDS | NAMED)[what]), str(tmp_path / "copy")
     if (what, to) in UNWRITTEN:
         with pytest.raises(ConfigError, match="can only store"):
-            write(source, target, to)
+            write_dataset(source, target, to)
         return
-    write(source, target, to)
-    copy, original = Recorded(open_reader(target)), Recorded(source)
+    write_dataset(source, target, to)
+    copy, original = RecordedEpisodes(open_reader(target)), RecordedEpisodes(source)
     assert (copy.obs_spec, copy.action_spec) == (original.obs_spec, original.action_spec)
     rows, expected = joined(copy.parts()), joined(original.parts())
     if (what, to) == (
@@ -101,26 +101,26 @@ def test_what_files_do_not_say_of_observations_the_environment_or_the_user_says(
     keys = ("image", "map") if kind == "pydreamer" else ("observation",)
     space = spaces.Dict(dict.fromkeys(keys, cells)) if kind == "pydreamer" else cells
     reader = open_reader(str(path))
-    by_env = Recorded(reader, EnvConfig(), observation_space=space)
-    by_user = Recorded(open_reader(str(path), ReadOptions(classes=dict.fromkeys(keys, 11))))
+    by_env = RecordedEpisodes(reader, EnvConfig(), observation_space=space)
+    by_user = RecordedEpisodes(open_reader(str(path), ReadOptions(classes=dict.fromkeys(keys, 11))))
     assert by_env.obs_spec == by_user.obs_spec == ObsCodec(space).spec
     for recorded in (by_env, by_user):
         np.testing.assert_array_equal(joined(recorded.parts())[f"obs/{keys[0]}"][:5], grid[:5])
     with pytest.raises(DataError, match=r"is 10 at .*; its space declares 0\.\.8"):
-        list(Recorded(open_reader(str(path), ReadOptions(classes={keys[0]: 9}))).parts())
+        list(RecordedEpisodes(open_reader(str(path), ReadOptions(classes={keys[0]: 9}))).parts())
     names = ", ".join(keys)
     for wrong, said in (({"pose": 3}, f"no observation 'pose'. It has: {names}"), ({keys[0]: (3, 4)}, "49, or one")):
         with pytest.raises(ConfigError, match=said):
-            open_reader(str(path), ReadOptions(classes=wrong)).about()
+            open_reader(str(path), ReadOptions(classes=wrong)).info()
 
 
 def test_a_copy_of_what_declares_nothing_leaves_it_to_the_environment(tmp_path):
     """PyDreamer's names of a single image and a single vector become the environment's."""
     parts = {"camera": KINDS["image"], "state": KINDS["vector"], "grid": KINDS["grid"]}
-    write(Seen(spaces.Dict(parts)), str(tmp_path / "npz"), "pydreamer")
+    write_dataset(Seen(spaces.Dict(parts)), str(tmp_path / "npz"), "pydreamer")
     for file in (tmp_path / "npz").glob("*.json"):
         file.unlink()  # as if PyDreamer had written them
     space = spaces.Dict(parts)
-    copy = Recorded(open_reader(str(tmp_path / "npz")), EnvConfig(), observation_space=space)
+    copy = RecordedEpisodes(open_reader(str(tmp_path / "npz")), EnvConfig(), observation_space=space)
     assert copy.obs_spec == ObsCodec(space).spec
-    assert_same(joined(copy.parts()), joined(Recorded(Seen(space)).parts()))
+    assert_same(joined(copy.parts()), joined(RecordedEpisodes(Seen(space)).parts()))

@@ -39,7 +39,7 @@ def test_kinds_of_observations(tmp_path, storage, kind):
     truth = np.concatenate([values(e) for e in LIVED])
     path = write(tmp_path / "d", [buffer(e, values(e)) for e in LIVED], space, storage=storage)
     reader = open_reader(str(path))
-    assert reader.about().observation == space
+    assert reader.info().observation == space
     check(reader, expected(LIVED) | {"obs": truth})
     if kind == "picture":
         path = write(tmp_path / "jpeg", [buffer(e, values(e)) for e in LIVED], space, storage=storage, jpeg=True)
@@ -51,7 +51,7 @@ def test_kinds_of_observations(tmp_path, storage, kind):
 @BINARY
 def test_nested_observations_and_actions(tmp_path, storage):
     reader = open_reader(str(write(tmp_path / "d", [nested(e) for e in LIVED], *NESTED, storage)))
-    assert (reader.about().observation, reader.about().action) == NESTED
+    assert (reader.info().observation, reader.info().action) == NESTED
     rows, chosen = expected(LIVED), expected(LIVED, discrete=True)["action"]
     seen, done = np.array(rows.pop("obs")), rows.pop("action")
     check(reader, rows | {

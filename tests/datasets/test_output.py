@@ -12,7 +12,7 @@ from d4rl_files import columns
 from d4rl_files import write as write_hdf5
 from recordings import FORMATS, copied
 from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.datasets.reader import About
+from reverie.datasets.reader import DatasetInfo
 from reverie.datasets.writers import staged_file, write_d4rl, write_minari
 
 minari = pytest.importorskip("minari")
@@ -69,7 +69,7 @@ def test_a_write_that_fails_while_hdf5_closes_a_dataset_is_an_error(tmp_path, mo
         write = partial(write_minari, episodes, str(target), BOTH, {})
     else:
         episodes = failing(ROWS, staged)
-        write = partial(write_d4rl, episodes, target, About(observation=BOTH[0], action=BOTH[1]))
+        write = partial(write_d4rl, episodes, target, DatasetInfo(observation=BOTH[0], action=BOTH[1]))
     with contextlib.closing(episodes), pytest.raises(OSError, match="File"):
         write()
     assert not list(tmp_path.iterdir())

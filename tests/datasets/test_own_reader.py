@@ -6,7 +6,7 @@ import pytest
 from recordings import LIVED, check, expected
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError
-from reverie.datasets.dataset import Recorded
+from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import ReadOptions
 
@@ -14,7 +14,7 @@ MODULE = """
 import numpy as np
 from gymnasium import spaces
 from reverie.core.rows import episode_rows
-from reverie.datasets.reader import About, Reader
+from reverie.datasets.reader import DatasetInfo, Reader
 
 class Folder(Reader):
     def __init__(self, path, options=None, *, change=""):
@@ -24,8 +24,9 @@ class Folder(Reader):
     def files(self):
         return sorted(self.path.glob("*.npz"))
 
-    def about(self):
-        return About(observation=spaces.Box(-np.inf, np.inf, (2,), np.float32), action=spaces.Box(-1.0, 1.0, (1,)))
+    def info(self):
+        space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        return DatasetInfo(observation=space, action=spaces.Box(-1.0, 1.0, (1,)))
 
     def rows(self):
         return sum(len(np.load(file)["o"]) for file in self.files())
@@ -58,7 +59,7 @@ def test_rows_and_tools(folder, tmp_path, capsys):
     for arguments in ("", "(change='')"):
         check(opened(folder, arguments), expected(LIVED))
     assert main(["data", "convert", str(folder[0]), str(tmp_path / "c"), "--to", "store", "--reader", folder[1]]) == 0
-    assert len(list(Recorded(open_reader(str(tmp_path / "c"))).parts())) == 1
+    assert len(list(RecordedEpisodes(open_reader(str(tmp_path / "c"))).parts())) == 1
     assert main(["data", "validate", str(folder[0]), "--reader", folder[1]]) == 0
     assert "19 rows in 5 episodes: sound" in capsys.readouterr().out
 
@@ -83,4 +84,4 @@ def test_names_that_are_wrong(folder):
 )
 def test_rows_that_are_wrong_are_told(folder, change, said):
     with pytest.raises(DataError, match=said):
-        list(Recorded(opened(folder, f"(change={change!r})")).parts())
+        list(RecordedEpisodes(opened(folder, f"(change={change!r})")).parts())

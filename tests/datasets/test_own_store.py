@@ -31,7 +31,7 @@ def test_rows_of_a_run(tmp_path):
         reader = open_reader(str(tmp_path / place))
         assert isinstance(reader, StoreReader)
         check(reader, named(lived))
-        about = reader.about()
+        about = reader.info()
         assert (about.env, about.text, about.env_settings) == ("Ant-v5", {"algorithm": "sac"}, env)
         assert (about.specs[0]["vec"].shape, about.specs[1].parts["action"].kind) == ((2,), "continuous")
     assert not reader.remarks()
@@ -52,8 +52,8 @@ def test_runs_of_one_dataset_were_recorded_with_the_same_settings(tmp_path, name
         env = {"id": "Ant-v5", "noop_max": len(str(value)), name: value}
         (tmp_path / run / "config.yaml").write_text(yaml.safe_dump({"experiment": {"env": env}}))
         (tmp_path / run / "spec.json").write_text(json.dumps(SPEC))
-    assert open_reader(str(tmp_path / "[ab]")).about().env_settings[name] == one
+    assert open_reader(str(tmp_path / "[ab]")).info().env_settings[name] == one
     values = [re.escape(str(value)) for value in (other, one)]
     said = rf"c has the environment {{'{name}': .*{values[0]}.* others have {{'{name}': .*{values[1]}.*}}:"
     with pytest.raises(DataError, match=said):
-        open_reader(str(tmp_path)).about()
+        open_reader(str(tmp_path)).info()

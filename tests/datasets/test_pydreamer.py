@@ -43,7 +43,7 @@ def test_pictures_have_their_time_behind(tmp_path):
     rows = expected(LIVED)
     seen = {"obs/vecobs": rows.pop("obs"), "obs/image": pictures}
     check(reader, rows | seen)
-    assert reader.about().observation["image"] == spaces.Box(0, 255, (4, 5, 3), np.uint8)
+    assert reader.info().observation["image"] == spaces.Box(0, 255, (4, 5, 3), np.uint8)
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_files_that_cannot_be(tmp_path, change, said):
     change(values)
     save(tmp_path / "npz", "ep000000_000004-r1-0014", values)
     with pytest.raises(DataError, match=said):
-        open_reader(str(tmp_path / "npz")).about()
+        open_reader(str(tmp_path / "npz")).info()

@@ -1,7 +1,9 @@
 """RL Unplugged's shards: framing, checksums and messages made byte by byte, as slowly as they are defined."""
 
 import gzip
+import io
 
+import imageio.v3 as imageio
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -42,8 +44,8 @@ def test_rows_of_other_encodings(tmp_path):
     path = shard(tmp_path / "run_1-00000-of-00100", transitions(LIVED), zipped=False, packed=False)
     reader = open_reader(str(path))
     check_shard(reader, LIVED)
-    assert reader.about().observation == spaces.Box(0, 255, (SIDE, SIDE, 4), np.uint8)
-    assert reader.about().action == spaces.Discrete(5)
+    assert reader.info().observation == spaces.Box(0, 255, (SIDE, SIDE, 4), np.uint8)
+    assert reader.info().action == spaces.Discrete(5)
 
 
 def test_transitions_in_any_order_stay_right(tmp_path):
@@ -78,3 +80,62 @@ def test_a_shard_cut_in_the_middle(tmp_path):
     path.write_bytes(gzip.compress(whole)[:-400])
     with pytest.raises(DataError, match=r"is incomplete.*transitions can be read"):
         open_reader(str(path)).rows()
+
+
+def proto_example():
+    """Return ``tf.train.Example`` as Google's protobuf makes it of TensorFlow's feature.proto."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="feature.proto", package="t", syntax="proto3")
+    kinds = descriptor_pb2.FieldDescriptorProto
+
+    def define(where, name, *fields):
+        message = where.add(name=name)
+        for number, (field, kind, repeated) in enumerate(fields, 1):
+            type_ = {"type": kind} if isinstance(kind, int) else {"type": kinds.TYPE_MESSAGE, "type_name": kind}
+            label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
+            message.field.add(name=field, number=number, label=label, **type_)
+        return message
+
+    lists = {"bytes_list": kinds.TYPE_BYTES, "float_list": kinds.TYPE_FLOAT, "int64_list": kinds.TYPE_INT64}
+    for name, kind in lists.items():
+        define(file.message_type, name.title(), ("value", kind, True))
+    define(file.message_type, "Feature", *((name, f".t.{name.title()}", False) for name in lists))
+    features = define(file.message_type, "Features", ("feature", ".t.Features.FeatureEntry", True))
+    pair = ("key", kinds.TYPE_STRING, False), ("value", ".t.Feature", False)
+    entry = define(features.nested_type, "FeatureEntry", *pair)
+    entry.options.map_entry = True
+    define(file.message_type, "Example", ("features", ".t.Features", False))
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Example"))
+
+
+def test_a_shard_as_deepmind_defines_it(tmp_path):
+    """The features of rl_unplugged/atari.py (github.com/google-deepmind/deepmind-research), by others' writers."""
+    pytest.importorskip("google.protobuf")
+    writer = pytest.importorskip("tensorboard.summary.writer.record_writer").RecordWriter
+    frames = np.random.default_rng(0).integers(0, 256, (7, 84, 84), np.uint8)  # of one episode, and what it led to
+    pngs = [imageio.imwrite("<bytes>", frame, extension=".png") for frame in frames]
+    example, plain = proto_example(), io.BytesIO()
+    out = writer(plain)
+    for t in range(3):
+        record = example()
+        for name, first in (("o_t", t), ("o_tp1", t + 1)):
+            record.features.feature[name].bytes_list.value.extend(pngs[first : first + 4])
+        for name, value in (("a_t", 17 - t), ("a_tp1", 16 - t), ("episode_id", -(2**62))):
+            record.features.feature[name].int64_list.value.append(value)
+        for name, value in (("r_t", t - 1.0), ("d_t", float(t < 2)), ("episode_return", 0.0)):
+            record.features.feature[name].float_list.value.append(value)
+        out.write(record.SerializeToString())
+    (tmp_path / "Pong").mkdir()
+    (tmp_path / "Pong" / "run_1-00000-of-00100").write_bytes(gzip.compress(plain.getvalue()))
+    reader = open_reader(str(tmp_path / "Pong" / "run_1-00000-of-00100"))
+    assert reader.about().observation == spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    assert (reader.about().action, reader.about().text["game"]) == (spaces.Discrete(18), "Pong")
+    rows = joined(reader.parts())
+    for t in range(4):
+        np.testing.assert_array_equal(rows["obs"][t], np.moveaxis(frames[t : t + 4], 0, -1))
+    assert rows["action"].tolist() == [17, 16, 15, 0]
+    assert rows["reward"].tolist() == [0, -1, 0, 1]
+    assert rows["is_last"].tolist() == rows["is_terminal"].tolist() == [False] * 3 + [True]

@@ -35,7 +35,7 @@ def test_a_row_is_a_transition(tmp_path, kind, pieces):
     for place in (path, path / "data-*"):  # an episode may go on in the next file
         reader = open_reader(str(place), ReadOptions(columns=MAPPING | {"next_obs": "after"}))
         check(reader, expected(LIVED))
-        assert (reader.about().action, reader.remarks()) == (spaces.Box(-1.0, 1.0, (1,), np.float32), [])
+        assert (reader.info().action, reader.remarks()) == (spaces.Box(-1.0, 1.0, (1,), np.float32), [])
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
@@ -66,7 +66,7 @@ def test_a_row_is_an_episode(tmp_path, kind, last_seen):
         return open_reader(str(path), ReadOptions(columns={role: role for role in values}))
 
     reader = reader_of("d", values)
-    reader.about()
+    reader.info()
     check(reader, expected(LIVED, last_seen=last_seen))
     before = [[0] * e.steps for e in LIVED[:-1]]
     with pytest.raises(DataError, match=r"'terminal' has the value 2 in row 4, item 0: expected true or"):
@@ -147,8 +147,8 @@ def test_several_observations_and_pictures(tmp_path):
     seen = np.array(rows.pop("obs"))
     corner = found.pop("obs/camera")[:, 3, 5, 2]
     assert_same(found | {"corner": corner}, rows | {"obs/state": seen, "corner": seen @ [10, 1]})
-    assert reader.about().action == spaces.Discrete(5)
-    assert reader.about().observation["camera"] == spaces.Box(0, 255, (4, 6, 3), np.uint8)
+    assert reader.info().action == spaces.Discrete(5)
+    assert reader.info().observation["camera"] == spaces.Box(0, 255, (4, 6, 3), np.uint8)
 
 
 def frame():
@@ -172,9 +172,9 @@ def test_columns_of_numbers_are_one_vector(tmp_path, kind):
     path = str(save(tmp_path / "d", frame(), kind=kind, pieces=3))
     reader = open_reader(path, ReadOptions(columns=FRAME))
     check(reader, expected(LIVED))
-    assert reader.about().action == spaces.Box(-1.0, 1.0, (1,), np.float32)
+    assert reader.info().action == spaces.Box(-1.0, 1.0, (1,), np.float32)
     both = FRAME | {"action": ["choice", "number"]}
-    assert open_reader(path, ReadOptions(columns=both)).about().action == spaces.MultiDiscrete([5, 6])
+    assert open_reader(path, ReadOptions(columns=both)).info().action == spaces.MultiDiscrete([5, 6])
 
 
 def test_propensities_stand_beside_the_actions_that_they_belong_to(tmp_path):
@@ -213,7 +213,7 @@ def test_episodes_that_take_turns_are_refused(tmp_path):
     values = {name: [column[i] for i in turns] for name, column in columns().items()}
     said = r"of episode 1 \('episode_index'\) are not contig.*row 0 of data-0.* in row 2 of data-0.*\. Sort the table"
     with pytest.raises(DataError, match=said):
-        open_reader(str(save(tmp_path / "t", values, pieces=2)), ReadOptions(columns=MAPPING)).about()
+        open_reader(str(save(tmp_path / "t", values, pieces=2)), ReadOptions(columns=MAPPING)).info()
 
 
 @pytest.mark.parametrize(("role", "column"), [("terminal", "next.done"), ("truncated", "timeout"), ("end", "timeout")])
@@ -222,7 +222,7 @@ def test_an_episode_that_continues_after_its_end_is_refused(tmp_path, role, colu
     values[column][5] = values[column][11] = True
     said = rf"'{column}' ends an episode in row 5, but the next step belongs .*\(2 such steps\)"
     with pytest.raises(DataError, match=said):
-        open_reader(str(save(tmp_path / "t", values)), ReadOptions(columns=MAPPING | {role: column})).about()
+        open_reader(str(save(tmp_path / "t", values)), ReadOptions(columns=MAPPING | {role: column})).info()
 
 
 @pytest.mark.parametrize(("size", "place"), [(2, 7), (3, 3)], ids=["list", "text"])

@@ -48,7 +48,7 @@ def test_tianshou_stacks_frames(tmp_path):
     reader = open_reader(str(path))
     found = joined(reader.parts())
     assert found["obs"].shape == (11, 2, 3, 3)
-    assert reader.about().observation == spaces.Box(0, 255, (2, 3, 3), np.uint8)
+    assert reader.info().observation == spaces.Box(0, 255, (2, 3, 3), np.uint8)
     seen = [row[0, 0].tolist() for row in found["obs"]]
     assert seen == [[10, 10, 10], [10, 10, 11], [10, 11, 12], [11, 12, 13], [11, 12, 13],
                     [20, 20, 20], [20, 20, 20], [30, 30, 30], [30, 30, 31], [30, 31, 32], [30, 31, 32]]  # fmt: skip

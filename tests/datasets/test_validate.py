@@ -13,8 +13,8 @@ from recordings import LIVED, Lived, copied, same_rows
 from reverie.core.types import FLAGS
 from reverie.datasets.convert import good
 from reverie.datasets.detect import open_reader
-from reverie.datasets.reader import About
-from reverie.datasets.validate import DataReport, Rules, replay, validate
+from reverie.datasets.reader import DatasetInfo
+from reverie.datasets.validate import DataReport, Rules, replay_episode, validate
 
 
 def report(tmp_path, change, lived=LIVED):
@@ -77,7 +77,7 @@ def test_the_good_episodes_go_elsewhere(tmp_path, to):
 
 
 BOX = spaces.Box(-1, 1, (1,), np.float32)
-ABOUT = About(observation=BOX, action=BOX)
+ABOUT = DatasetInfo(observation=BOX, action=BOX)
 
 
 def episode(steps, seed=0):
@@ -151,6 +151,6 @@ def test_a_replay_shows_the_first_row_that_differs(name, row, value, wrong):
     rows = episode(4)
     rows |= {"action": np.ones((5, 1), np.float32), "obs": np.arange(5, dtype=np.float32)[:, None]}
     rows["reward"][1:], rows["is_terminal"][4] = 0.25, True
-    assert not replay(Sums(), rows, ABOUT, seed=0).any()
+    assert not replay_episode(Sums(), rows, ABOUT, seed=0).any()
     rows[name][row] = value
-    assert np.flatnonzero(replay(Sums(), rows, ABOUT, seed=0)).tolist() == wrong
+    assert np.flatnonzero(replay_episode(Sums(), rows, ABOUT, seed=0)).tolist() == wrong

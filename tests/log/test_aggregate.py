@@ -18,7 +18,7 @@ EVERY_100 = ExperimentConfig().merge({"schedule.eval_every": 100})
 
 def aggregate(runs, config):
     """As ``api.write_seeds`` reads the folders."""
-    how = measured_as(config.checked().to_dict())
+    how = measured_as(config.validate().to_dict())
     seeds = {n: summarize_seed(r.metrics, found_at_end(r.evaluation) or {}, how) for n, r in runs.items()}
     return aggregate_of(seeds, how)
 

@@ -11,7 +11,8 @@ from PIL import Image
 
 import reverie
 from reverie.cli import main
-from reverie.experiment.config import ExperimentConfig, saved_settings
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.resolve import saved_settings
 from reverie.run.folder import RunFolder, write_saved
 
 CONFIG = ExperimentConfig().merge({"steps": 2000, "schedule.eval_every": 1000})
@@ -25,7 +26,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 def run(path, final=None, *, env="Pendulum-v1", seed=0, curve=(), settings=None, log="eval/score"):
     """A run as training leaves it: with a score at the end, if it came so far, and logged ones before."""
-    folder, found = RunFolder(Path(path)), CONFIG.merge({"env.id": env, "seed": seed, **(settings or {})}).checked()
+    folder, found = RunFolder(Path(path)), CONFIG.merge({"env.id": env, "seed": seed, **(settings or {})}).validate()
     folder.path.mkdir(parents=True)
     write_saved(folder.config, saved_settings(found, None))
     logged(folder.metrics, [(step, {log: score}) for step, score in curve])

@@ -105,7 +105,7 @@ def goes_on_elsewhere(client, ident, stays):
 def is_registered_and_loaded(mlflow, ident, run, capsys):
     assert main(["register", str(run), "--name", "mine", "--alias", "best", "--checkpoint", "step-000000060"]) == 0
     assert "registered models:/mine/1" in capsys.readouterr().out
-    assert reverie.register(run, "mine") == "models:/mine/2"
+    assert reverie.register_model(run, "mine") == "models:/mine/2"
     agent, first = reverie.load("models:/mine@best"), Path("runs/mine-v1")
     assert (agent.step, agent.run) == (60, first.absolute())
     own = reverie.load(run, checkpoint="step-000000060").algo.state_dict()

@@ -4,7 +4,7 @@ import pytest
 
 from reverie.api import train_config as train
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import layered
+from reverie.experiment.layers import merge_layers
 from tiny import FEW, SMALL
 
 
@@ -20,6 +20,6 @@ def folder(tmp_path_factory):
     probes = ("mlp('map', given='map_coord', units=8)", "mlp('map_coord', units=8)")
     few = {"steps": 40, "learning_starts": 20, "random_steps": 10, "replay_ratio": 0.05, "algo.batch_length": 8,
            "algo.probe.heads": probes, "eval_episodes": 0, "tensorboard": False, "console": False}  # fmt: skip
-    mapped = layered("dreamer_v2", env="MiniGrid-Empty-5x5-v0", preset="pydreamer_minigrid+cpu")
+    mapped = merge_layers("dreamer_v2", env="MiniGrid-Empty-5x5-v0", preset="pydreamer_minigrid+cpu")
     train(mapped.merge(few), run=where / "mapped")
     return where

@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+import yaml
 
 uvicorn = pytest.importorskip("uvicorn", reason="the extra look is not installed")
 pytest.importorskip("starlette", reason="the extra look is not installed")
@@ -19,6 +20,7 @@ from websockets.exceptions import InvalidStatus  # noqa: E402
 
 from reverie.cli.agent import listen  # noqa: E402
 from reverie.core.errors import RunError  # noqa: E402
+from reverie.core.importing import module_of  # noqa: E402
 from reverie.look import server  # noqa: E402
 
 TOKEN = "a-token"
@@ -219,6 +221,59 @@ def test_what_is_broken_is_said(folder, tmp_path):
         assert talk("step")["first"] == 1  # the session lives on
         assert "error" in next(run for run in talk("hello")["runs"] if run["name"] == "gone")
         talk.socket.close()
+
+
+CALLS_CHILD = "reverie.scale.seeds:Child(['--version'], 'PWNED')"
+"""Of a class of this library that starts a process, and is nothing that a run may name."""
+ATTACKS = {
+    "os:system": ({"env": "os:system"}, {"env.kwargs": {"command": "touch PWNED"}}),
+    "posix:system": ({"eval_env": "posix:system"}, {}),
+    "subprocess:Popen": ({"env": "subprocess:Popen"}, {"env.kwargs": {"args": ["touch", "PWNED"]}}),
+    "runpy:run_path": ({"env": "runpy:run_path"}, {"env.kwargs": {"path_name": "evil.py"}}),
+    "shutil:rmtree": ({"env": "shutil:rmtree"}, {"env.kwargs": {"path": "victim"}}),
+    "builtins:exec": ({"env": "builtins:exec"}, {}),
+    "walk:os.system": ({"env": "walk:os.system"}, {"env.kwargs": {"command": "touch PWNED"}}),
+    "walk:Tool": ({}, {"env.wrappers": ["walk:Tool('PWNED')"]}),
+    "antigravity:X-v0": ({}, {"env.id": "antigravity:X-v0"}),
+    "evil:X-v0": ({}, {"env.id": "evil:X-v0"}),
+    "dqn.evil:X": ({}, {"env.wrappers": ["dqn.evil:X"]}),
+    "evil:K-v0": ({}, {"env.kwargs": {"env_id": "evil:K-v0"}}),
+    "evil:Explore": ({}, {"algo.exploration": "evil:Explore(0.5)"}),
+    "evil:E": ({}, {"eval_env": {"wrappers": ["evil:E"]}}),
+    "reverie.scale.seeds:Child": ({}, {"env.wrappers": [CALLS_CHILD]}),
+    "reverie.scale.seeds: Child": ({}, {"algo.exploration": CALLS_CHILD}),
+    "reverie.algos.dqn:DQNConfig": ({"env": "reverie.algos.dqn:DQNConfig"}, {}),
+}  # fmt: skip
+"""What a stranger's run names, in ``custom`` or its settings."""
+
+
+def test_the_page_runs_nothing_of_a_strangers_run(folder, tmp_path, monkeypatch):
+    """The runs of strangers lie where the user has a module that he trusts, which imports ``os``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "walk.py").write_text(
+        "import os, pathlib\nclass Tool:\n    def __init__(self, path): pathlib.Path(path).touch()\n"
+    )
+    module_of("walk:Tool", "environment")
+    for name, (custom, settings) in ATTACKS.items():
+        run = shutil.copytree(folder / "dqn", tmp_path / "runs" / name)
+        saved = yaml.safe_load((run / "config.yaml").read_text())
+        saved |= {"custom": custom, "experiment": {**saved["experiment"], **settings}}
+        (run / "config.yaml").write_text(yaml.safe_dump(saved))
+        for path in (run, tmp_path, tmp_path / "victim"):
+            path.mkdir(exist_ok=True)
+            (path / "evil.py").write_text("import pathlib; pathlib.Path('PWNED').touch()")
+    before = {*sys.modules}
+    with served(tmp_path / "runs") as (_, port):
+        talk = Talk(port)
+        for name in ATTACKS:
+            assert name.replace(": ", ":") in talk("begin", run=name)["error"], name
+        talk.socket.close()
+    assert (tmp_path / "victim" / "evil.py").exists()
+    assert not list(tmp_path.rglob("PWNED"))
+    assert not [name for name in {*sys.modules} - before if name.split(".")[-1] in ("evil", "antigravity", "this")]
+    sys.modules.pop("walk")
 
 
 def test_recorded_episodes_are_read_from_the_data(folder):

@@ -9,7 +9,7 @@ import torch
 from torch.distributions import Categorical, Independent, kl_divergence
 
 import reverie
-from reverie.agent.imagining import Mind, ModelState
+from reverie.agent.imagining import ModelState, WorldModelInspector
 from reverie.agent.loading import load
 from reverie.core.errors import DataError, EnvError
 from reverie.core.randomness import derived_seeds
@@ -81,7 +81,7 @@ def test_predicted_return_by_hand(agent):
     said = {"reward": np.array([[1.0, 2.0]]), "cont": np.array([[0.5, 0.25]]), "inside/value": np.array([[9.0, 8.0]])}
     gamma = agent.algo.world.discount
     expected = 1 + gamma * 0.5 * 2 + gamma**2 * 0.5 * 0.25 * 8
-    assert Mind(agent).predicted_return(said) == pytest.approx([expected])
+    assert WorldModelInspector(agent).predicted_return(said) == pytest.approx([expected])
 
 
 def test_another_action_in_the_past_begins_another_line(session):
@@ -207,7 +207,7 @@ def test_probes_say_what_they_read_and_what_is_true(folder):
 
 def test_recorded_episodes(agent):
     session = Session(agent, source=RecordedEnv(agent, None, 0))
-    batch = agent.episode(0)
+    batch = agent.load_episode(0)
     played(session, 4)
     assert session.timeline.real[4].step.reward[0] == batch.reward[0, 4]
     assert torch.equal(torch.stack(session.timeline.actions, 1), batch.action[:, :4])

@@ -16,7 +16,7 @@ from reverie.algos.dqn import DQNConfig
 from reverie.api import train_config as train
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.checkpoint import Checkpoints, read
-from reverie.run.run import TrainResult
+from reverie.run.result import TrainResult
 from reverie.store.store import Store
 from tiny import SETTINGS
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from reverie.core.types import Window
-from reverie.experiment.bench import Pace
-from reverie.experiment.build import outlook
+from reverie.experiment.bench import LearnerSpeed
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.describe import describe_forecast
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ from reverie.experiment.config import ExperimentConfig
 )  # fmt: skip
 def test_the_outlook_of_a_run(preset: str, more: dict[str, Any], update_s: float, before: str, after: str) -> None:
     values = {"steps": 101_000, "learning_starts": 1000, "replay_ratio": 0.5, "env.num": 4, "preset": preset}
-    speed = Pace(update_s=update_s, act_s=0.004, threads=1)
+    speed = LearnerSpeed(update_s=update_s, act_s=0.004, threads=1)
     config = ExperimentConfig().merge(values | more)
-    found = outlook(config, Window(batch=16, length=64), speed)
+    found = describe_forecast(config, Window(batch=16, length=64), speed)
     assert found == f"{before} of learning and acting on this machine, as busy as it is, with 1 thread{after}"
 
 
@@ -38,6 +38,6 @@ def test_a_run_too_short_for_an_update_says_so() -> None:
     values = {"learning_starts": 16, "replay_ratio": 1.0, "env.num": 4}
     config, window = ExperimentConfig().merge(values), Window(batch=16, length=64)
     message = "nothing will be learned in 268 steps: the first update comes after 268"
-    assert message in outlook(config.merge({"steps": 268}), window, None)
-    assert not outlook(config.merge({"steps": 269}), window, None)
-    assert config.merge({"steps": 300}).planned(window) == (32, 75)
+    assert message in describe_forecast(config.merge({"steps": 268}), window, None)
+    assert not describe_forecast(config.merge({"steps": 269}), window, None)
+    assert config.merge({"steps": 300}).planned_counts(window) == (32, 75)

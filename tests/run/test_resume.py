@@ -132,8 +132,10 @@ def test_another_number_of_environments_keeps_the_rows(whole: Path, tmp_path: Pa
     again = train(CONFIG.merge({"steps": 150, "env.num": num}), env=Walk, run=run)
     assert again.env_steps >= 150
     store = Store(run / "replay")
-    assert store.segments[2].parent == (second.name, second.rows)
-    assert store.num_rows() == sum((s.rows - s.first - s.imported) * s.streams for s in store.segments)
+    # The newest row of a checkpoint may become the last of an episode, and so is stored again by the next process.
+    assert store.segments[2].parent == (second.name, second.rows - 1)
+    rows = [(s.rows - s.first - s.imported) * s.streams for s in store.segments]
+    assert store.num_rows() == sum(rows) - num
 
 
 def test_damaged_rows_are_named_and_the_rest_is_used(whole: Path, tmp_path: Path, said: list[str]) -> None:

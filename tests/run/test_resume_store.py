@@ -6,8 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import zarr
 from resumed import CONFIG, Walk, leaves
 
 from logged import logged
@@ -84,3 +86,37 @@ def test_two_runs_may_share_a_store(undisturbed: Path, tmp_path: Path) -> None:
             going_on(tmp_path / name, steps, seed=int(name == "other"))
     assert_learned_the_same(tmp_path / "run", undisturbed)
     assert len(Store(tmp_path / "rows").histories()) == 2
+
+
+class Failing(Walk):
+    """Fails in every 7th step, and cannot be saved."""
+
+    def __init__(self) -> None:
+        self.unsaved = (number for number in range(9))
+
+    def step(self, action: int) -> Any:
+        if Walk.steps_of_all % 7 == 6:
+            Walk.steps_of_all += 1
+            raise OSError("a wheel came off")
+        return super().step(action)
+
+
+def test_episodes_of_failed_environments_and_processes_have_last_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a notebook reads them: following the parents."""
+    monkeypatch.setattr(Walk, "steps_of_all", 0)
+    for steps in (40, 80):
+        train(CONFIG.merge({"steps": steps, "env.restarts": 99}), env=Failing, run=tmp_path / "run")
+    replay: Any = zarr.open(tmp_path / "run" / "replay", mode="r")
+    names = sorted(replay.group_keys())
+    parent, row = replay[names[1]].attrs["parent"]
+    assert (parent, row) == (names[0], replay[names[1]].attrs["first"])
+    first, last, action = (
+        np.concatenate([replay[names[0]][name][:, :row], replay[names[1]][name][:]], 1)
+        for name in ("is_first", "is_last", "action")
+    )
+    assert first.sum() > 10
+    assert (first.sum(1) == last.sum(1) + ~last[:, -1]).all()
+    assert (last[:, :-1] == first[:, 1:]).all()
+    assert (action.any(2) == ~last).all()

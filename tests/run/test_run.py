@@ -133,7 +133,7 @@ def test_timing_the_learner_first_changes_nothing_but_threads(
 
     monkeypatch.setattr(bench, "update_seconds", timed)
     plain = weights("plain", steps=60, threads=1)
-    monkeypatch.setattr(build_module, "FEW", 0)
+    monkeypatch.setattr(build_module, "SHORT_RUN_UPDATES", 0)
     after = weights("timed", steps=60)
     assert all(torch.equal(plain[key], after[key]) for key in plain)
     train(settings(steps=70, eval_episodes=0), run=tmp_path / "timed")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_learners_run import listening_addresses
 
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
@@ -106,6 +107,26 @@ def test_a_run_outlives_a_learner_and_a_node_and_saves_at_a_signal(cluster, tmp_
         assert not learner(run, 1)
     finally:
         command.kill()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it finds the learners in /proc")
+def test_learners_of_one_machine_listen_on_loopback_alone(cluster, tmp_path):
+    """Whoever reaches PyTorch's store can run code. The sockets of Ray's own processes are not looked at."""
+    run, log, addresses = tmp_path / "run", tmp_path / "log", {}
+    words = ["train", *FLAGS, "--run", str(run), "--on", f"ray:{cluster.address}", "--resources", "{seat: 1}"]
+    with log.open("w") as out:
+        command = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=out, stderr=out)
+    try:
+        while not Checkpoints(run / "checkpoints").all():
+            assert command.poll() is None, log.read_text()
+            for rank in range(2):
+                if pid := learner(run, rank):
+                    addresses.setdefault(rank, set()).update(listening_addresses(pid))
+            time.sleep(0.05)
+    finally:
+        command.terminate()
+        command.wait(60)
+    assert addresses == {0: {"0100007F"}, 1: {"0100007F"}}
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it finds the actors in /proc")

@@ -14,21 +14,31 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from reverie.agent.agent import Agent, check_word
-from reverie.agent.dream_figures import FPS, drawing
-from reverie.agent.dreaming import stacked
-from reverie.agent.extract import pieces
-from reverie.agent.imagining import STEPS, Mind, ModelState, array, describing, latent_of, seeded, seen_in
+from reverie.agent.agent import Agent
+from reverie.agent.conversion import to_numpy
+from reverie.agent.dream_figures import FPS, open_renderer_or_image
+from reverie.agent.dreaming import stack_windows
+from reverie.agent.extract import rechunk
+from reverie.agent.imagining import (
+    STEPS,
+    ModelState,
+    WorldModelInspector,
+    default_seed,
+    predicted_observations,
+    require_world_model,
+    state_to_latent,
+)
 from reverie.agent.loading import load
+from reverie.agent.player import check_choice
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.randomness import reproducible
 from reverie.core.spaces import Leaf, ObsCodec, nested
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
-from reverie.datasets.dataset import Recorded
+from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.memory import DataLike
-from reverie.datasets.own_store import guessed_obs
+from reverie.datasets.own_store import guess_obs_space
 from reverie.envs.together import batch_of, first_of
 from reverie.nn.state_space import Latent
 
@@ -37,7 +47,7 @@ Start = ModelState | Batch | DataLike
 WINDOWS, ROWS, BURN_IN = 64, 64, 8
 """Most windows of recorded rows whose states are kept to begin from, the rows of each, and how many rows of an episode
 the model has seen at least, unless it saw its beginning."""
-AT_ONCE = 16
+FILTER_BATCH = 16
 """Windows that are filtered together."""
 
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": FPS}
@@ -63,17 +73,17 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         start: Start = "replay", horizon: int | None = None, observations: Literal["decoded", "latent"] = "decoded",
         ends: Literal["sampled", "likely"] = "sampled", render_mode: str | None = None,
     ) -> None:  # fmt: skip
-        check_word("observations", observations, ("decoded", "latent"))
-        check_word("ends", ends, ("sampled", "likely"))
+        check_choice("observations", observations, ("decoded", "latent"))
+        check_choice("ends", ends, ("sampled", "likely"))
         self.agent: Agent = run if isinstance(run, Agent) else load(run, checkpoint=checkpoint, device=device)
-        self._mind = Mind(self.agent)
-        self._learner = self._mind.learner
+        self._inspector = WorldModelInspector(self.agent)
+        self._learner = self._inspector.learner
         self.horizon: int = getattr(self.agent.config.algo, "horizon", STEPS) if horizon is None else horizon
         AtLeast(1).check("horizon", self.horizon)
         self._rssm, self._samples_ends = self._learner.world.rssm, ends == "sampled"
-        self._seen = self._decoded if observations == "decoded" else self._features
-        self._codec = self._chosen_codec(observations == "decoded")
-        self._begins = states_of(self.agent, start)
+        self._observe_latents = self._decode if observations == "decoded" else self._features
+        self._codec = self._choose_codec(observations == "decoded")
+        self._start_states = start_states(self.agent, start)
         self.num_envs: int = num_envs
         self.render_mode: str | None = render_mode
         self.single_observation_space: spaces.Space[Any] = self._codec.kept_space()
@@ -83,18 +93,20 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         self.metadata = {**self.metadata, "render_fps": self.agent.frames_per_second}
         self._closing = contextlib.ExitStack()
         if render_mode is not None:
-            self._draw = self._closing.enter_context(drawing(self.agent, self._mind.keys))
-        self._steps, self._over = np.zeros(num_envs, int), np.zeros(num_envs, bool)
+            self._draw = self._closing.enter_context(open_renderer_or_image(self.agent, self._inspector.keys))
+        self._steps, self._ended = np.zeros(num_envs, int), np.zeros(num_envs, bool)
         self._latent: Latent | None = None
         self._generator: torch.Tensor | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """Begin N dreams. The same ``seed`` and actions give the same dreams."""
         super().reset(seed=seed)
-        with self._draws(int(self.np_random.integers(2**31)) if seed is None and self._generator is None else seed):
-            self._latent = self._begun(self.num_envs)
-        self._steps, self._over = np.zeros(self.num_envs, int), np.zeros(self.num_envs, bool)
-        return self._shown(self._latent), {}
+        if seed is None and self._generator is None:
+            seed = int(self.np_random.integers(2**31))
+        with self._use_dream_rng(seed):
+            self._latent = self._initial_latents(self.num_envs)
+        self._steps, self._ended = np.zeros(self.num_envs, int), np.zeros(self.num_envs, bool)
+        return self._to_observation(self._latent), {}
 
     def step(self, actions: Any) -> tuple[Obs, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Take an action in each dream; those that had ended begin anew, with reward 0.
@@ -103,19 +115,20 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
             DataError: an action is not in ``single_action_space``.
         """
         assert self._latent is not None
-        flat, begun = torch.from_numpy(self.agent.flat_actions(actions, self.num_envs)), self._over  # [N, A]
-        with self._draws():
+        flat, begins = torch.from_numpy(self.agent.flatten_actions(actions, self.num_envs)), self._ended  # [N, A]
+        with self._use_dream_rng():
             latent = self._rssm.imagine(self._latent, flat.to(self._learner.device))
-            if begun.any():
-                for values, new in zip(latent, self._begun(int(begun.sum())), strict=True):
-                    values[torch.from_numpy(begun)] = new
-            said = {name: array(values) for name, values in self._learner.outcome(latent).items()}  # [N] each
-        self._latent, self._steps = latent, np.where(begun, 0, self._steps + 1)
-        terminated = ~begun & (said["cont"] <= (self.np_random.random(self.num_envs) if self._samples_ends else 0.5))
-        truncated = ~begun & (self._steps >= self.horizon)
-        self._over = terminated | truncated
-        reward = np.where(begun, 0.0, said["reward"].astype(np.float64))
-        return self._shown(latent), reward, terminated, truncated, {}
+            if begins.any():
+                for values, new in zip(latent, self._initial_latents(int(begins.sum())), strict=True):
+                    values[torch.from_numpy(begins)] = new
+            outcome = {name: to_numpy(values) for name, values in self._learner.outcome(latent).items()}  # [N] each
+        self._latent, self._steps = latent, np.where(begins, 0, self._steps + 1)
+        threshold = self.np_random.random(self.num_envs) if self._samples_ends else 0.5
+        terminated = ~begins & (outcome["cont"] <= threshold)
+        truncated = ~begins & (self._steps >= self.horizon)
+        self._ended = terminated | truncated
+        reward = np.where(begins, 0.0, outcome["reward"].astype(np.float64))
+        return self._to_observation(latent), reward, terminated, truncated, {}
 
     def render(self) -> tuple[np.ndarray, ...] | None:
         """Return a picture ``[H, W, 3]`` of what each dream shows, or None without a render mode.
@@ -124,8 +137,8 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         """
         if self.render_mode is None or self._latent is None:
             return None
-        seen = {key: array(values)[:, None] for key, values in self._decoded(self._latent).items()}  # [N, 1, ...]
-        return tuple(self._draw(seen)[:, 0])
+        obs = {key: to_numpy(values)[:, None] for key, values in self._decode(self._latent).items()}  # [N, 1, ...]
+        return tuple(self._draw(obs)[:, 0])
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environment that draws."""
@@ -134,7 +147,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
     # ------------------------------------------------------------------ inside
 
     @contextlib.contextmanager
-    def _draws(self, seed: int | None = None) -> Iterator[None]:
+    def _use_dream_rng(self, seed: int | None = None) -> Iterator[None]:
         """Let PyTorch draw from this dream's own generator, which goes on or is seeded; the global ones do not move."""
         device = self._learner.device
         gpu = device.type == "cuda"
@@ -146,40 +159,42 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
             yield
             self._generator = torch.cuda.get_rng_state(device) if gpu else torch.get_rng_state()
 
-    def _begun(self, count: int) -> Latent:
+    def _initial_latents(self, count: int) -> Latent:
         """Return the latents ``[count, ...]`` of as many dreams that begin."""
-        if self._begins is not None:
-            chosen = torch.from_numpy(self.np_random.integers(len(self._begins.deter), size=count))
-            return self._begins.map(lambda x: x[chosen.to(x.device)])
-        before = self._before(count)
+        if self._start_states is not None:
+            chosen = torch.from_numpy(self.np_random.integers(len(self._start_states.deter), size=count))
+            return self._start_states.map(lambda x: x[chosen.to(x.device)])
+        before = self._states_before(count)
         nothing = before.deter.new_zeros(count, self.agent.action_spec.width)
         return self._rssm.imagine(before, nothing)
 
-    def _before(self, count: int) -> Latent:
+    def _states_before(self, count: int) -> Latent:
         """Return the states ``[count, ...]`` before the first row of an episode."""
         return self._rssm.initial(count, self._learner.world.dtype)
 
-    def _chosen_codec(self, decodes: bool) -> ObsCodec:
-        seen, spec = self._seen(self._before(1)), dict(self.agent.obs_spec)
-        if not seen:
+    def _choose_codec(self, decodes: bool) -> ObsCodec:
+        observations, spec = self._observe_latents(self._states_before(1)), dict(self.agent.obs_spec)
+        if not observations:
             raise ConfigError("the decoder predicts none of the observations: set observations = 'latent'.")
         if decodes:
-            return codec_of(self.agent, {key: spec[key] for key in seen})
+            return dream_obs_codec(self.agent, {key: spec[key] for key in observations})
         spec["observation"] = ObsPart(kind="vector", shape=(self._rssm.feature_width,), dtype="float32")
-        return plain_codec({key: spec[key] for key in seen})
+        return codec_from_spec({key: spec[key] for key in observations})
 
-    def _decoded(self, latent: Latent) -> dict[str, torch.Tensor]:
+    def _decode(self, latent: Latent) -> dict[str, torch.Tensor]:
         """Return predicted observations ``[N, ...]`` by key."""
-        return seen_in(self._learner.decoded(latent), self.agent.obs_spec)
+        return predicted_observations(self._learner.decoded(latent), self.agent.obs_spec)
 
     def _features(self, latent: Latent) -> dict[str, torch.Tensor]:
         """Return latents in place of observations: the features ``[N, F]``, and masks."""
         return {"observation": latent.feature, **self._learner.predicted_mask(latent)}
 
-    def _shown(self, latent: Latent) -> Obs:
+    def _to_observation(self, latent: Latent) -> Obs:
         """Return what dreams show at latents ``[N, ...]``, as an observation of ``observation_space``."""
-        seen = self._seen(latent)
-        columns = {f"obs/{leaf.key}": within(array(seen[leaf.key]), leaf) for leaf in self._codec.leaves}
+        observations = self._observe_latents(latent)
+        columns = {
+            f"obs/{leaf.key}": clip_to_space(to_numpy(observations[leaf.key]), leaf) for leaf in self._codec.leaves
+        }
         return nested(self.single_observation_space, self._codec.decode(columns), "obs")
 
 
@@ -209,8 +224,8 @@ class DreamEnv(gymnasium.Env[Any, Any]):
 
     def render(self) -> Any:
         """Return a picture ``[H, W, 3]`` of what the dream shows, or None without a render mode."""
-        drawn = self._dreams.render()
-        return None if drawn is None else drawn[0]
+        pictures = self._dreams.render()
+        return None if pictures is None else pictures[0]
 
     def close(self) -> None:
         """Close the environment that draws."""
@@ -234,9 +249,9 @@ def dream_env(run: Agent | Path | str, **settings: Any) -> DreamEnv:
             - ``checkpoint``, ``device``: of a run folder; see :func:`reverie.load`.
             - ``start``: "replay", rows that the run collected, or the data that it learned from alone; the path of
               other data; "prior", as the model imagines that episodes begin; states, as :meth:`Agent.observe` and
-              :meth:`Imagined.state` return them; or a batch of rows, to begin after its last ones. Of several states
-              one is drawn for each dream. Of recorded rows those of up to 64 windows of 64 rows are kept, without the
-              first 8 of a window that begins within an episode.
+              :meth:`ImaginedTrajectory.state` return them; or a batch of rows, to begin after its last ones. Of several
+              states one is drawn for each dream. Of recorded rows those of up to 64 windows of 64 rows are kept,
+              without the first 8 of a window that begins within an episode.
             - ``horizon``: env steps after which a dream is truncated. None: as many as the algorithm imagined in
               training, 15 by default: for longer dreams the model was never used, and its errors add up.
             - ``observations``: "decoded"; or "latent", the feature (h, z) ``[F]``, without the decoder.
@@ -255,70 +270,70 @@ def dream_env(run: Agent | Path | str, **settings: Any) -> DreamEnv:
 # ---------------------------------------------------------------- observations
 
 
-def codec_of(agent: Agent, spec: ObsSpec) -> ObsCodec:
-    """Return what turns observations of ``spec`` into values of the environment's space, or else of a plain one."""
+def dream_obs_codec(agent: Agent, spec: ObsSpec) -> ObsCodec:
+    """Return the codec from observations of ``spec`` to the environment's space, or else to a plain one."""
     with contextlib.suppress(EnvError, ValueError):  # they are resized, stacked, drawn, or no observations of its own
-        own = ObsCodec(agent.observer.shown, lambda key: key in spec, agent.config.env.channels)
-        if own.spec == dict(spec) and own.kept_space():
-            return own
-    return plain_codec(spec)
+        env_codec = ObsCodec(agent.observer.learner_space, lambda key: key in spec, agent.config.env.channels)
+        if env_codec.spec == dict(spec) and env_codec.kept_space():
+            return env_codec
+    return codec_from_spec(spec)
 
 
-def plain_codec(spec: ObsSpec) -> ObsCodec:
+def codec_from_spec(spec: ObsSpec) -> ObsCodec:
     """Return the codec of a space that looks as ``spec`` says."""
-    plain = ObsCodec(guessed_obs(spec), channels="last")
+    plain = ObsCodec(guess_obs_space(spec), channels="last")
     if plain.spec.keys() == spec.keys():
         return plain
     return ObsCodec(spaces.Dict(dict.fromkeys(spec, plain.space)), channels="last")  # what is alone has its own name
 
 
-def within(values: np.ndarray, leaf: Leaf) -> np.ndarray:
+def clip_to_space(values: np.ndarray, leaf: Leaf) -> np.ndarray:
     """Return predictions ``[N, ...]`` as possible values ``[N, *shape]``: the likeliest class, or clipped numbers."""
-    part, space, whole = leaf.part, leaf.space, np.dtype(leaf.part.dtype).kind != "f"
+    part, space, is_integer = leaf.part, leaf.space, np.dtype(leaf.part.dtype).kind != "f"
     if part.kind == "categorical" and values.shape[1:] != part.shape:
         values = values.argmax(-1)
     values = values.reshape(len(values), *part.shape)
     if part.kind == "image":
         values = values.clip(part.low, part.high)
     if part.kind == "vector" and isinstance(space, spaces.Box):
-        values, whole = values.clip(space.low, space.high), space.dtype.kind != "f"
-    return (np.rint(values) if whole else values).astype(part.dtype)
+        values, is_integer = values.clip(space.low, space.high), space.dtype.kind != "f"
+    return (np.rint(values) if is_integer else values).astype(part.dtype)
 
 
 # ---------------------------------------------------------------- starts
 
 
-def states_of(agent: Agent, start: Start) -> Latent | None:
+def start_states(agent: Agent, start: Start) -> Latent | None:
     """Return the states ``[P, ...]`` that dreams begin from; None: as the model imagines that episodes begin."""
     if isinstance(start, Batch):
         start = agent.observe(start)
-    world = describing(agent).world
+    world = require_world_model(agent).world
     if isinstance(start, ModelState):
-        return latent_of(world, start)
+        return state_to_latent(world, start)
     if isinstance(start, str) and start == "prior":
         if not getattr(world, "begins", True):
             raise ConfigError("start = 'prior': this world model does not imagine how episodes begin. Use 'replay'.")
         return None
-    own = isinstance(start, str) and start == "replay"
+    is_replay = isinstance(start, str) and start == "replay"
     try:
-        with agent.recorded(None if own else start) as recorded, reproducible(seeded(agent, None)):
-            return recorded_states(agent, recorded)
+        with agent.open_dataset(None if is_replay else start) as recorded, reproducible(default_seed(agent, None)):
+            return states_from_dataset(agent, recorded)
     except DataError as error:
         raise DataError(f"start = {brief(start)}: {error} Or let dreams begin from start = 'prior'.") from error
 
 
 @torch.no_grad()
-def recorded_states(agent: Agent, recorded: Recorded) -> Latent:
+def states_from_dataset(agent: Agent, recorded: RecordedEpisodes) -> Latent:
     """Return the states ``[P, ...]`` of recorded rows after which there is an action."""
     total = recorded.rows()
     length = max(1, min(ROWS, total))
     chosen = {int(n) for n in np.random.permutation(total // length)[:WINDOWS]}  # noqa: NPY002  # seeded by the caller
-    held = [recorded.batch(rows, n) for n, rows in enumerate(pieces(recorded.parts(), length)) if n in chosen]
-    found: list[Latent] = []
-    for first in range(0, len(held), AT_ONCE):
-        rows = stacked(held[first : first + AT_ONCE]).to(agent.algo.device)  # [B, T]
-        latent = describing(agent).world.observe(rows).latent
-        known = (rows.is_first.cumsum(1) > 0) | (torch.arange(length, device=agent.algo.device) >= BURN_IN)
-        use = known & ~rows.is_last  # [B, T]
-        found += [Latent(latent.deter[use], latent.stoch[use])]
-    return Latent(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+    batches = [recorded.batch(rows, n) for n, rows in enumerate(rechunk(recorded.parts(), length)) if n in chosen]
+    latents: list[Latent] = []
+    for first in range(0, len(batches), FILTER_BATCH):
+        rows = stack_windows(batches[first : first + FILTER_BATCH]).to(agent.algo.device)  # [B, T]
+        latent = require_world_model(agent).world.observe(rows).latent
+        has_context = (rows.is_first.cumsum(1) > 0) | (torch.arange(length, device=agent.algo.device) >= BURN_IN)
+        use = has_context & ~rows.is_last  # [B, T]
+        latents += [Latent(latent.deter[use], latent.stoch[use])]
+    return Latent(*(torch.cat(parts) for parts in zip(*latents, strict=True)))

@@ -7,10 +7,10 @@ import functools
 import math
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from reverie.agent.player import Player
 from reverie.algos.base import dreamt_name
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.files import file_stem
@@ -22,9 +22,6 @@ from reverie.envs.render import RenderFn, painter
 from reverie.log.video import dream_video, shrink, to_rgb, upscale, write_video
 from reverie.run.folder import RunFolder
 
-if TYPE_CHECKING:
-    from reverie.agent.agent import Agent
-
 FPS = 8
 PAINTED, SIDE = 3, 256
 """Most episodes drawn as pictures, and the longer side of a picture in pixels."""
@@ -32,8 +29,8 @@ PAINTED, SIDE = 3, 256
 Arrays = dict[str, np.ndarray]
 
 
-def draw(
-    agent: Agent, batch: Batch, predicted: Arrays, context: int, errors: Arrays, repeated: Arrays,
+def draw_dream_figures(
+    player: Player, batch: Batch, predicted: Arrays, context: int, errors: Arrays, baseline_errors: Arrays,
     units: dict[str, str], data: str,
 ) -> dict[str, Path]:  # fmt: skip
     """Draw videos, traces of numbers over time, and errors; return the files. ``data``: a dataset for titles, or ""."""
@@ -42,18 +39,21 @@ def draw(
         plot_dream_traces,
     )
 
-    folder = RunFolder(agent.run).dream
-    title, files, several = f"dream on {Path(data).name or agent.config.env.id}", dict[str, Path](), distinct(batch)
-    names = {key: dreamt_name(key) for key in agent.obs_spec if dreamt_name(key) in predicted}
+    folder = RunFolder(player.run).dream
+    title, files = f"dream on {Path(data).name or player.config.env.id}", dict[str, Path]()
+    episodes = distinct_episodes(batch)
+    names = {key: dreamt_name(key) for key in player.obs_spec if dreamt_name(key) in predicted}
     sides = {key: batch.obs[key].numpy() for key in names}, {key: predicted[name] for key, name in names.items()}
-    if pictures := painted(agent, *({key: x[several[:PAINTED]] for key, x in side.items()} for side in sides)):
+    if pictures := render_sides(player, *({key: x[episodes[:PAINTED]] for key, x in side.items()} for side in sides)):
         files["video"] = write_video(folder / "dream.mp4", dream_video(pictures[0], pictures[1], context), FPS)
     numbers: list[tuple[str, np.ndarray, np.ndarray]] = []
     for key, name in names.items():
-        part, (real, guess) = agent.obs_spec[key], (side[key] for side in sides)
+        part, (real, guess) = player.obs_spec[key], (side[key] for side in sides)
         if part.kind == "image" and not pictures:
-            shown = [newest(light(x[several], part), agent.config.env.frame_stack) for x in (real, guess)]
-            video = dream_video(shown[0], shown[1], context)
+            images = [
+                newest_frame(to_uint8_image(x[episodes], part), player.config.env.frame_stack) for x in (real, guess)
+            ]
+            video = dream_video(images[0], images[1], context)
             files[f"video of {name}"] = write_video(folder / f"{file_stem(name)}.mp4", video, FPS)
         elif part.kind == "vector":
             width = math.prod(part.shape)
@@ -62,26 +62,26 @@ def draw(
     numbers.append(("reward", batch.reward[0].numpy(), predicted["reward"][0]))
     titles, *traces = zip(*numbers, strict=True)
     real, guess = (np.stack(side, axis=1) for side in traces)
-    trained = getattr(agent.config.algo, "horizon", None)
+    trained = getattr(player.config.algo, "horizon", None)
     files["traces"] = plot_dream_traces(folder / "traces.png", real, guess, context, titles, title, trained)
     title = f"error of the {title}"
-    files["errors"] = plot_dream_errors(folder / "errors.png", errors, repeated, title, units, trained)
+    files["errors"] = plot_dream_errors(folder / "errors.png", errors, baseline_errors, title, units, trained)
     return files
 
 
-def light(image: np.ndarray, part: ObsPart) -> np.ndarray:
+def to_uint8_image(image: np.ndarray, part: ObsPart) -> np.ndarray:
     """Return an image observation, or its prediction, as uint8."""
     scaled = (image.astype(np.float32) - part.low) / (part.high - part.low) * 255.0
     out: np.ndarray = np.rint(scaled).clip(0, 255).astype(np.uint8)
     return out
 
 
-def newest(frames: np.ndarray, stacked: int) -> np.ndarray:
+def newest_frame(frames: np.ndarray, stacked: int) -> np.ndarray:
     """Return the newest of stacked pictures ``[..., stacked * C]``, which is the last: ``[..., C]``."""
     return frames[..., -(frames.shape[-1] // stacked) :]
 
 
-def distinct(batch: Batch) -> list[int]:
+def distinct_episodes(batch: Batch) -> list[int]:
     """Return the numbers of the episodes that differ from all before: where nothing is random, all may be the same."""
     columns = [x.numpy() for x in (*batch.obs.values(), batch.action)]
     first: dict[bytes, int] = {}
@@ -90,32 +90,32 @@ def distinct(batch: Batch) -> list[int]:
     return list(first.values())
 
 
-def painted(agent: Agent, *sides: Arrays) -> list[np.ndarray] | None:
-    """Do :func:`painting` for each side: of true observations ``[B, T, ...]`` by key, or of predictions."""
-    with painting(agent, [key for key in agent.obs_spec if all(key in side for side in sides)]) as paint:
+def render_sides(player: Player, *sides: Arrays) -> list[np.ndarray] | None:
+    """Do :func:`open_renderer` for each side: of true observations ``[B, T, ...]`` by key, or of predictions."""
+    with open_renderer(player, [key for key in player.obs_spec if all(key in side for side in sides)]) as paint:
         return None if paint is None else [paint(side) for side in sides]
 
 
-Draw = Callable[[Arrays], np.ndarray]
+DrawFn = Callable[[Arrays], np.ndarray]
 """Draws observations ``[B, T, ...]`` by key, or predictions of them, as pictures ``[B, T, H, W, 3]``."""
 
 
 @contextlib.contextmanager
-def painting(agent: Agent, keys: Collection[str]) -> Iterator[Draw | None]:
+def open_renderer(player: Player, keys: Collection[str]) -> Iterator[DrawFn | None]:
     """Make the agent's environment, and let it draw observations of these keys; None if there is no way."""
-    spec = {key: part for key, part in agent.obs_spec.items() if key in keys}
-    unknown = agent.config.env.pixels != "none" or not spec
-    if unknown or isinstance(agent.factory, Single):  # a user's instance may be in the middle of an episode
+    spec = {key: part for key, part in player.obs_spec.items() if key in keys}
+    unknown = player.config.env.pixels != "none" or not spec
+    if unknown or isinstance(player.factory, Single):  # a user's instance may be in the middle of an episode
         yield None
         return
     try:
-        env = make_flat(agent.config.env, agent.factory, 0, True)
+        env = make_flat(player.config.env, player.factory, 0, True)
     except EnvError:  # as of recorded data, if its package is missing
         yield None
         return
     try:
-        paint = painter(env.env, spec, spec.keys() == agent.obs_spec.keys())
-        yield None if paint is None else functools.partial(_pictures, paint, spec, agent.config.env.frame_stack)
+        paint = painter(env.env, spec, spec.keys() == player.obs_spec.keys())
+        yield None if paint is None else functools.partial(_pictures, paint, spec, player.config.env.frame_stack)
     finally:
         close_quietly(env)
 
@@ -123,24 +123,24 @@ def painting(agent: Agent, keys: Collection[str]) -> Iterator[Draw | None]:
 def _pictures(paint: RenderFn, spec: ObsSpec, stacked: int, side: Arrays) -> np.ndarray:
     obs = {key: _observed(side[key], part, stacked) for key, part in spec.items()}
     count, steps = next(iter(obs.values())).shape[:2]
-    at = ([{key: x[b, t] for key, x in obs.items()} for t in range(steps)] for b in range(count))
-    return np.stack([[shrink(paint(one), SIDE) for one in episode] for episode in at])
+    rows = ([{key: x[b, t] for key, x in obs.items()} for t in range(steps)] for b in range(count))
+    return np.stack([[shrink(paint(obs_at), SIDE) for obs_at in episode] for episode in rows])
 
 
 @contextlib.contextmanager
-def drawing(agent: Agent, keys: Collection[str]) -> Iterator[Draw]:
-    """Do :func:`painting`, or draw the first image among the observations; ConfigError if there is none."""
-    with painting(agent, keys) as paint:
-        images = [key for key, part in agent.obs_spec.items() if part.kind == "image" and key in keys]
+def open_renderer_or_image(player: Player, keys: Collection[str]) -> Iterator[DrawFn]:
+    """Do :func:`open_renderer`, or draw the first image among the observations; ConfigError if there is none."""
+    with open_renderer(player, keys) as paint:
+        images = [key for key, part in player.obs_spec.items() if part.kind == "image" and key in keys]
         if paint is None and not images:
             raise ConfigError(
-                f"there is no way to draw observations of {agent.config.env.id}, of which none is an image. Give it a "
+                f"there is no way to draw observations of {player.config.env.id}, of which none is an image. Give it a "
                 "method render_observation (docs/environments.md, Drawing observations)."
             )
 
         def first_image(side: Arrays) -> np.ndarray:
-            image = light(side[images[0]], agent.obs_spec[images[0]])
-            return upscale(to_rgb(newest(image, agent.config.env.frame_stack)), SIDE)
+            image = to_uint8_image(side[images[0]], player.obs_spec[images[0]])
+            return upscale(to_rgb(newest_frame(image, player.config.env.frame_stack)), SIDE)
 
         yield paint or first_image
 
@@ -148,7 +148,7 @@ def drawing(agent: Agent, keys: Collection[str]) -> Iterator[Draw]:
 def _observed(values: np.ndarray, part: ObsPart, stacked: int) -> np.ndarray:
     """Return values as one observation: of stacked images the newest, of class probabilities the likeliest class."""
     if part.kind == "image":
-        return newest(values, stacked)
+        return newest_frame(values, stacked)
     if part.kind == "categorical" and values.shape[2:] != part.shape:
         values = values.argmax(-1).reshape(*values.shape[:2], *part.shape)
     return values

@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.agent.agent import Actions, Agent, mode_of
-from reverie.agent.dream_figures import Arrays, draw
+from reverie.agent.agent import Agent
+from reverie.agent.conversion import to_numpy
+from reverie.agent.dream_figures import Arrays, draw_dream_figures
+from reverie.agent.player import Actions, parse_mode
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, RunError, plural
@@ -26,7 +28,7 @@ from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import FLAGS, Batch, Mode, Step
 from reverie.datasets.memory import DataLike
-from reverie.experiment.build import make_eval_env
+from reverie.experiment.environments import make_eval_env
 from reverie.run.collect import executed
 from reverie.run.folder import RunFolder
 
@@ -50,7 +52,7 @@ class DreamReport:
     errors: dict[str, np.ndarray]
     """Mean error by observation key, "reward" and "cont", at each imagined step ``[H]``, in ``units``. Keys that are
     names of the dream themselves, such as "reward", have "obs/" before them, here and in the files."""
-    repeated: dict[str, np.ndarray]
+    baseline_errors: dict[str, np.ndarray]
     """The same errors of a baseline that repeats the last row seen."""
     units: dict[str, str]
     """Definition of the error of each key."""
@@ -66,7 +68,7 @@ def dream(
 
     The agent plays the episodes, or they are recorded ones: then nothing is played and no environment is needed, and
     several models or checkpoints can be compared on the same rows. Videos of images and of what the environment can
-    draw, traces of vectors, the error at each step, and all arrays (:func:`packed`) go to ``<run>/dream/``.
+    draw, traces of vectors, the error at each step, and all arrays (:func:`dream_arrays_npz`) go to ``<run>/dream/``.
 
     Args:
         agent: an agent whose algorithm has a world model.
@@ -93,50 +95,59 @@ def dream(
     folder = RunFolder(agent.run).dream
     check_writable(folder)
     seed = derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
-    mode, longest = mode_of(actions), (CONTEXT if context is None else context) + horizon
+    mode, longest = parse_mode(actions), (CONTEXT if context is None else context) + horizon
     if data is not None and mode != "eval":
         raise ConfigError(f"actions = {actions!r} with data: recorded episodes keep their actions. Leave one out.")
-    source = played(agent, longest, mode, seed) if data is None else recorded(agent, data, longest)
-    with source as (episodes, about), reproducible(seed):
+    if data is None:
+        source = open_played_episodes(agent, longest, mode, seed)
+    else:
+        source = open_recorded_episodes(agent, data, longest)
+    with source as (episodes, origin), reproducible(seed):
         if context is None:
-            context, episodes = fitting(episodes, sequences)
-        batch = gather(episodes, context, sequences, context + (1 if data is None else horizon), horizon)
-        dreamt = imagined(agent, batch, context)
-    predicted = {key: value for key, value in dreamt.items() if not key.startswith(INSIDE)}
+            context, episodes = choose_context(episodes, sequences)
+        batch = collect_beginnings(episodes, context, sequences, context + (1 if data is None else horizon), horizon)
+        predictions = predict_open_loop(agent, batch, context)
+    predicted = {key: value for key, value in predictions.items() if not key.startswith(INSIDE)}
     check_finite(predicted, agent.checkpoint)
-    truth = truths(batch, agent.obs_spec)
-    errors, repeated, units = measure(truth, predicted, agent.obs_spec, context)
+    truth = dream_targets(batch, agent.obs_spec)
+    errors, baseline_errors, units = dream_errors(truth, predicted, agent.obs_spec, context)
     if (clip := agent.config.env.clip_reward) != "none":
         units["reward"] += f" of rewards after env.clip_reward = {clip}"
-    found = {
+    report_data = {
         "updates" if agent.config.offline else "env_steps": agent.step,
         "checkpoint": agent.checkpoint.name,
-        **about,
+        **origin,
         "episodes": batch.index.tolist(),
         "seed": seed,
         "context": context,
         "sequences": batch.shape[0],
         "units": units,
         "error_per_step": {key: value.tolist() for key, value in errors.items()},
-        "last_row_repeated": {key: value.tolist() for key, value in repeated.items()},
+        "last_row_repeated": {key: value.tolist() for key, value in baseline_errors.items()},
     }
     with writing(folder):
-        files = draw(agent, batch, predicted, context, errors, repeated, units, about.get("data", ""))
+        name = origin.get("data", "")
+        files = draw_dream_figures(agent, batch, predicted, context, errors, baseline_errors, units, name)
         files |= {"numbers": folder / "dream.json", "arrays": folder / "dream.npz"}
-        write_json(files["numbers"], found)
-        write_atomic(files["arrays"], packed(batch, truth, dreamt))
+        write_json(files["numbers"], report_data)
+        write_atomic(files["arrays"], dream_arrays_npz(batch, truth, predictions))
     return DreamReport(
-        context=context, sequences=batch.shape[0], errors=errors, repeated=repeated, units=units, files=files
+        context=context,
+        sequences=batch.shape[0],
+        errors=errors,
+        baseline_errors=baseline_errors,
+        units=units,
+        files=files,
     )
 
 
-def imagined(agent: Agent, batch: Batch, context: int) -> Arrays:
+def predict_open_loop(agent: Agent, batch: Batch, context: int) -> Arrays:
     """Return the model's predictions ``[B, T, ...]``; ConfigError if the algorithm has no world model."""
     try:
         predictions = agent.algo.dream(batch, context)
     except NotImplementedError as error:
         raise ConfigError(str(error)) from None
-    return {key: value.detach().float().cpu().numpy() for key, value in predictions.items()}
+    return {key: to_numpy(value) for key, value in predictions.items()}
 
 
 def check_finite(predicted: Arrays, checkpoint: Path) -> None:
@@ -149,7 +160,7 @@ def check_finite(predicted: Arrays, checkpoint: Path) -> None:
             )
 
 
-def packed(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
+def dream_arrays_npz(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
     """Return an ``.npz`` of arrays ``[B, T, ...]``: what happened, and what the model predicted, row by row.
 
     ``truth/KEY`` and ``dream/KEY`` for each observation (``algos/base.py: dreamt_name``), for ``reward``, and for
@@ -167,40 +178,43 @@ def packed(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
 # ---------------------------------------------------------------- errors
 
 
-def truths(batch: Batch, spec: ObsSpec) -> Arrays:
+def dream_targets(batch: Batch, spec: ObsSpec) -> Arrays:
     """Return the targets of the predictions, in the same units; categorical observations one-hot."""
     out: Arrays = {}
     for key, part in spec.items():
         values = batch.obs[key].numpy()
-        out[dreamt_name(key)] = one_hot(values, part) if part.kind == "categorical" else values.astype(np.float32)
+        classes = part.kind == "categorical"
+        out[dreamt_name(key)] = one_hot_classes(values, part) if classes else values.astype(np.float32)
     return out | {"reward": batch.reward.numpy(), "cont": 1.0 - batch.is_terminal.float().numpy()}
 
 
-def one_hot(index: np.ndarray, part: ObsPart) -> np.ndarray:
+def one_hot_classes(index: np.ndarray, part: ObsPart) -> np.ndarray:
     """Return class indices ``[B, T, *shape]`` one-hot ``[B, T, n, C]``, C the most classes of any; -1 gives zeros."""
     flat: np.ndarray = index.reshape(*index.shape[:2], -1, 1)
     hot: np.ndarray = flat == np.arange(max(part.classes))
     return hot.astype(np.float32)
 
 
-def measure(truth: Arrays, predicted: Arrays, spec: ObsSpec, context: int) -> tuple[Arrays, Arrays, dict[str, str]]:
+def dream_errors(
+    truth: Arrays, predicted: Arrays, spec: ObsSpec, context: int
+) -> tuple[Arrays, Arrays, dict[str, str]]:
     """Return by key the error per imagined step ``[H]``, of the dream and of repeating the last row, and its unit."""
     errors: Arrays = {}
-    repeated: Arrays = {}
+    baseline_errors: Arrays = {}
     units: dict[str, str] = {}
     parts = {dreamt_name(key): part for key, part in spec.items()}
     for key, values in predicted.items():
         part = parts.get(key)
         real = truth[key].reshape(*truth[key].shape[:2], -1)
-        held = np.broadcast_to(real[:, context - 1 : context], real.shape)
-        for out, guess in ((errors, values.reshape(real.shape)), (repeated, held)):
-            out[key] = error_of(guess[:, context:], real[:, context:], part)
-        units[key] = unit_of(key, part)
-    return errors, repeated, units
+        last_row = np.broadcast_to(real[:, context - 1 : context], real.shape)
+        for out, guess in ((errors, values.reshape(real.shape)), (baseline_errors, last_row)):
+            out[key] = prediction_error(guess[:, context:], real[:, context:], part)
+        units[key] = error_unit(key, part)
+    return errors, baseline_errors, units
 
 
-def error_of(guess: np.ndarray, real: np.ndarray, part: ObsPart | None) -> np.ndarray:
-    """Return the error ``[T]`` of predictions ``[B, T, n]`` in the unit of :func:`unit_of`."""
+def prediction_error(guess: np.ndarray, real: np.ndarray, part: ObsPart | None) -> np.ndarray:
+    """Return the error ``[T]`` of predictions ``[B, T, n]`` in the unit of :func:`error_unit`."""
     if part is not None and part.kind == "categorical":
         shares: np.ndarray = np.abs(guess - real).sum(-1).mean(0) / 2 / len(part.classes)
         return shares
@@ -208,15 +222,15 @@ def error_of(guess: np.ndarray, real: np.ndarray, part: ObsPart | None) -> np.nd
     return np.asarray(np.sqrt(np.square(wrong).mean((0, 2))))
 
 
-def unit_of(key: str, part: ObsPart | None) -> str:
+def error_unit(key: str, part: ObsPart | None) -> str:
     """Return what the error of an observation is measured in; ``part`` is None for the reward and the continuation."""
     if part is None:
         return "root-mean-square error" if key == "reward" else "root-mean-square error of a probability"
     if part.kind == "categorical":
         return "probability not assigned to the true class"
     if part.kind == "vector":
-        many = f", over all {width} numbers" if (width := math.prod(part.shape)) > 1 else ""
-        return f"root-mean-square error in the environment's units{many}"
+        width_text = f", over all {width} numbers" if (width := math.prod(part.shape)) > 1 else ""
+        return f"root-mean-square error in the environment's units{width_text}"
     return f"root-mean-square error in {part.low:g}..{part.high:g}"
 
 
@@ -224,17 +238,17 @@ def unit_of(key: str, part: ObsPart | None) -> str:
 
 
 @contextlib.contextmanager
-def played(agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Episodes]:
+def open_played_episodes(agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Episodes]:
     """Make the environment, to play up to ``MAX_EPISODES`` episodes, each cut off after ``longest`` rows."""
     config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
     env = make_eval_env(config, agent.factory, as_trained=True)
     try:
-        yield _episodes(env, agent, longest, mode, seed), {"actions": "mode" if mode == "eval" else "sample"}
+        yield _iter_episodes(env, agent, longest, mode, seed), {"actions": "mode" if mode == "eval" else "sample"}
     finally:
         env.close()
 
 
-def _episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Batch]:
+def _iter_episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Batch]:
     policy = agent.algo.policy
     for number in range(MAX_EPISODES):
         step, state = env.reset(seed if number == 0 else None), agent.initial_state(1)
@@ -253,22 +267,22 @@ def _episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> It
 
 
 @contextlib.contextmanager
-def recorded(agent: Agent, data: DataLike, longest: int) -> Iterator[Episodes]:
+def open_recorded_episodes(agent: Agent, data: DataLike, longest: int) -> Iterator[Episodes]:
     """Open recorded data, to read their episodes, each cut off after ``longest`` rows; then say their remarks."""
-    with agent.recorded(data) as found:
-        yield found.beginnings(longest), {"data": str(found.reader.path)}
-        for remark in found.remarks():
-            logger.warning(f"{found.reader.path}: {remark}")
+    with agent.open_dataset(data) as dataset:
+        yield dataset.beginnings(longest), {"data": str(dataset.reader.path)}
+        for remark in dataset.remarks():
+            logger.warning(f"{dataset.reader.path}: {remark}")
 
 
-def fitting(episodes: Iterator[Batch], sequences: int) -> tuple[int, Iterator[Batch]]:
+def choose_context(episodes: Iterator[Batch], sequences: int) -> tuple[int, Iterator[Batch]]:
     """Return how many rows to show, a third of the median length, 1 to ``CONTEXT``; and all episodes ``[1, T]``."""
     first = list(itertools.islice(episodes, sequences))
     lengths = sorted(episode.shape[1] for episode in first) or [0]
     return max(1, min(CONTEXT, lengths[len(lengths) // 2] // 3)), itertools.chain(first, episodes)
 
 
-def gather(episodes: Iterable[Batch], context: int, sequences: int, enough: int, horizon: int) -> Batch:
+def collect_beginnings(episodes: Iterable[Batch], context: int, sequences: int, enough: int, horizon: int) -> Batch:
     """Return the beginnings of up to ``sequences`` episodes ``[1, T]`` as one batch ``[B, T]``, cut to one length T.
 
     T is at most ``context + horizon``. They are the first with ``enough`` rows or, if ``episodes`` end before there are
@@ -292,11 +306,12 @@ def gather(episodes: Iterable[Batch], context: int, sequences: int, enough: int,
     lengths = sorted(episode.shape[1] for episode in long)
     length = min(lengths[len(lengths) // 2], context + horizon)
     chosen = [episode.rows(0, length) for episode in long if episode.shape[1] >= length]
-    return stacked(chosen)
+    return stack_windows(chosen)
 
 
-def stacked(windows: Sequence[Batch]) -> Batch:
+def stack_windows(windows: Sequence[Batch]) -> Batch:
     """Return windows ``[B, T]`` of one length as one batch, without extras."""
     names = ("action", "reward", *FLAGS, "weight", "index")
-    obs = {key: torch.cat([one.obs[key] for one in windows]) for key in windows[0].obs}
-    return Batch(obs=obs, **{name: torch.cat([getattr(one, name) for one in windows]) for name in names}, extras={})
+    obs = {key: torch.cat([window.obs[key] for window in windows]) for key in windows[0].obs}
+    columns = {name: torch.cat([getattr(window, name) for window in windows]) for name in names}
+    return Batch(obs=obs, **columns, extras={})

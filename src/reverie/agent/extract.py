@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from reverie.agent.agent import Agent
-from reverie.agent.imagining import array, describing, seeded
+from reverie.agent.conversion import to_numpy
+from reverie.agent.imagining import default_seed, require_world_model
 from reverie.agent.loading import load
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.algos.world_model import Context
@@ -23,7 +24,7 @@ from reverie.core.logger import logger
 from reverie.core.randomness import reproducible
 from reverie.core.rows import Rows, joined
 from reverie.core.types import FLAGS, Obs
-from reverie.datasets.dataset import Recorded, shown
+from reverie.datasets.dataset import RecordedEpisodes, read_progress
 from reverie.datasets.memory import DataLike
 from reverie.datasets.writers import delete, staged_file
 from reverie.nn.probe import Probe
@@ -51,7 +52,7 @@ UNITS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extracted:
+class ExtractReport:
     """What :func:`extract` has written."""
 
     path: Path
@@ -63,7 +64,7 @@ class Extracted:
 def extract(
     agent: Agent | Path | str, *, out: Path | str, data: DataLike | None = None,
     checkpoint: Path | str | None = None, device: str = "auto", seed: int | None = None, overwrite: bool = False,
-) -> Extracted:  # fmt: skip
+) -> ExtractReport:  # fmt: skip
     """Filter recorded episodes through a world model, and write for each row what the model makes of it.
 
     The arrays, ``[rows, ...]`` each, are ``episode``, ``step``, ``is_first``, ``is_last``, ``is_terminal``, ``action``
@@ -88,30 +89,30 @@ def extract(
         DataError: ``data`` cannot be read, or do not fit the agent.
         RunError: there is no such run, or ``out`` exists or cannot be written.
     """
-    path = _checked(out, overwrite)
+    path = _check_target(out, overwrite)
     if not isinstance(agent, Agent):
         agent = load(agent, checkpoint=checkpoint, device=device)
-    describing(agent)
+    require_world_model(agent)
     target = path.with_name(f".new-{path.name}") if overwrite else path
-    with agent.recorded(data) as recorded, writing(path), reproducible(seeded(agent, seed)):
+    with agent.open_dataset(data) as recorded, writing(path), reproducible(default_seed(agent, seed)):
         path.parent.mkdir(parents=True, exist_ok=True)
         delete(target)
-        progress = shown(f"extracting {recorded.reader.path.name}", recorded.rows())
-        with staged_file(target) as staged, progress as counted:
-            arrays = Arrays(staged, on_disk=path.suffix == ".zarr")
-            for piece in _extracted(agent, recorded, counted(recorded.parts())):
+        progress = read_progress(f"extracting {recorded.reader.path.name}", recorded.rows())
+        with staged_file(target) as staged, progress as track_progress:
+            arrays = ArrayWriter(staged, on_disk=path.suffix == ".zarr")
+            for piece in _iter_extracted(agent, recorded, track_progress(recorded.parts())):
                 arrays.add(piece)
-            about = {"run": str(agent.run), "checkpoint": agent.checkpoint.name, "data": str(recorded.reader.path)}
-            manifest = arrays.finish(agent, about | {"seed": seeded(agent, seed)})
+            origin = {"run": str(agent.run), "checkpoint": agent.checkpoint.name, "data": str(recorded.reader.path)}
+            manifest = arrays.finish(agent, origin | {"seed": default_seed(agent, seed)})
         if overwrite:
             delete(path)
             os.replace(target, path)
         for remark in recorded.remarks():
             logger.warning(f"{recorded.reader.path}: {remark}")
-    return Extracted(path=path, manifest=manifest)
+    return ExtractReport(path=path, manifest=manifest)
 
 
-def _checked(out: Path | str, overwrite: bool) -> Path:
+def _check_target(out: Path | str, overwrite: bool) -> Path:
     check_local(out, "out")
     path = Path(out).expanduser()
     if path.suffix not in (".zarr", ".npz"):
@@ -125,56 +126,58 @@ def _checked(out: Path | str, overwrite: bool) -> Path:
 
 
 @torch.no_grad()
-def _extracted(agent: Agent, recorded: Recorded, parts: Iterable[Rows]) -> Iterator[Rows]:
+def _iter_extracted(agent: Agent, recorded: RecordedEpisodes, parts: Iterable[Rows]) -> Iterator[Rows]:
     """Yield the arrays of up to ``PIECE`` rows after the other; the state is carried from one to the next."""
-    learner = describing(agent)
+    learner = require_world_model(agent)
     world, context = learner.world, None
     episode, step = -1, 0
-    for rows in pieces(parts, PIECE):
+    for rows in rechunk(parts, PIECE):
         batch = recorded.batch(rows, 0).to(agent.algo.device)  # [1, n]
         _, latent, stats = world.observe(batch, context)
         context = Context(latent.map(lambda x: x[:, -1]), batch.action[:, -1])
         first = rows["is_first"].copy()
         first[0] |= episode < 0  # data that begin in the middle of an episode
-        numbers = episode + np.cumsum(first)
-        since = np.arange(len(first)) - np.maximum.accumulate(np.where(first, np.arange(len(first)), -step))
-        episode, step = int(numbers[-1]), int(since[-1]) + 1
-        found: Rows = {"episode": numbers, "step": since, **{name: rows[name] for name in FLAGS}}
-        found |= {"action": array(batch.action[0]), "reward": array(batch.reward[0])}
-        yield found | _inside(agent, latent, stats, batch.obs)
+        episode_numbers = episode + np.cumsum(first)
+        step_numbers = np.arange(len(first)) - np.maximum.accumulate(np.where(first, np.arange(len(first)), -step))
+        episode, step = int(episode_numbers[-1]), int(step_numbers[-1]) + 1
+        arrays: Rows = {"episode": episode_numbers, "step": step_numbers, **{name: rows[name] for name in FLAGS}}
+        arrays |= {"action": to_numpy(batch.action[0]), "reward": to_numpy(batch.reward[0])}
+        yield arrays | _latent_arrays(agent, latent, stats, batch.obs)
 
 
-def _inside(agent: Agent, latent: Latent, stats: torch.Tensor, obs: Obs) -> Rows:
+def _latent_arrays(agent: Agent, latent: Latent, stats: torch.Tensor, obs: Obs) -> Rows:
     """Return the states ``[1, n, ...]``, their distributions and predictions as arrays ``[n, ...]``."""
-    learner = describing(agent)
+    learner = require_world_model(agent)
     rssm = learner.world.rssm
-    found: Rows = {}
+    arrays: Rows = {}
     for name, values in learner.described(latent).items():
-        place = f"state/{name.removeprefix(INSIDE)}" if name.startswith(INSIDE) else f"prediction/{name}"
-        found[place] = array(values[0])
-    for when, distribution in (("posterior", stats), ("prior", rssm.p(latent.deter))):
-        found |= {f"{when}/{name}": array(values[0]) for name, values in rssm.stats_by_name(distribution).items()}
+        array_name = f"state/{name.removeprefix(INSIDE)}" if name.startswith(INSIDE) else f"prediction/{name}"
+        arrays[array_name] = to_numpy(values[0])
+    for moment, distribution in (("posterior", stats), ("prior", rssm.p(latent.deter))):
+        arrays |= {f"{moment}/{name}": to_numpy(values[0]) for name, values in rssm.stats_by_name(distribution).items()}
     if isinstance(probe := getattr(agent.algo, "probe", None), Probe):
-        found |= {f"probe/{key}": array(said.value()[0]) for key, said in probe(latent.feature, obs).items()}
-    if "posterior/logits" in found:
-        found["state/stoch"] = found["state/stoch"].astype(np.uint8)
+        arrays |= {
+            f"probe/{key}": to_numpy(prediction.value()[0]) for key, prediction in probe(latent.feature, obs).items()
+        }
+    if "posterior/logits" in arrays:
+        arrays["state/stoch"] = arrays["state/stoch"].astype(np.uint8)
     for key, part in agent.obs_spec.items():
-        place = f"prediction/{dreamt_name(key)}"
-        if part.kind == "image" and part.dtype == "uint8" and place in found:
-            found[place] = np.rint(found[place]).clip(0, 255).astype(np.uint8)
-    return found
+        array_name = f"prediction/{dreamt_name(key)}"
+        if part.kind == "image" and part.dtype == "uint8" and array_name in arrays:
+            arrays[array_name] = np.rint(arrays[array_name]).clip(0, 255).astype(np.uint8)
+    return arrays
 
 
-def pieces(parts: Iterable[Rows], size: int) -> Iterator[Rows]:
+def rechunk(parts: Iterable[Rows], size: int) -> Iterator[Rows]:
     """Yield the rows of ``parts``, ``[n, ...]`` by column, ``size`` at a time; the last piece may be shorter."""
-    held: list[Rows] = []
+    pending: list[Rows] = []
     for part in parts:
-        held.append(part)
-        while sum(len(rows["is_first"]) for rows in held) >= size:
-            rows = joined(held)
+        pending.append(part)
+        while sum(len(rows["is_first"]) for rows in pending) >= size:
+            rows = joined(pending)
             yield {name: values[:size] for name, values in rows.items()}
-            held = [{name: values[size:] for name, values in rows.items()}]
-    if held and len((rows := joined(held))["is_first"]):
+            pending = [{name: values[size:] for name, values in rows.items()}]
+    if pending and len((rows := joined(pending))["is_first"]):
         yield rows
 
 
@@ -187,7 +190,7 @@ def _unit(agent: Agent, name: str) -> str:
     return UNITS.get(name) or UNITS.get(name.rpartition("/")[2]) or "as the world model has it"
 
 
-class Arrays:
+class ArrayWriter:
     """Arrays to which rows are appended: a Zarr group, or one in memory that becomes an ``.npz``."""
 
     def __init__(self, path: Path, on_disk: bool) -> None:
@@ -196,42 +199,46 @@ class Arrays:
         self._path, self._on_disk = path, on_disk
         self._group = zarr.open_group(path if on_disk else {}, mode="w")
         self._arrays: dict[str, Any] = {}
-        self._held: dict[str, list[np.ndarray]] = {}  # pieces of the chunk that is not full yet
+        self._pending: dict[str, list[np.ndarray]] = {}  # pieces of the chunk that is not full yet
 
     def add(self, rows: Rows) -> None:
         """Add rows ``[n, ...]``, ``PIECE`` of them unless they are the last."""
         for name, values in rows.items():
             if name not in self._arrays:
-                shape, many = values.shape[1:], min(64, max(1, CHUNK_BYTES // (PIECE * values[0].nbytes)))
-                layout: dict[str, Any] = {"shape": (0, *shape), "chunks": (many * PIECE, *shape), "dtype": values.dtype}
+                shape, num_pieces = values.shape[1:], min(64, max(1, CHUNK_BYTES // (PIECE * values[0].nbytes)))
+                layout: dict[str, Any] = {
+                    "shape": (0, *shape),
+                    "chunks": (num_pieces * PIECE, *shape),
+                    "dtype": values.dtype,
+                }
                 layout["compressors"] = "auto" if self._on_disk else None
                 self._arrays[name] = self._group.create_array(name, **layout)
-            held = self._held.setdefault(name, [])
-            held.append(values)
-            if len(held) * PIECE == self._arrays[name].chunks[0]:
+            pending = self._pending.setdefault(name, [])
+            pending.append(values)
+            if len(pending) * PIECE == self._arrays[name].chunks[0]:
                 self._write(name)
 
     def _write(self, name: str) -> None:
-        if pieces := self._held.pop(name, []):
-            self._arrays[name].append(np.concatenate(pieces))
+        if chunks := self._pending.pop(name, []):
+            self._arrays[name].append(np.concatenate(chunks))
 
-    def finish(self, agent: Agent, about: dict[str, Any]) -> dict[str, Any]:
-        """Write what is held and the manifest, and return it: ``about``, and what the arrays are.
+    def finish(self, agent: Agent, origin: dict[str, Any]) -> dict[str, Any]:
+        """Write what is held and the manifest, and return it: ``origin``, and what the arrays are.
 
         It is among the attributes of the Zarr group, whose arrays have their units too, or JSON in ``manifest``.
         """
-        listed: dict[str, Any] = {}
-        for name, one in self._arrays.items():
+        array_info: dict[str, Any] = {}
+        for name, entry in self._arrays.items():
             self._write(name)
-            listed[name] = {"shape": list(one.shape), "dtype": str(one.dtype), "unit": _unit(agent, name)}
-            one.attrs["unit"] = listed[name]["unit"]
-        episodes = int(self._arrays["episode"][-1]) + 1 if listed else 0
-        rows = listed["episode"]["shape"][0] if listed else 0
-        manifest = about | {"rows": rows, "episodes": episodes, "arrays": listed}
+            array_info[name] = {"shape": list(entry.shape), "dtype": str(entry.dtype), "unit": _unit(agent, name)}
+            entry.attrs["unit"] = array_info[name]["unit"]
+        episodes = int(self._arrays["episode"][-1]) + 1 if array_info else 0
+        rows = array_info["episode"]["shape"][0] if array_info else 0
+        manifest = origin | {"rows": rows, "episodes": episodes, "arrays": array_info}
         if self._on_disk:
             self._group.attrs.put(manifest)
         else:
-            whole: dict[str, Any] = {name: one[:] for name, one in self._arrays.items()}
+            arrays: dict[str, Any] = {name: entry[:] for name, entry in self._arrays.items()}
             with self._path.open("wb") as file:
-                np.savez_compressed(file, manifest=np.array(json.dumps(manifest)), **whole)
+                np.savez_compressed(file, manifest=np.array(json.dumps(manifest)), **arrays)
         return manifest

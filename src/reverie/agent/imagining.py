@@ -1,38 +1,36 @@
-"""States of a world model: observed, edited, imagined on from, and what the networks say of them."""
+"""States of a world model: observed, edited, imagined on from, and the predictions of the networks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.agent.dream_figures import FPS, drawing
+from reverie.agent.conversion import to_numpy
+from reverie.agent.dream_figures import FPS, open_renderer_or_image
+from reverie.agent.player import Actions, AgentState, Player, parse_mode
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.algos.world_model import Context, Dreamer, WorldModel
 from reverie.core.errors import ConfigError, DataError, plural
 from reverie.core.files import writing
-from reverie.core.randomness import derived_seeds
-from reverie.core.types import Mode, Step
+from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.types import Batch, Mode, Step
 from reverie.log.video import IMAGINED_COLOR, OBSERVED_COLOR, border, tile, write_video
 from reverie.nn.dense_rssm import Categorical, Gaussian
 from reverie.nn.distributions import Categoricals
 from reverie.nn.heads import JointDistribution
-from reverie.nn.probe import Probe
 from reverie.nn.state_space import Latent
-
-if TYPE_CHECKING:
-    from reverie.agent.agent import Agent
 
 STEPS = 15
 """Steps that are imagined by default."""
-Said = dict[str, np.ndarray]
-"""What the networks say of a state, by the names of ``Dreamer.dream``, and ``prior_entropy`` and ``policy``."""
-Choose = Callable[[int, Latent], Tensor]
+Predictions = dict[str, np.ndarray]
+"""Predictions of a state, by the names of ``Dreamer.dream``, and ``prior_entropy`` and ``policy``."""
+ActionFn = Callable[[int, Latent], Tensor]
 """The actions ``[B, A]`` of an imagined step, from its number and the states ``[B, ...]`` before it."""
 
 
@@ -52,8 +50,8 @@ class ModelState:
     @property
     def classes(self) -> np.ndarray:
         """The class of each categorical latent, ``[B, S]``."""
-        found: np.ndarray = self.stoch.argmax(-1)
-        return found
+        classes: np.ndarray = self.stoch.argmax(-1)
+        return classes
 
     def replace(
         self, *, deter: np.ndarray | float | None = None, stoch: np.ndarray | float | None = None,
@@ -70,13 +68,13 @@ class ModelState:
         Raises:
             DataError: the latents have no classes.
         """
-        h = self.deter if deter is None else _like(self.deter, deter)
-        z = self.stoch if stoch is None else _like(self.stoch, stoch)
-        return ModelState(h, z if classes is None else array(with_classes(torch.from_numpy(z), classes)))
+        h = self.deter if deter is None else broadcast_like(self.deter, deter)
+        z = self.stoch if stoch is None else broadcast_like(self.stoch, stoch)
+        return ModelState(h, z if classes is None else to_numpy(replace_classes(torch.from_numpy(z), classes)))
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Imagined:
+class ImaginedTrajectory:
     """What a world model imagines in B episodes. Row 0 is the given state, the T others are imagined."""
 
     observations: dict[str, np.ndarray]
@@ -94,12 +92,12 @@ class Imagined:
     """h of each row ``[B, T + 1, D]``."""
     stoch: np.ndarray
     """z of each row ``[B, T + 1, S, C]``."""
-    agent: Agent
+    agent: Player
     """The agent that imagined them."""
 
     def __repr__(self) -> str:
         episodes, steps = self.actions.shape[:2]
-        return f"Imagined({plural(steps, 'step')} in {plural(episodes, 'episode')}, by {self.agent})"
+        return f"ImaginedTrajectory({plural(steps, 'step')} in {plural(episodes, 'episode')}, by {self.agent})"
 
     def state(self, row: int) -> ModelState:
         """Return the states of one row, to edit them and imagine on: 0 is the given one, -1 the last."""
@@ -116,41 +114,35 @@ class Imagined:
             RunError: the file cannot be written.
         """
         frames = [OBSERVED_COLOR] + [IMAGINED_COLOR] * (len(self.rewards[0]) - 1)
-        with drawing(self.agent, self.observations) as draw:
-            shown = draw(self.observations)
+        with open_renderer_or_image(self.agent, self.observations) as draw:
+            pictures = draw(self.observations)
         with writing(Path(path)):
-            return write_video(Path(path), tile(np.stack([border(one, frames) for one in shown])), FPS)
+            return write_video(Path(path), tile(np.stack([border(picture, frames) for picture in pictures])), FPS)
 
 
-def describing(agent: Agent) -> Dreamer:
+def require_world_model(player: Player) -> Dreamer:
     """Return the agent's learner; ConfigError if it has no world model."""
-    if getattr(agent.algo, "world", None) is None:
-        raise ConfigError(f"{type(agent.algo).__name__} has no world model, whose states could be looked at.")
-    return cast(Dreamer, agent.algo)
+    if getattr(player.algo, "world", None) is None:
+        raise ConfigError(f"{type(player.algo).__name__} has no world model, whose states could be looked at.")
+    return cast(Dreamer, player.algo)
 
 
-def seeded(agent: Agent, seed: int | None) -> int:
+def default_seed(player: Player, seed: int | None) -> int:
     """Return ``seed``, or the one that follows from the run's."""
-    return derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
+    return derived_seeds(player.config.seed)["evaluation"] if seed is None else seed
 
 
-def array(values: Tensor) -> np.ndarray:
-    """Return a tensor as float32 on the CPU."""
-    out: np.ndarray = values.detach().float().cpu().numpy()
-    return out
-
-
-class Mind:
+class WorldModelInspector:
     """The world model of an agent, asked one state after the other."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, player: Player) -> None:
         """Raise ConfigError if the agent has no world model."""
-        self.learner: Dreamer = describing(agent)
+        self.learner: Dreamer = require_world_model(player)
         self.world: WorldModel = self.learner.world
         rssm, initial = self.world.rssm, self.world.rssm.initial(1, self.world.dtype)
         self.draws: bool = bool(rssm.stats_by_name(rssm.p(initial.deter)))
         """Whether its states are drawn from distributions."""
-        self.keys: list[str] = list(seen_in(self.learner.decoded(initial), agent.obs_spec))
+        self.keys: list[str] = list(predicted_observations(self.learner.decoded(initial), player.obs_spec))
         """The observations that are dreamt."""
 
     def act(self, latent: Latent, mode: Mode) -> Tensor:
@@ -161,33 +153,36 @@ class Mind:
     def policy(self, latent: Latent) -> JointDistribution:
         """Return the distribution of actions in states ``[..., D]``, ``[..., S, C]``."""
         legal = self.world.legal
-        found: JointDistribution = self.learner.actor(latent.feature, None if legal is None else legal(latent.feature))
-        return found
+        policy: JointDistribution = self.learner.actor(latent.feature, None if legal is None else legal(latent.feature))
+        return policy
 
     @torch.no_grad()
     def imagine(
-        self, latent: Latent, steps: int, choose: Choose, held: Mapping[int, int] | None = None
+        self, latent: Latent, steps: int, choose: ActionFn, pinned_classes: Mapping[int, int] | None = None
     ) -> tuple[list[Latent], list[Tensor]]:
-        """Imagine; return states ``[B, ...]`` and the actions before them ``[B, A]``. ``held``: classes that stay."""
+        """Return imagined states ``[B, ...]`` and the actions before them ``[B, A]``.
+
+        ``pinned_classes``: the classes of latents, by number, that stay the same.
+        """
         latents, actions = list[Latent](), list[Tensor]()
         for number in range(steps):
             actions.append(choose(number, latent))
             latent = self.world.rssm.imagine(latent, actions[-1])
-            if held:
-                latent = latent._replace(stoch=with_classes(latent.stoch, held))
+            if pinned_classes:
+                latent = latent._replace(stoch=replace_classes(latent.stoch, pinned_classes))
             latents.append(latent)
         return latents, actions
 
     @torch.no_grad()
-    def say(self, latents: Sequence[Latent]) -> Said:
-        """Return what the networks say of T states of B episodes, ``[B, T, ...]`` each."""
-        whole = Latent(*(torch.stack(parts, 1) for parts in zip(*latents, strict=True)))  # [B, T, ...]
-        said = {name: array(values) for name, values in self.learner.described(whole).items()}
-        said |= {"policy": array(chances(self.policy(whole)))}
+    def predict(self, latents: Sequence[Latent]) -> Predictions:
+        """Return the predictions of all heads for T states ``[B, ...]``, as ``[B, T, ...]``."""
+        latent = Latent(*(torch.stack(parts, 1) for parts in zip(*latents, strict=True)))  # [B, T, ...]
+        predictions = {name: to_numpy(values) for name, values in self.learner.described(latent).items()}
+        predictions |= {"policy": to_numpy(action_probabilities(self.policy(latent)))}
         if not self.draws:
-            return said
-        kind, prior = self._distribution(self.world.rssm.p(whole.deter))
-        return said | {"prior_entropy": array(kind.entropy(prior))}
+            return predictions
+        kind, prior = self._distribution(self.world.rssm.p(latent.deter))
+        return predictions | {"prior_entropy": to_numpy(kind.entropy(prior))}
 
     @torch.no_grad()
     def divergence(self, step: Step, state: Context) -> dict[str, float]:
@@ -200,9 +195,9 @@ class Mind:
         outputs = world.rssm.posterior(torch.cat([latent.deter, embed.to(latent.deter.dtype)], -1))
         kind, posterior = self._distribution(world.rssm.stats(outputs))
         _, prior = self._distribution(world.rssm.p(latent.deter))
-        found = {"kl": kind.kl(posterior, prior), "posterior_entropy": kind.entropy(posterior)}
-        found["prior_entropy"] = kind.entropy(prior)
-        return {name: float(value[0]) for name, value in found.items()}
+        values = {"kl": kind.kl(posterior, prior), "posterior_entropy": kind.entropy(posterior)}
+        values["prior_entropy"] = kind.entropy(prior)
+        return {name: float(value[0]) for name, value in values.items()}
 
     def _distribution(self, stats: Tensor) -> tuple[Categorical | Gaussian, Tensor]:
         """Return the kind of z, and its statistics as that kind has them."""
@@ -211,19 +206,19 @@ class Mind:
             return Categorical(), named["logits"]
         return Gaussian(), torch.stack([named["mean"], named["std"]], -1)
 
-    def predicted_return(self, said: Said) -> np.ndarray:
+    def predicted_return(self, predictions: Predictions) -> np.ndarray:
         """Return the return ``[B]`` of imagined states ``[B, H]``, in the critic's units.
 
         sum_k d_k r_k + d_{H+1} v_H, where d_1 = 1 and d_{k+1} = d_k gamma c_k; c is the probability to go on.
         """
-        reward = array(self.world.transform(torch.from_numpy(said["reward"])))  # [B, H]
-        kept = np.cumprod(self.world.discount * said["cont"], 1)  # [B, H]
-        before = np.concatenate([np.ones_like(kept[:, :1]), kept[:, :-1]], 1)
-        total: np.ndarray = (before * reward).sum(1) + kept[:, -1] * said[f"{INSIDE}value"][:, -1]
+        reward = to_numpy(self.world.transform(torch.from_numpy(predictions["reward"])))  # [B, H]
+        cont_product = np.cumprod(self.world.discount * predictions["cont"], 1)  # [B, H]
+        discounts = np.concatenate([np.ones_like(cont_product[:, :1]), cont_product[:, :-1]], 1)
+        total: np.ndarray = (discounts * reward).sum(1) + cont_product[:, -1] * predictions[f"{INSIDE}value"][:, -1]
         return total
 
 
-def chances(policy: JointDistribution) -> Tensor:
+def action_probabilities(policy: JointDistribution) -> Tensor:
     """Return the probability of each class of an action ``[..., A]``, or its most likely value where continuous."""
     parts: list[Any] = []
     for part in policy.parts.values():
@@ -234,12 +229,12 @@ def chances(policy: JointDistribution) -> Tensor:
     return torch.cat(parts, -1)
 
 
-def seen_in(said: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """Return the observations by key, as far as they are among what is ``said`` by the names of a dream."""
-    return {key: said[dreamt_name(key)] for key in keys if dreamt_name(key) in said}
+def predicted_observations(predictions: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Return the predicted observations by key; ``predictions`` have the names of ``Dreamer.dream``."""
+    return {key: predictions[dreamt_name(key)] for key in keys if dreamt_name(key) in predictions}
 
 
-def with_classes(stoch: Tensor, classes: Mapping[int, Any] | np.ndarray) -> Tensor:
+def replace_classes(stoch: Tensor, classes: Mapping[int, Any] | np.ndarray) -> Tensor:
     """Return z ``[B, S, C]`` with other classes: of some latents by number, or of all ``[B, S]``."""
     count = stoch.shape[-1]
     if count == 1:
@@ -250,42 +245,70 @@ def with_classes(stoch: Tensor, classes: Mapping[int, Any] | np.ndarray) -> Tens
     return torch.nn.functional.one_hot(index, count).to(stoch.dtype)
 
 
-def probe_of(agent: Agent) -> Probe:
-    """Return the agent's probes; ConfigError if it has none."""
-    probe = getattr(agent.algo, "probe", None)
-    if not isinstance(probe, Probe):
-        raise ConfigError(f"{agent} has no probes: train DreamerV2 or V3 with algo.probe.heads.")
-    return probe
-
-
-def observed(agent: Agent, values: Mapping[str, Any], count: int) -> dict[str, Tensor]:
-    """Return observations by key as tensors ``[B, *shape]``."""
-    found = {}
-    for key, value in values.items():
-        part = agent.obs_spec[key]
-        like = np.zeros((count, *part.shape), np.int64 if part.kind == "categorical" else np.float32)
-        found[key] = torch.from_numpy(_like(like, value)).to(agent.algo.device)
-    return found
-
-
-def _like(old: np.ndarray, new: Any) -> np.ndarray:
+def broadcast_like(old: np.ndarray, new: Any) -> np.ndarray:
     """Return ``new`` with the shape and type of ``old``, whose first axis it may lack."""
     return np.broadcast_to(np.asarray(new), old.shape).astype(old.dtype)
 
 
-def latent_of(world: WorldModel, state: ModelState) -> Latent:
+def state_to_latent(world: WorldModel, state: ModelState) -> Latent:
     """Return states as latents ``[B, ...]`` of ``world``, on its device."""
     like = world.rssm.initial(len(state.deter), world.dtype)
     return Latent(torch.from_numpy(state.deter).to(like.deter), torch.from_numpy(state.stoch).to(like.stoch))
 
 
-def given_actions(agent: Agent, actions: Any, count: int) -> Tensor:
+def broadcast_actions(player: Player, actions: Any, count: int) -> Tensor:
     """Return actions ``[T, A]`` or ``[B, T, A]`` as ``[B, T, A]`` on the agent's device."""
-    width = agent.action_spec.width
+    width = player.action_spec.width
     flat = actions if isinstance(actions, Tensor) else torch.from_numpy(np.array(actions, np.float32))
     if flat.ndim not in (2, 3) or flat.shape[-1] != width or 0 in flat.shape or (flat.ndim == 3 and len(flat) != count):
         raise DataError(
             f"actions have shape {list(flat.shape)}: expected [T, {width}] or [{count}, T, {width}], as "
-            "agent.flat_actions makes them of the environment's."
+            "agent.flatten_actions makes them of the environment's."
         )
-    return flat.to(agent.algo.device, torch.float32).expand(count, -1, -1)
+    return flat.to(player.algo.device, torch.float32).expand(count, -1, -1)
+
+
+# ---------------------------------------------------------------- what an agent asks
+
+
+def model_state(state: ModelState | AgentState) -> ModelState:
+    """Return the states of the world model in ``state``."""
+    if isinstance(state, ModelState):
+        return state
+    latent = state.policy.latent
+    return ModelState(to_numpy(latent.deter), to_numpy(latent.stoch))
+
+
+def observe(player: Player, batch: Batch, seed: int | None = None) -> ModelState:
+    """Return the world model's state after rows ``[B, T]``: see ``Agent.observe``."""
+    world = require_world_model(player).world
+    with torch.no_grad(), reproducible(default_seed(player, seed)):
+        latent = world.observe(batch.to(player.algo.device)).latent  # [B, T, ...]
+    return ModelState(to_numpy(latent.deter[:, -1]), to_numpy(latent.stoch[:, -1]))
+
+
+def imagine(
+    player: Player, state: ModelState | AgentState, steps: int | None = None, *,
+    actions: Any = None, mode: Actions = "mode", seed: int | None = None,
+) -> ImaginedTrajectory:  # fmt: skip
+    """Imagine on from a state of the world model: see ``Agent.imagine``."""
+    inspector, act_mode, state = WorldModelInspector(player), parse_mode(mode), model_state(state)
+    fixed = None if actions is None else broadcast_actions(player, actions, len(state.deter))  # [B, T, A]
+    if steps is None:
+        steps = STEPS if fixed is None else fixed.shape[1]
+    start = state_to_latent(inspector.world, state)
+    with torch.no_grad(), reproducible(default_seed(player, seed)):
+        latents, action_list = inspector.imagine(
+            start, steps, lambda t, latent: inspector.act(latent, act_mode) if fixed is None else fixed[:, t]
+        )
+        predictions = inspector.predict([start, *latents])
+    return ImaginedTrajectory(
+        observations=predicted_observations(predictions, player.obs_spec),
+        rewards=predictions["reward"],
+        continues=predictions["cont"],
+        values=predictions[f"{INSIDE}value"],
+        actions=to_numpy(torch.stack(action_list, 1)),
+        deter=predictions[f"{INSIDE}deter"],
+        stoch=to_numpy(torch.stack([latent.stoch for latent in (start, *latents)], 1)),  # TD-MPC2 predicts none
+        agent=player,
+    )

@@ -28,8 +28,8 @@ from reverie.datasets.reader import Space
 from reverie.envs.flat import FlatEnv, make_flat
 from reverie.envs.make import EnvLike, MakeEnv, Placeholder, close_quietly, env_factory
 from reverie.envs.slot import preserve_torch_rng
-from reverie.experiment.build import eval_maker
 from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.experiment.environments import eval_maker
 from reverie.log.artifacts import download_agent
 from reverie.run.checkpoint import Checkpoints, longest_episode
 from reverie.run.folder import RunFolder, Saved, check_origin, check_spec, read_saved, read_spec
@@ -71,64 +71,64 @@ def load(
     """
     folder = RunFolder.at(download_agent(run))
     changes = dict(env) if isinstance(env, Mapping) else {}
-    given = changes.pop("id", None) if isinstance(env, Mapping) else env
+    env_source = changes.pop("id", None) if isinstance(env, Mapping) else env
     with trust_modules(trust):
         saved = read_saved(folder.path)
-        here = {"env": given, "eval_env": env, "algo": algo, "data": 0, "callbacks": 0}
-        check_origin(saved, f"the run {folder.path}", *(name for name, value in here.items() if value is not None))
-        made, judge = own_factory(saved, folder.path, "env", given), None
-        config = saved_config(folder.path, made, algo).merge({"env": changes})
+        overrides = {"env": env_source, "eval_env": env, "algo": algo, "data": 0, "callbacks": 0}
+        check_origin(saved, f"the run {folder.path}", *(name for name, value in overrides.items() if value is not None))
+        source, eval_source = resolve_env_factory(saved, folder.path, "env", env_source), None
+        config = read_config(folder.path, source, algo).merge({"env": changes})
         if env is not None:
             config = config.merge({"eval_env": None})
         elif "eval_env" in saved.custom:
-            judge, config = own_judge(saved, folder.path, config)
-        if isinstance(made, gymnasium.Env):  # it is made already
+            eval_source, config = resolve_eval_env(saved, folder.path, config)
+        if isinstance(source, gymnasium.Env):  # it is made already
             config = config.merge({"env.kwargs": {}})
         checkpoints = Checkpoints(folder.checkpoints)
         path = checkpoints.select(checkpoint)
-        factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), made)
-        alone = config.env.id == NO_ENV
-        recorded = spaces_of(folder) if alone else None
-        if isinstance(made, str):
-            config = config.merge({"env.id": made})
-        elif alone and factory is None:
-            if recorded is None:
+        factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), source)
+        has_no_env = config.env.id == NO_ENV
+        dataset_spaces = read_spaces(folder) if has_no_env else None
+        if isinstance(source, str):
+            config = config.merge({"env.id": source})
+        elif has_no_env and factory is None:
+            if dataset_spaces is None:
                 raise RunError(
-                    f"{folder.path} was trained on {config.data.where} alone, without an environment. Pass one to act "
+                    f"{folder.path} was trained on {config.data.label} alone, without an environment. Pass one to act "
                     "in: --env ID, or reverie.load(run, env=...)."
                 )
-            factory = functools.partial(Placeholder, *recorded, folder.path)
+            factory = functools.partial(Placeholder, *dataset_spaces, folder.path)
             config = config.merge({"env.restarts": 0})  # its error is to be shown, not tried again
-        with _example(config, factory) as flat:
-            check_spec(folder, signature(flat.obs_spec, flat.action_spec), bounds=not alone)
-            if recorded is not None and made is not None:
-                compare_actions(recorded[1], flat.action_spec)
+        with _open_example(config, factory) as flat:
+            check_spec(folder, signature(flat.obs_spec, flat.action_spec), bounds=not has_no_env)
+            if dataset_spaces is not None and source is not None:
+                warn_if_bounds_differ(dataset_spaces[1], flat.action_spec)
             learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
             checkpoints.load(path, {"algo": learner})
-            player = eval_maker(config, factory, judge)
+            eval_factory = eval_maker(config, factory, eval_source)
             longest = longest_episode(path)
-            return Agent(config, learner, flat, factory, player, folder.path, path, step_of(path), longest)
+            return Agent(config, learner, flat, factory, eval_factory, folder.path, path, step_of(path), longest)
 
 
-def compare_actions(recorded: Space, action: ActionSpec) -> None:
+def warn_if_bounds_differ(recorded: Space, action: ActionSpec) -> None:
     """Say so if the bounds of actions differ from those of the recorded data: -1 and 1 would mean something else."""
-    learned, own = (signature({}, spec) for spec in (ActionCodec(recorded).spec, action))
-    for line in differences(learned, own, ("the data", "the environment")):
+    data_signature, env_signature = (signature({}, spec) for spec in (ActionCodec(recorded).spec, action))
+    for line in differences(data_signature, env_signature, ("the data", "the environment")):
         logger.warning(
             f"{line}: the agent learned with the former, and its actions are scaled to the latter. To learn with the "
             "environment's bounds, train with --env ID"
         )
 
 
-def spaces_of(folder: RunFolder) -> tuple[Space, Space] | None:
+def read_spaces(folder: RunFolder) -> tuple[Space, Space] | None:
     """Return the spaces of the recorded data, from spec.json; None if it has none."""
-    if (found := (read_spec(folder) or {}).get("spaces")) is None:
+    if (spaces := (read_spec(folder) or {}).get("spaces")) is None:
         return None
-    return space_of(found["observation"], str(folder.spec)), space_of(found["action"], str(folder.spec))
+    return space_of(spaces["observation"], str(folder.spec)), space_of(spaces["action"], str(folder.spec))
 
 
 @contextlib.contextmanager
-def _example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator[FlatEnv]:
+def _open_example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator[FlatEnv]:
     """Make an environment whose spaces are read, and close it afterwards; an instance of the user's stays open."""
     try:
         with preserve_torch_rng("load"):
@@ -137,51 +137,59 @@ def _example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator[Flat
         if factory is not None:
             raise
         name = config.env.id
-        own = "" if ":" in name else f" Pass it: --env module:{name}, or reverie.load(run, env='module:{name}')."
-        kept = " The run's env.kwargs stay unless others are given, as by --env.kwargs '{}'." * bool(config.env.kwargs)
-        raise EnvError(f"{str(error).rstrip('.')}.{kept}{own} {SPACES_ALONE}") from error
+        advice = "" if ":" in name else f" Pass it: --env module:{name}, or reverie.load(run, env='module:{name}')."
+        if config.env.kwargs:
+            advice = f" The run's env.kwargs stay unless others are given, as by --env.kwargs '{{}}'.{advice}"
+        raise EnvError(f"{str(error).rstrip('.')}.{advice} {SPACES_ALONE}") from error
     try:
         yield flat
     finally:
         close_quietly(flat)
 
 
-def own_factory(saved: Saved, run: Path, place: str, given: EnvLike | None) -> EnvLike | None:
-    """Return ``given``; if nothing was, the class or function by whose name ``run`` was trained as ``place``."""
-    name = saved.custom.get(place, "")
-    if ":" not in name or given not in (None, name):
-        return given
-    own: MakeEnv = imported(name, what=f"{run} was trained with {place} = {name}", base=object)
+def resolve_env_factory(saved: Saved, run: Path, setting: str, env: EnvLike | None) -> EnvLike | None:
+    """Return ``env`` or, if it is None, the class or function whose name ``run`` has for ``setting``."""
+    name = saved.custom.get(setting, "")
+    if ":" not in name or env not in (None, name):
+        return env
+    source: MakeEnv = imported(name, what=f"{run} was trained with {setting} = {name}", base=object)
     kinds = (gymnasium.Env, gymnasium.vector.VectorEnv)
-    if isinstance(own, type) and not issubclass(own, kinds):
-        raise EnvError(f"{run} was trained with {place} = {name}, a class that is not derived from gymnasium.Env.")
-    if not isinstance(own, type) and given is None and not is_remembered(name.partition(":")[0]):
+    if isinstance(source, type) and not issubclass(source, kinds):
+        raise EnvError(f"{run} was trained with {setting} = {name}, a class that is not derived from gymnasium.Env.")
+    if not isinstance(source, type) and env is None and not is_remembered(name.partition(":")[0]):
         raise UntrustedError(
-            f"{run} was trained with {place} = {name}, a function. Of packages that you have not named, only classes "
+            f"{run} was trained with {setting} = {name}, a function. Of packages that you have not named, only classes "
             "derived from gymnasium.Env are called. If you trust it, add --trust; in Python, trust=True."
         )
-    return own
+    return source
 
 
-def own_judge(saved: Saved, run: Path, config: ExperimentConfig) -> tuple[EnvLike | None, ExperimentConfig]:
+def check_code(saved: Saved, run: Path, *trusted: str) -> None:
+    """Check what the settings of ``run`` name, but what is ``trusted``, where its environments are not made."""
+    check_origin(saved, f"the run {run}", *trusted)
+    for setting in ("env", "eval_env"):
+        resolve_env_factory(saved, run, setting, None)
+
+
+def resolve_eval_env(saved: Saved, run: Path, config: ExperimentConfig) -> tuple[EnvLike | None, ExperimentConfig]:
     """Return what made the run's environment of evaluations, and its settings; those of training if it has no name."""
-    if (own := own_factory(saved, run, "eval_env", None)) is None:
+    if (source := resolve_env_factory(saved, run, "eval_env", None)) is None:
         logger.warning(
-            f"{run} was evaluated in {saved.custom['eval_env']}, a Python object that cannot be imported: evaluations "
-            "take place in the environment of training. To evaluate in another, pass env"
+            f"{run} was evaluated in {saved.custom['eval_env']}, a Python object that cannot be imported: evaluation "
+            "uses the training environment instead. To use another one, pass env"
         )
         config = config.merge({"eval_env": None})
-    return own, config
+    return source, config
 
 
-def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | None = None) -> ExperimentConfig:
+def read_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | None = None) -> ExperimentConfig:
     """Return the settings of ``run``; RunError if a part of them cannot be read from a file and was not given."""
     saved = read_saved(run)
-    for place, what in saved.custom.items():
-        if place != "eval_env" and (env if place == "env" else algo) is None:
+    for setting, description in saved.custom.items():
+        if setting != "eval_env" and (env if setting == "env" else algo) is None:
             raise RunError(
-                f"{run} was trained with {place} = {what}, a Python object that cannot be read from its config.yaml. "
-                f"Pass it again: reverie.load(run, {'env' if place == 'env' else 'algo'}=...)."
+                f"{run} was trained with {setting} = {description}, a Python object that cannot be read from its "
+                f"config.yaml. Pass it again: reverie.load(run, {'env' if setting == 'env' else 'algo'}=...)."
             )
     default: Any = algo if algo is not None else algorithm_config(saved.algorithm)()
     try:
@@ -190,10 +198,10 @@ def saved_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | 
         raise ConfigError(f"{RunFolder(run).config}: {error}") from None
 
 
-def reduced(agent: Agent) -> tuple[Any, ...]:
+def reduce_agent(agent: Agent) -> tuple[Any, ...]:
     """Pickle or copy the settings and the learner's state of an agent; the environment's spaces are read again."""
     state = tree_map_only(Tensor, lambda x: x.cpu(), agent.algo.state_dict())
-    made = (
+    arguments = (
         agent.config,
         agent.factory,
         agent.eval_factory,
@@ -202,17 +210,17 @@ def reduced(agent: Agent) -> tuple[Any, ...]:
         agent.step,
         agent.longest_episode,
     )
-    return _unpickled, (*made, str(agent.algo.device), state)
+    return _rebuild_agent, (*arguments, str(agent.algo.device), state)
 
 
-def _unpickled(
-    config: ExperimentConfig, factory: MakeEnv | None, player: MakeEnv | None, run: Path, checkpoint: Path, step: int,
-    longest: int, device: str, state: State,
+def _rebuild_agent(
+    config: ExperimentConfig, factory: MakeEnv | None, eval_factory: MakeEnv | None, run: Path, checkpoint: Path,
+    step: int, longest: int, device: str, state: State,
 ) -> Agent:  # fmt: skip
-    with _example(config, factory) as flat:
+    with _open_example(config, factory) as flat:
         learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
         learner.load_state_dict(state)
-        return Agent(config, learner, flat, factory, player, run, checkpoint, step, longest)
+        return Agent(config, learner, flat, factory, eval_factory, run, checkpoint, step, longest)
 
 
-copyreg.pickle(Agent, reduced)
+copyreg.pickle(Agent, reduce_agent)

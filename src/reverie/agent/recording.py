@@ -13,7 +13,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.agent.agent import Actions, Agent
+from reverie.agent.agent import Agent
+from reverie.agent.player import Actions
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError, plural, told
@@ -23,12 +24,12 @@ from reverie.core.rows import Rows, episode_rows
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import cast, follow, leaves_of
 from reverie.core.specs import MASK
-from reverie.datasets.convert import write
-from reverie.datasets.reader import BOTH, SEED, About, Reader, Space
-from reverie.datasets.writers import Exported, size_of, size_written
+from reverie.datasets.convert import write_dataset
+from reverie.datasets.reader import BOTH, SEED, DatasetInfo, Reader, Space
+from reverie.datasets.writers import WriteReport, size_written, total_bytes
 from reverie.envs.limits import own_limit
-from reverie.envs.make import close_quietly, env_settings, layers_of, spec_of, written
-from reverie.envs.wrappers import checked_reset, checked_step
+from reverie.envs.make import close_quietly, env_settings, spec_of, written
+from reverie.envs.wrappers import checked_reset, checked_step, layers_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class RecordConfig(Config):
             raise ConfigError(f"episodes = {self.episodes}, steps = {self.steps}: expected exactly one of them.")
 
 
-def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") -> Exported:
+def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") -> WriteReport:
     """Play episodes with ``agent`` and write them to ``target``, a path or minari:NAME, in the format ``to``.
 
     "auto" is the format that the suffix of ``target`` names, or Minari's. Actions and rewards are the environment's
@@ -76,10 +77,10 @@ def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") ->
         if config.noise and not any(is_continuous(leaf) for _, leaf in leaves_of(env.action_space)):
             raise ConfigError(f"noise = {config.noise}: no actions in {env.action_space} are continuous. Use epsilon.")
         with reproducible(config.seed), PlayedReader(agent, env, config, target) as reader:
-            logger.info(expected_size(agent, env, config))
-            done = write(reader, target, to)
-            done.remarks += reader.remarks()
-        return done
+            logger.info(estimate_dataset_size(agent, env, config))
+            report = write_dataset(reader, target, to)
+            report.remarks += reader.remarks()
+        return report
     except BaseException as error:
         if isinstance(error, Exception) or is_interrupt(error):
             raise
@@ -97,7 +98,7 @@ class View(NamedTuple):
     @classmethod
     def of(cls, agent: Agent, raw: bool) -> View:
         """Return the view of ``agent``; ``raw`` has images as the environment shows them."""
-        return cls(agent.observer.shown, lambda obs: obs) if raw else cls(*agent.observer.reduced())
+        return cls(agent.observer.learner_space, lambda obs: obs) if raw else cls(*agent.observer.reduced_view())
 
 
 class PlayedReader(Reader):
@@ -113,7 +114,7 @@ class PlayedReader(Reader):
         self.view: View = View.of(agent, config.raw)
         self.limit: int = max(agent.episode_limit, own_limit(layers_of(env)) or 0)
 
-    def about(self) -> About:
+    def info(self) -> DatasetInfo:
         """Return the spaces, the environment, and how the agent plays."""
         agent, config = self.agent, self.config
         text = {
@@ -121,9 +122,9 @@ class PlayedReader(Reader):
             "description": f"{agent.checkpoint.name} of {agent.run.name}, actions: {config.actions}, "
             f"epsilon {config.epsilon:g}, noise {config.noise:g}, seed {config.seed}",
         }
-        named, remark = named_env(agent, self.env, config.raw)
+        named, remark = env_metadata(agent, self.env, config.raw)
         self.note(remark, int(bool(remark)))
-        return About(observation=self.view.space, action=self.env.action_space, text=text, **named)
+        return DatasetInfo(observation=self.view.space, action=self.env.action_space, text=text, **named)
 
     def rows(self) -> int:
         """Return 0: how many there will be is not known."""
@@ -133,7 +134,7 @@ class PlayedReader(Reader):
         """Yield each episode once it is played."""
         both = self.view.space, self.env.action_space
         cut_off: list[int] = []
-        for episode in played(self.agent, self.env, self.config, self.limit, cut_off):
+        for episode in record_episodes(self.agent, self.env, self.config, self.limit, cut_off):
             yield rows_of(episode, both)
         if cut_off:
             ended = f"{plural(len(cut_off), 'episode')} had not ended after {self.limit:,} steps (eval_episode_steps)"
@@ -145,22 +146,22 @@ class PlayedReader(Reader):
 
 
 def rows_of(episode: Mapping[str, Any], both: tuple[Space, Space]) -> Rows:
-    """Return the rows of an episode that ``play`` returned; ``both``: spaces of observations and actions."""
+    """Return the rows of an episode that ``record_episode`` returned; ``both``: spaces of observations and actions."""
 
     def arrays(space: Space, values: Any) -> Any:
-        found = {"/".join(map(str, path)): np.asarray(follow(values, path)) for path, _ in leaves_of(space)}
-        return found.get("", found)
+        leaf_arrays = {"/".join(map(str, path)): np.asarray(follow(values, path)) for path, _ in leaves_of(space)}
+        return leaf_arrays.get("", leaf_arrays)
 
-    seen, done = (arrays(space, episode[name]) for space, name in zip(both, ("observations", "actions"), strict=True))
+    obs, actions = (arrays(space, episode[name]) for space, name in zip(both, ("observations", "actions"), strict=True))
     terminated, truncated = (bool(episode[name][-1]) for name in ("terminations", "truncations"))
-    rows = episode_rows(seen, done, episode["rewards"], terminal=terminated)
+    rows = episode_rows(obs, actions, episode["rewards"], terminal=terminated)
     seeds = np.full(len(rows["reward"]), None, object)
     seeds[0] = episode["seed"]
     return rows | {SEED: seeds, BOTH: rows["is_last"] & (terminated and truncated)}
 
 
-def named_env(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple[dict[str, Any], str]:
-    """Return the environment as fields of ``About``, and a remark on what they cannot say; each may be empty."""
+def env_metadata(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple[dict[str, Any], str]:
+    """Return the environment as fields of ``DatasetInfo``, and a remark on what they cannot say; each may be empty."""
     config = agent.config.env
     spec = spec_of(env, config)
     if spec is None:
@@ -175,14 +176,14 @@ def named_env(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple[di
     return named | {"env_settings": {"id": prefix + spec.id, **env_settings(env, config), **applied}}, remark
 
 
-def expected_size(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:
+def estimate_dataset_size(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:
     """Return how large the dataset will be, judged by the first observation."""
     obs, info = checked_reset(env, first_seed(config))
     view = View.of(agent, config.raw)
-    shown = view.convert(agent.observer.readable(obs, agent.observer.told(env, info)))
-    row = size_written(stacked(view.space, [shown], "obs")) + size_of(env.action_space.sample()) + 10
-    many = f"{config.steps:,} steps" if config.steps else f"{plural(config.episodes or 0, 'episode')}, each 1,000 steps"
-    return f"recording {many}: about {(config.steps or 1000) * row / 1e6:,.1f} MB"
+    first_obs = view.convert(agent.observer.to_learner_obs(obs, agent.observer.read_mask(env, info)))
+    row = size_written(stack_values(view.space, [first_obs], "obs")) + total_bytes(env.action_space.sample()) + 10
+    unit = f"{config.steps:,} steps" if config.steps else f"{plural(config.episodes or 0, 'episode')}, each 1,000 steps"
+    return f"recording {unit}: about {(config.steps or 1000) * row / 1e6:,.1f} MB"
 
 
 def first_seed(config: RecordConfig) -> int:
@@ -190,61 +191,61 @@ def first_seed(config: RecordConfig) -> int:
     return derived_seeds(config.seed)["test"] % 2**31
 
 
-def played(
+def record_episodes(
     agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, limit: int, cut_off: list[int]
 ) -> Iterator[dict[str, Any]]:
     """Yield episodes of at most ``limit`` steps as the fields of Minari's ``EpisodeBuffer``.
 
     The seeds of those that had not ended by then are added to ``cut_off``.
     """
-    rng, first, left = np.random.default_rng(config.seed), first_seed(config), config.steps
+    rng, first, steps_left = np.random.default_rng(config.seed), first_seed(config), config.steps
     env.action_space.seed(first)
     for seed in itertools.count(first) if config.episodes is None else range(first, first + config.episodes):
-        most = limit if left is None else min(limit, left)
-        episode, over = play(agent, env, config, rng, seed, most)
-        cut_off += [seed] if not over and most == limit else []
+        max_steps = limit if steps_left is None else min(limit, steps_left)
+        episode, over = record_episode(agent, env, config, rng, seed, max_steps)
+        cut_off += [seed] if not over and max_steps == limit else []
         yield episode
-        if left is not None and (left := left - len(episode["rewards"])) <= 0:
+        if steps_left is not None and (steps_left := steps_left - len(episode["rewards"])) <= 0:
             return
 
 
-def play(
+def record_episode(
     agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, rng: np.random.Generator,
-    seed: int, most: int,
+    seed: int, max_steps: int,
 ) -> tuple[dict[str, Any], bool]:  # fmt: skip
-    """Play one episode of at most ``most`` steps; return it, and whether it has ended by itself.
+    """Play one episode of at most ``max_steps`` steps; return it, and whether it has ended by itself.
 
     Values are copied, as an environment may reuse its arrays.
     """
     obs, info = checked_reset(env, seed)
-    shown, mask = agent.observer.readable, agent.observer.told(env, info)
-    view, latest = View.of(agent, config.raw), shown(obs, mask)
-    seen, done = [deepcopy(view.convert(latest))], list[Any]()
+    to_learner_obs, mask = agent.observer.to_learner_obs, agent.observer.read_mask(env, info)
+    view, latest = View.of(agent, config.raw), to_learner_obs(obs, mask)
+    obs_list, action_list = [deepcopy(view.convert(latest))], list[Any]()
     rewards: list[float] = []
     terminations: list[bool] = []
-    state, over = None, False
-    while not over:
-        chosen, state = agent.act(agent.observer.given(env, obs), state, actions=config.actions, action_mask=mask)
-        action = noisy(env.action_space, chosen, config.noise, rng) if config.noise else chosen
+    state, has_ended = None, False
+    while not has_ended:
+        chosen, state = agent.act(agent.observer.raw_input(env, obs), state, actions=config.actions, action_mask=mask)
+        action = add_noise(env.action_space, chosen, config.noise, rng) if config.noise else chosen
         if config.epsilon and rng.random() < config.epsilon:
             action = agent.random_action(latest, rng) if MASK in agent.obs_spec else env.action_space.sample()
         if action is not chosen:
             state = agent.override(state, action)
-        done.append(deepcopy(action))
+        action_list.append(deepcopy(action))
         obs, reward, terminated, truncated, info = checked_step(env, action)
-        mask = agent.observer.told(env, info)
-        latest = shown(obs, mask, terminated or truncated)
-        seen.append(deepcopy(view.convert(latest)))
+        mask = agent.observer.read_mask(env, info)
+        latest = to_learner_obs(obs, mask, terminated or truncated)
+        obs_list.append(deepcopy(view.convert(latest)))
         rewards.append(reward)
         terminations.append(terminated)
-        over = terminated or truncated or len(rewards) == most
-    end = agent.observer.given(env, obs)
+        has_ended = terminated or truncated or len(rewards) == max_steps
+    end = agent.observer.raw_input(env, obs)
     agent.observer(end, agent.observer.stacks(1)[0], True, mask, terminated or truncated)  # checks it
     truncations = np.zeros(len(rewards), bool)
     truncations[-1] = truncated or not terminations[-1]  # both, where the environment says both
     episode = {
-        "observations": stacked(view.space, seen, "obs"),
-        "actions": stacked(env.action_space, done, "action"),
+        "observations": stack_values(view.space, obs_list, "obs"),
+        "actions": stack_values(env.action_space, action_list, "action"),
         "rewards": np.asarray(rewards, np.float64),
         "terminations": np.asarray(terminations),
         "truncations": truncations,
@@ -253,12 +254,12 @@ def play(
     return episode, terminated or truncated
 
 
-def noisy(space: Space, action: Any, noise: float, rng: np.random.Generator) -> Any:
+def add_noise(space: Space, action: Any, noise: float, rng: np.random.Generator) -> Any:
     """Return ``action`` with noise on its continuous parts, clipped to their bounds."""
     if isinstance(space, spaces.Dict):
-        return {key: noisy(inner, action[key], noise, rng) for key, inner in space.spaces.items()}
+        return {key: add_noise(inner, action[key], noise, rng) for key, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(noisy(inner, part, noise, rng) for inner, part in zip(space.spaces, action, strict=True))
+        return tuple(add_noise(inner, part, noise, rng) for inner, part in zip(space.spaces, action, strict=True))
     if not is_continuous(space):
         return action
     half = (space.high.astype(np.float64) - space.low) / 2
@@ -271,14 +272,14 @@ def is_continuous(space: Space) -> TypeGuard[spaces.Box]:
     return isinstance(space, spaces.Box) and space.dtype.kind == "f"
 
 
-def stacked(space: Space, values: list[Any], name: str) -> Any:
+def stack_values(space: Space, values: list[Any], name: str) -> Any:
     """Stack values of a space into arrays, in dictionaries and tuples as Minari expects them."""
     if isinstance(space, spaces.Dict):
         inner = space.spaces.items()
-        return {key: stacked(part, [value[key] for value in values], f"{name}/{key}") for key, part in inner}
+        return {key: stack_values(part, [value[key] for value in values], f"{name}/{key}") for key, part in inner}
     if isinstance(space, spaces.Tuple):
         parts = enumerate(space.spaces)
-        return tuple(stacked(part, [value[i] for value in values], f"{name}/{i}") for i, part in parts)
+        return tuple(stack_values(part, [value[i] for value in values], f"{name}/{i}") for i, part in parts)
     if isinstance(space, spaces.Text):
         return [str(value) for value in values]
     return np.asarray(values) if space.dtype is None else cast(np.asarray(values), space.dtype, name)

@@ -20,14 +20,14 @@ import torch
 import yaml
 from PIL import Image
 
-from reverie.agent.loading import own_factory
+from reverie.agent.loading import check_code
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.files import write_json
+from reverie.core.files import read_file, write_json
 from reverie.log.artifacts import AGENT_FILE, HUB_PATTERN, download_agent, tracker_ids, tracker_module
 from reverie.log.trackers import PROJECT, mlflow_experiment_id
 from reverie.run.checkpoint import Checkpoints, longest_episode, read
-from reverie.run.folder import RunFolder, Saved, check_origin, found_at_end, is_of, read_saved, read_spec
+from reverie.run.folder import RunFolder, Saved, found_at_end, is_of, read_saved, read_spec
 from reverie.run.manifest import step_of
 from reverie.store.places import open_objects
 
@@ -40,18 +40,18 @@ HOME = "https://pypi.org/project/reverie-rl"
 class SharedAgent:
     """An agent that somebody passed on."""
 
-    place: str
+    location: str
     """What :func:`reverie.load` takes."""
-    about: Mapping[str, str]
+    metadata: Mapping[str, str]
     """``algorithm``, ``env``, ``step``, the versions of this library and of PyTorch, and perhaps ``score``."""
 
 
-def push(run: Path | str, to: str, *, checkpoint: Path | str | None = None, private: bool = False) -> str:
+def push(run: Path | str, destination: str, *, checkpoint: Path | str | None = None, private: bool = False) -> str:
     """Pass on the agent of a run: weights, settings, spaces, evaluation, and a page with a picture; no rows, no code.
 
     Args:
         run: the run folder.
-        to: ``hf://USER/NAME`` at the Hugging Face Hub, whose repository is created or gets a new commit;
+        destination: ``hf://USER/NAME`` at the Hugging Face Hub, whose repository is created or gets a new commit;
             ``s3://BUCKET/NAME`` or another URL that fsspec knows; or a folder, which is new or holds such an agent.
         checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the best if there is one, else the
             newest.
@@ -66,42 +66,35 @@ def push(run: Path | str, to: str, *, checkpoint: Path | str | None = None, priv
     """
     folder = RunFolder.at(run)
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
-    check_names(saved, folder.path)
+    check_code(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
-    with tempfile.TemporaryDirectory() as place:
-        model = write_model(Path(place) / "agent", folder, path)
-        about = described(folder, saved, path)
+    with tempfile.TemporaryDirectory() as temp_dir:
+        model = write_agent_folder(Path(temp_dir) / "agent", folder, path)
+        metadata = agent_metadata(folder, saved, path)
         if is_of(folder.evaluation, step_of(path)):
             write_json(model / "eval.json", found_at_end(folder.evaluation) or {})
-        (model / "README.md").write_text(card(model, folder, saved, about, to), encoding="utf-8")
-        write_json(model / AGENT_FILE, about)
-        if hub := HUB_PATTERN.fullmatch(to):
-            with tracker_module("huggingface_hub", to) as client:
+        (model / "README.md").write_text(model_card(model, folder, saved, metadata, destination), encoding="utf-8")
+        write_json(model / AGENT_FILE, metadata)
+        if hub := HUB_PATTERN.fullmatch(destination):
+            with tracker_module("huggingface_hub", destination) as client:
                 api = client.HfApi()
                 api.create_repo(hub["name"], private=private, exist_ok=True)
                 api.upload_folder(
                     repo_id=hub["name"], folder_path=model, delete_patterns="checkpoints/*",
-                    commit_message=f"{about['algorithm']} in {about['env']}, step {about['step']}",
+                    commit_message=f"{metadata['algorithm']} in {metadata['env']}, step {metadata['step']}",
                 )  # fmt: skip
         else:
-            _put(model, to)
-    return to
+            _upload_folder(model, destination)
+    return destination
 
 
-def check_names(saved: Saved, run: Path) -> None:
-    """Check what the settings of ``run`` name before it is passed on: others are to trust it."""
-    check_origin(saved, f"the run {run}")
-    for place in ("env", "eval_env"):
-        own_factory(saved, run, place, None)
-
-
-def _put(model: Path, to: str) -> None:
+def _upload_folder(model: Path, destination: str) -> None:
     """Write the files of an agent to a folder or a URL, the one that says what it is last."""
-    objects = open_objects(to)
+    objects = open_objects(destination)
     try:
         before = objects.sizes()
         if before and AGENT_FILE not in before:
-            raise ConfigError(f"{to} holds {next(iter(before))}, and no agent that was pushed: choose another place.")
+            raise ConfigError(f"{destination} holds {next(iter(before))}, and no pushed agent: choose another place.")
         names = sorted(file.relative_to(model).as_posix() for file in model.rglob("*") if file.is_file())
         for name in sorted(names, key=lambda name: name == AGENT_FILE):
             objects.put(name, (model / name).read_bytes())
@@ -112,12 +105,12 @@ def _put(model: Path, to: str) -> None:
         raise objects.error(error) from error
 
 
-def pull(place: str, to: Path | str | None = None) -> Path:
+def pull(location: str, to: Path | str | None = None) -> Path:
     """Download an agent that was passed on, or a run or an agent at a tracker; return its folder.
 
     Args:
-        place: as :func:`reverie.load` takes it: ``hf://USER/NAME``, also with ``@REVISION``, ``s3://BUCKET/NAME``, or
-            one of a tracker.
+        location: as :func:`reverie.load` takes it: ``hf://USER/NAME``, also with ``@REVISION``, ``s3://BUCKET/NAME``,
+            or one of a tracker.
         to: a new folder. None: one below ``runs/``, into which it is downloaded once.
 
     Raises:
@@ -128,55 +121,63 @@ def pull(place: str, to: Path | str | None = None) -> Path:
     """
     if to is not None and Path(to).exists():
         raise RunError(f"{to} exists already: choose the name of a new folder.")
-    if to is not None and Path(place).is_dir():
-        place = f"file://{place}"
-    found = Path(download_agent(place, None if to is None else Path(to)))
-    if not found.is_dir():
-        raise RunError(f"{place} is nothing to download: expected hf://USER/NAME, s3://BUCKET/NAME or the like.")
-    check_names(read_saved(found), found)
-    return found
+    if to is not None and Path(location).is_dir():
+        location = f"file://{location}"
+    folder = Path(download_agent(location, None if to is None else Path(to)))
+    if not folder.is_dir():
+        raise RunError(f"{location} is nothing to download: expected hf://USER/NAME, s3://BUCKET/NAME or the like.")
+    check_code(read_saved(folder), folder)
+    return folder
 
 
-def shared(place: str) -> list[SharedAgent]:
+def list_agents(location: str) -> list[SharedAgent]:
     """Return the agents at ``hf://USER``, of everybody at ``hf://``, or in a folder or at a URL, or the one there."""
-    if place.startswith("hf://"):
-        name = place.removeprefix("hf://").rstrip("/")
-        with tracker_module("huggingface_hub", place) as client:
+    if location.startswith("hf://"):
+        name = location.removeprefix("hf://").rstrip("/")
+        with tracker_module("huggingface_hub", location) as client:
             if "/" in name:
-                return [SharedAgent(place, _about_at_hub(client, name))]
+                return [SharedAgent(location, _hub_metadata(client, name))]
             models = client.HfApi().list_models(author=name or None, filter=TAG, limit=100)
-            return [SharedAgent(f"hf://{one.id}", _about_at_hub(client, one.id)) for one in models]
-    objects = open_objects(place)
+            return [SharedAgent(f"hf://{model.id}", _hub_metadata(client, model.id)) for model in models]
+    objects = open_objects(location)
     try:
         names = [name for name in objects.sizes() if name.rpartition("/")[2] == AGENT_FILE and name.count("/") < 2]
-        found = {name: json.loads(objects.get(name)) for name in names}
+        metadata = {name: parse_metadata(objects.get(name)) for name in names}
     except objects.failures as error:
         raise objects.error(error) from error
-    root = place.rstrip("/")
-    return [SharedAgent(f"{root}/{name.removesuffix(AGENT_FILE)}".rstrip("/"), x) for name, x in found.items()]
+    root = location.rstrip("/")
+    return [SharedAgent(f"{root}/{name.removesuffix(AGENT_FILE)}".rstrip("/"), x) for name, x in metadata.items()]
 
 
-def _about_at_hub(client: Any, name: str) -> dict[str, str]:
+def _hub_metadata(client: Any, name: str) -> dict[str, str]:
     try:
-        about: dict[str, str] = json.loads(Path(client.hf_hub_download(name, AGENT_FILE)).read_text(encoding="utf-8"))
+        return parse_metadata(read_file(Path(client.hf_hub_download(name, AGENT_FILE))))
     except client.errors.EntryNotFoundError:
         return {}
-    return about
 
 
-def described(folder: RunFolder, saved: Saved, checkpoint: Path) -> dict[str, str]:
-    """Return what is told about an agent besides its files."""
+def parse_metadata(content: bytes) -> dict[str, str]:
+    """Return the texts in a stranger's ``agent.json``; none if it is damaged, as other agents are listed beside it."""
+    try:
+        metadata = json.loads(content)
+    except (ValueError, RecursionError):
+        metadata = {}
+    return {name: str(value) for name, value in metadata.items()} if isinstance(metadata, dict) else {}
+
+
+def agent_metadata(folder: RunFolder, saved: Saved, checkpoint: Path) -> dict[str, str]:
+    """Return the metadata of an agent, for ``AGENT_FILE``."""
     step, score = step_of(checkpoint), None
     with contextlib.suppress(RunError, KeyError):  # an agent from elsewhere was not trained here
-        life = read(checkpoint, ["run"])["run"]
-        score = life["best"] if life["best_step"] == step else None
+        run_state = read(checkpoint, ["run"])["run"]
+        score = run_state["best"] if run_state["best_step"] == step else None
     if is_of(folder.evaluation, step):
         score = (found_at_end(folder.evaluation) or {})["score"]["mean"]
-    about = {"algorithm": saved.algorithm, "env": saved.env, "step": str(step), "reverie": version()}
-    return about | {"torch": str(torch.__version__)} | ({} if score is None else {"score": f"{score:g}"})
+    metadata = {"algorithm": saved.algorithm, "env": saved.env, "step": str(step), "reverie": version()}
+    return metadata | {"torch": str(torch.__version__)} | ({} if score is None else {"score": f"{score:g}"})
 
 
-def write_model(to: Path, folder: RunFolder, checkpoint: Path) -> Path:
+def write_agent_folder(folder_path: Path, folder: RunFolder, checkpoint: Path) -> Path:
     """Write the folder of a passed-on agent: settings, spaces, a checkpoint of the learner and the longest episode."""
     try:
         state, longest = read(checkpoint, ["algo"])["algo"], longest_episode(checkpoint)
@@ -184,24 +185,24 @@ def write_model(to: Path, folder: RunFolder, checkpoint: Path) -> Path:
         raise RunError(f"{checkpoint} is damaged: it contains no {error}. Use another checkpoint.") from error
     parts: dict[str, Any] = {"algo": SimpleNamespace(state_dict=lambda: state)}  # saved as it was read
     parts["clock"] = SimpleNamespace(state_dict=lambda: {"longest_episode": longest})
-    Checkpoints(to / "checkpoints").save(step_of(checkpoint), parts)
+    Checkpoints(folder_path / "checkpoints").save(step_of(checkpoint), parts)
     for file in (folder.config, folder.spec):
-        shutil.copy2(file, to)
-    return to
+        shutil.copy2(file, folder_path)
+    return folder_path
 
 
 # ---------------------------------------------------------------- the page
 
 
-def card(model: Path, folder: RunFolder, saved: Saved, about: Mapping[str, str], to: str) -> str:
+def model_card(model: Path, folder: RunFolder, saved: Saved, metadata: Mapping[str, str], destination: str) -> str:
     """Return the page of an agent, and put its picture into ``model``, the folder that is passed on."""
-    algorithm, env, name = about["algorithm"], about["env"], to.rstrip("/").rpartition("/")[2]
+    algorithm, env, name = metadata["algorithm"], metadata["env"], destination.rstrip("/").rpartition("/")[2]
     evaluation = found_at_end(model / "eval.json") or {}
     tags = [TAG, "reinforcement-learning", algorithm, env]
     head: dict[str, Any] = {"library_name": TAG, "pipeline_tag": "reinforcement-learning", "tags": tags}
     lines = [
         f"# {algorithm} in {env}",
-        f"An agent of [reverie]({HOME}) after {int(about['step']):,} steps of training.",
+        f"An agent of [reverie]({HOME}) after {int(metadata['step']):,} steps of training.",
     ]
     if picture := _picture(model, folder):
         lines.append(f"![{picture.stem}]({picture.name})")
@@ -209,13 +210,13 @@ def card(model: Path, folder: RunFolder, saved: Saved, about: Mapping[str, str],
         metric = {"type": "mean_reward", "name": "mean return", "value": f"{score['mean']:.2f} +/- {score['std']:.2f}"}
         task = {"task": {"type": "reinforcement-learning"}, "dataset": {"name": env, "type": env}}
         head["model-index"] = [{"name": name, "results": [task | {"metrics": [metric]}]}]
-        lines.append(_scored(score, evaluation))
-    lines += [_spaces(read_spec(folder) or {}), _commands(algorithm, saved, to)]
+        lines.append(_format_score(score, evaluation))
+    lines += [_spaces(read_spec(folder) or {}), _commands(algorithm, saved, destination)]
     front = yaml.safe_dump(head, sort_keys=False, allow_unicode=True)
     return "\n\n".join([f"---\n{front}---", *lines]) + "\n"
 
 
-def _scored(score: Mapping[str, float], evaluation: Mapping[str, Any]) -> str:
+def _format_score(score: Mapping[str, float], evaluation: Mapping[str, Any]) -> str:
     low, high = score.get("iqm_low"), score.get("iqm_high")
     sure = "" if low is None or high is None else f" (95 % interval {low:.2f} to {high:.2f})"
     return (
@@ -244,20 +245,20 @@ def _spaces(spec: Mapping[str, Any]) -> str:
     return "\n".join(["| | kind | shape |", "|---|---|---|", *rows])
 
 
-def _commands(algorithm: str, saved: Saved, to: str) -> str:
-    own = "".join(f"\n{place} = {what} was given from Python: pass it again." for place, what in saved.custom.items())
+def _commands(algorithm: str, saved: Saved, destination: str) -> str:
+    notes = "".join(f"\n{key} = {value} was given from Python: pass it again." for key, value in saved.custom.items())
     return (
-        f"```sh\npip install reverie-rl\nreverie eval {to}\nreverie pull {to} --to agent\n"
+        f"```sh\npip install reverie-rl\nreverie eval {destination}\nreverie pull {destination} --to agent\n"
         f"reverie train {algorithm} --config agent/config.yaml --run runs/again   # trains it anew\n```\n\n"
-        f'In Python: `agent = reverie.load("{to}")`. Weights are safetensors, settings YAML, spaces JSON: loading them '
-        f"runs no code.{own}"
+        f'In Python: `agent = reverie.load("{destination}")`. Weights are safetensors, settings YAML, spaces JSON: '
+        f"loading them runs no code.{notes}"
     )
 
 
 # ---------------------------------------------------------------- the registry of a tracker
 
 
-def register(
+def register_model(
     run: Path | str, name: str, *,
     checkpoint: Path | str | None = None, alias: str | None = None, to: Literal["mlflow", "wandb"] = "mlflow",
 ) -> str:  # fmt: skip
@@ -280,17 +281,17 @@ def register(
     """
     folder = RunFolder.at(run)
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
-    check_names(saved, folder.path)
+    check_code(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
-    about, ident = described(folder, saved, path), tracker_ids(folder.path).get(to, "")
-    put = _to_mlflow if to == "mlflow" else _to_wandb
-    with tempfile.TemporaryDirectory() as place:
-        model = write_model(Path(place) / path.name, folder, path)
+    metadata, ident = agent_metadata(folder, saved, path), tracker_ids(folder.path).get(to, "")
+    register_fn = _to_mlflow if to == "mlflow" else _to_wandb
+    with tempfile.TemporaryDirectory() as temp_dir:
+        model = write_agent_folder(Path(temp_dir) / path.name, folder, path)
         with tracker_module(to, f"register {name}") as tracker:
-            return put(tracker, name, alias, model, ident, about, folder)
+            return register_fn(tracker, name, alias, model, ident, metadata, folder)
 
 
-def signature_of(spec: Mapping[str, Any]) -> dict[str, str]:
+def mlflow_signature(spec: Mapping[str, Any]) -> dict[str, str]:
     """Return MLflow's signature of a policy from the content of spec.json: N observations in, N actions out."""
 
     def tensor(name: str, dtype: str, shape: list[int]) -> dict[str, Any]:
@@ -306,7 +307,7 @@ def signature_of(spec: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _to_mlflow(
-    mlflow: Any, name: str, alias: str | None, model: Path, ident: str, about: dict[str, str], run: RunFolder
+    mlflow: Any, name: str, alias: str | None, model: Path, ident: str, metadata: dict[str, str], run: RunFolder
 ) -> str:
     client = mlflow.MlflowClient()
     if not ident:
@@ -314,37 +315,37 @@ def _to_mlflow(
         client.set_terminated(ident)
     content = {
         "artifact_path": f"models/{model.name}",
-        "flavors": {"reverie": about},
+        "flavors": {"reverie": metadata},
         "mlflow_version": mlflow.__version__,
         "model_uuid": uuid.uuid4().hex,
         "run_id": ident,
         "utc_time_created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f"),
     }
     if spec := read_spec(RunFolder(model)):
-        content["signature"] = signature_of(spec)
+        content["signature"] = mlflow_signature(spec)
     (model / "MLmodel").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     client.log_artifacts(ident, str(model), f"models/{model.name}")
-    if not any(one.name == name for one in client.search_registered_models(f"name='{name}'")):
+    if not any(model_entry.name == name for model_entry in client.search_registered_models(f"name='{name}'")):
         client.create_registered_model(name)
     source = f"{client.get_run(ident).info.artifact_uri}/models/{model.name}"
-    number = client.create_model_version(name, source, ident, tags=about, await_creation_for=0).version
+    number = client.create_model_version(name, source, ident, tags=metadata, await_creation_for=0).version
     if alias:
         client.set_registered_model_alias(name, alias, number)
     return f"models:/{name}/{number}"
 
 
 def _to_wandb(
-    wandb: Any, name: str, alias: str | None, model: Path, ident: str, about: dict[str, str], run: RunFolder
+    wandb: Any, name: str, alias: str | None, model: Path, ident: str, metadata: dict[str, str], run: RunFolder
 ) -> str:
     settings = wandb.Settings(silent=True, console="off")
     project = os.environ.get("WANDB_PROJECT", PROJECT)
     with wandb.init(
         id=ident or None, resume="allow", project=project, name=str(run), dir=str(run.path), settings=settings
-    ) as opened:
-        artifact = wandb.Artifact(name, type="model", metadata=about)
+    ) as wandb_run:
+        artifact = wandb.Artifact(name, type="model", metadata=metadata)
         artifact.add_dir(str(model))
-        opened.log_artifact(artifact, aliases=["latest", *([alias] if alias else [])])
-        if opened.offline:
-            return f"{name}, offline; to upload it, use wandb sync {Path(opened.dir).parent}"
+        wandb_run.log_artifact(artifact, aliases=["latest", *([alias] if alias else [])])
+        if wandb_run.offline:
+            return f"{name}, offline; to upload it, use wandb sync {Path(wandb_run.dir).parent}"
         artifact.wait()
-        return f"wandb:{opened.entity}/{opened.project}/{artifact.name}"
+        return f"wandb:{wandb_run.entity}/{wandb_run.project}/{artifact.name}"

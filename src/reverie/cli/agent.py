@@ -48,7 +48,7 @@ class EvalCommand(RunOptions, EnvOverride):
     """Most decisions of an episode, where one may never end. None: the run's env.time_limit, or the environment's."""
 
     def __call__(self) -> None:
-        from reverie.agent.agent import evaluate_run
+        from reverie.agent.evaluating import evaluate_run
         from reverie.agent.loading import load
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
@@ -56,7 +56,7 @@ class EvalCommand(RunOptions, EnvOverride):
         report = evaluate_run(
             agent, self.episodes, actions=self.mode, video=self.video, seed=self.seed, time_limit=self.time_limit
         )
-        print(f"{agent.config.evaluation_env.label()}, {agent.checkpoint.name}, actions: {self.mode}")
+        print(f"{agent.config.eval_env_config.label()}, {agent.checkpoint.name}, actions: {self.mode}")
         print(score_line(report.evaluation))
         if self.video and report.evaluation.frames is None:
             print("no video: this environment cannot render images. A custom environment must accept render_mode")
@@ -94,13 +94,13 @@ class DreamCommand(RunOptions, EnvOverride):
         fewer = f" of {self.sequences} (the others were shorter, or there were no more)"
         dreams = plural(report.sequences, "dream") + fewer * (report.sequences < self.sequences)
         steps = plural(len(next(iter(report.errors.values()))), "step")
-        source = f"{data.where if data else agent.config.env.label()}, {agent.checkpoint.name}"
+        source = f"{data.label if data else agent.config.env.label()}, {agent.checkpoint.name}"
         print(f"{source}: {dreams}, {steps} each, after {plural(report.context, 'row')} that the model saw")
         print("error per imagined step; in brackets, the error of repeating the last observed row")
         trained = getattr(agent.config.algo, "horizon", None)
         ahead = "" if trained is None else f"(during training, the model imagines only {plural(trained, 'step')} ahead)"
         print(f"{ahead}\n" if ahead else "")
-        print(f"{error_table(report.errors, report.repeated)}\n")
+        print(f"{error_table(report.errors, report.baseline_errors)}\n")
         for key, unit in report.units.items():
             print(f"  {key}: {unit}")
         print_files(report.files, self.run)
@@ -172,11 +172,11 @@ class ExportCommand(RunOptions, EnvOverride):
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
         done = export(agent, self.out, format=self.format, actions=self.mode, batch=self.batch, steps=self.steps)
-        apart = f"; {plural(done.differing, 'step')} differ, by rounding" if done.differing else ""
+        apart = f"; {plural(done.num_differing, 'step')} differ, by rounding" if done.num_differing else ""
         print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {self.mode}")
         print(f"compared with the agent in {plural(done.steps, 'step')}: differences up to {done.error:.1g}{apart}")
         print(f"{1e6 * done.seconds:.0f} us a decision; the agent takes {1e6 * done.agent_seconds:.0f} us")
-        print_files({"policy": done.file, "described in": done.about}, self.run)
+        print_files({"policy": done.file, "described in": done.metadata_file}, self.run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +221,7 @@ class EstimateCommand(RunOptions):
 
     def __call__(self) -> int:
         data = self.reading.of(self.data, "the data that the run was trained on are read as they were then")
-        from reverie.agent.estimate import estimate
+        from reverie.agent.estimate import estimate_return
         from reverie.core.machine import choose_device  # imports torch
 
         print_trouble(choose_device(self.device).partition(":")[0])
@@ -229,9 +229,9 @@ class EstimateCommand(RunOptions):
         with EstimateProgress() as watch:
             options = {name: getattr(self, name) for name in names}
             options["fqe"] = {name: value for name, value in vars(self.fqe).items() if value is not None}
-            report = estimate(self.run, data, actions=self.mode, watch=watch, **options)
+            report = estimate_return(self.run, data, actions=self.mode, progress=watch, **options)
         print(f"{self.run}, actions: {self.mode}")
-        print(report.estimate.words())
+        print(report.estimate.format())
         print_files(report.files, self.run)
         if watch.interrupted:
             return fail(f"interrupted: the estimate is that after {watch.num_done:,} of {self.updates:,} updates", 130)
@@ -257,7 +257,7 @@ class EstimateProgress(contextlib.ExitStack):
         return super().__enter__()
 
     def __call__(self, num_done: int, updates: int) -> bool:
-        """See ``agent/estimate.py: Watch``."""
+        """See ``agent/off_policy_estimator.py: ProgressFn``."""
         if not self.num_done:  # not before: reading the data has a bar of its own
             self._advance = self.enter_context(progress_bar("estimating", updates))
         self.num_done = num_done

@@ -88,11 +88,11 @@ def parse_dims(text: str, name: str, meaning: str) -> tuple[int, ...]:
 
 def settings(options: BenchCommand) -> ExperimentConfig:
     """Return the settings that ``reverie train`` would have with the same arguments."""
-    from reverie.experiment.layers import PRESETS, layered
+    from reverie.experiment.layers import PRESETS, merge_layers
 
     algorithm = options.algorithm.replace("-", "_")
     preset = algorithm if options.has_shape and options.preset is None and algorithm in PRESETS else options.preset
-    config = layered(
+    config = merge_layers(
         options.algorithm, env=options.env or None, preset=preset, size=options.size, device=options.device
     )
     changes: dict[str, Any] = {"device": options.device, "steps": options.steps, "threads": options.threads}
@@ -110,13 +110,13 @@ def run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:
     print_trouble(choose_device(config.device))
     if options.has_shape:
         print(f"measuring {options.algorithm} on random data ...", flush=True)
-        return bench.measure(config, *shapes(options))
+        return bench.benchmark(config, *shapes(options))
     from reverie.envs.vector import make_env
 
     env = make_env(config.env, seed=config.seed)
     try:
         print(f"measuring {options.algorithm} on {config.env.id} ...", flush=True)
-        return bench.measure(config, env.obs_spec, env.action_spec, env=env)
+        return bench.benchmark(config, env.obs_spec, env.action_spec, env=env)
     finally:
         env.close()
 

@@ -59,11 +59,11 @@ def check_env_command(args: list[str]) -> int:
 
         check_id(args[0])
     from reverie.api import USUAL, check_env  # imports torch
-    from reverie.experiment.layers import layered
+    from reverie.experiment.layers import merge_layers
 
     flags = dict(flags_in(args))
     files, named = [Path(text) for text in flags.get("config", ())], next(iter(flags.get("algorithm", ())), USUAL)
-    usual = CheckEnvCommand(id=args[0], env=layered(named, env=args[0], files=files).env)
+    usual = CheckEnvCommand(id=args[0], env=merge_layers(named, env=args[0], files=files).env)
     options = parse(CheckEnvCommand, args, "check-env", default=usual)
     print(f"checking {options.id} ...", flush=True)
     arguments = {name: getattr(options, name) for name in ("algorithm", "config", "steps", "worker", "forecast")}

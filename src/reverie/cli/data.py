@@ -18,9 +18,9 @@ from reverie.cli.show import print_sections
 from reverie.core.errors import ConfigError, did_you_mean, plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
-    from reverie.datasets.reader import About, Reader
+    from reverie.datasets.reader import DatasetInfo, Reader
     from reverie.datasets.summary import Summary
-    from reverie.datasets.writers import Exported
+    from reverie.datasets.writers import WriteReport
     from reverie.store.store import Store
 
 DatasetArg = Annotated[Positional[str], arg(metavar="PATH")]
@@ -52,13 +52,13 @@ class DataInfoCommand(Source):
     """Draw returns and lengths of the episodes and the distribution of actions to this PNG file."""
 
     def __call__(self) -> None:
-        from reverie.datasets.dataset import shown
+        from reverie.datasets.dataset import read_progress
         from reverie.datasets.own_store import StoreReader
         from reverie.datasets.summary import summarise
 
         with self.open() as reader:
-            info = reader.about()
-            with shown(f"reading {reader.path.name}", reader.rows()) as track_progress:
+            info = reader.info()
+            with read_progress(f"reading {reader.path.name}", reader.rows()) as track_progress:
                 summary = summarise(track_progress(reader.as_recorded()), info.action)
             print_sections(dataset_sections(reader, info, summary))
             if isinstance(reader, StoreReader):
@@ -86,7 +86,7 @@ class ValidateCommand(Source):
     """Number of episodes to replay in the environment that the data name, to compare, if the data hold their seeds."""
 
     def __call__(self) -> int:
-        from reverie.datasets.convert import good, write
+        from reverie.datasets.convert import good, write_dataset
         from reverie.datasets.own_store import StoreReader
         from reverie.datasets.validate import validate
         from reverie.datasets.writers import check_target
@@ -108,7 +108,7 @@ class ValidateCommand(Source):
             if self.quarantine is not None:
                 if len(report.bad) == report.episodes:
                     return fail("every episode breaks a rule: nothing was written.", 1)
-                done = write(reader, self.quarantine, self.to, good(report))
+                done = write_dataset(reader, self.quarantine, self.to, good(report))
                 print_written(done, sorted(set(reader.remarks()) - set(report.remarks)))
         return 0 if sound else 1
 
@@ -134,13 +134,13 @@ class ConvertCommand(Writing):
     end stays as it was. Empty: the rewards stay."""
 
     def __call__(self) -> None:
-        from reverie.datasets.convert import relabelled, write
+        from reverie.datasets.convert import relabel_rewards, write_dataset
         from reverie.datasets.writers import check_target
 
         check_target(self.target, self.to)
         with self.open() as reader:
-            choose = relabelled(reader, self.reward) if self.reward else iter
-            print_written(write(reader, self.target, self.to, choose), reader.remarks())
+            choose = relabel_rewards(reader, self.reward) if self.reward else iter
+            print_written(write_dataset(reader, self.target, self.to, choose), reader.remarks())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ class SubsampleCommand(Writing):
     """Seed of the drawing."""
 
     def __call__(self) -> None:
-        from reverie.datasets.convert import Subset, subsample, write
+        from reverie.datasets.convert import Subset, subsample, write_dataset
         from reverie.datasets.writers import check_target
 
         names = ("fraction", "steps", "best", "min_return", "by", "seed")
@@ -173,7 +173,8 @@ class SubsampleCommand(Writing):
             check_target(target, self.to)
         with self.open() as reader:
             for target, choose in zip(targets, subsample(reader, subset), strict=False):
-                print_written(write(reader, target, self.to, choose), reader.remarks() if target == targets[-1] else [])
+                report = write_dataset(reader, target, self.to, choose)
+                print_written(report, reader.remarks() if target == targets[-1] else [])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +289,7 @@ def data_command(args: list[str]) -> int:
 # ---------------------------------------------------------------- what is printed
 
 
-def dataset_sections(reader: Reader, info: About, summary: Summary) -> dict[str, list[tuple[str, str]]]:
+def dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> dict[str, list[tuple[str, str]]]:
     """Return the lines of ``info`` by section."""
     import numpy as np
 
@@ -304,7 +305,7 @@ def dataset_sections(reader: Reader, info: About, summary: Summary) -> dict[str,
     }
     if info.env:
         sections["dataset"].append(("environment", info.env))
-    if info.measured:
+    if info.has_measured_bounds:
         sections["spaces"].append(("", "not declared: inferred from the recorded actions"))
     if episodes:
         scores, lengths = np.asarray(summary.scores), np.asarray(summary.lengths)
@@ -349,7 +350,7 @@ def store_sections(store: Store) -> dict[str, list[tuple[str, str]]]:
     }
 
 
-def print_written(done: Exported, remarks: list[str]) -> None:
+def print_written(done: WriteReport, remarks: list[str]) -> None:
     """Print what was written, and on stderr what had to be assumed or left out."""
     for remark in (*remarks, *done.remarks):
         print(f"remark   {remark}", file=sys.stderr)

@@ -171,7 +171,7 @@ def help_command(args: list[str]) -> int:
         lines = about_algorithm(name)
     elif name in TABLE:
         preset = TABLE[name]
-        lines = [preset.about, "", f"reverie train {preset.algorithm} --preset {name}", ""]
+        lines = [preset.description, "", f"reverie train {preset.algorithm} --preset {name}", ""]
         lines += [f"  {key:<28} {in_words(value)}" for key, value in preset.settings.items()]
     else:
         lines = about_setting(name)

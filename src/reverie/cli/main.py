@@ -17,7 +17,7 @@ from reverie.core.signals import end_with_parent
 from reverie.core.waiting import spin_briefly
 
 COMMANDS = {
-    "train": ("options", "train an agent, or continue a run"),
+    "train": ("train_command", "train an agent, or continue a run"),
     "eval": ("agent", "play whole episodes with a trained agent, and record a video"),
     "estimate": ("agent", "estimate the return of a trained agent from recorded data alone"),
     "dream": ("agent", "compare what a world model imagines with what happens"),

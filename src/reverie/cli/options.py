@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from reverie.cli.parse import TrustOption, flags_in, one_or_several
-from reverie.core.discover import algorithm_config, algorithms
 
 DEFAULT_ALGORITHM = "dreamer_v3"
 
@@ -71,17 +70,3 @@ def parse_common(args: list[str]) -> CommonOptions:
         run=Path(run) if (run := first.get("resume", first.get("run"))) else None,
         resume=Path(first["resume"]) if "resume" in first else None,
     )
-
-
-def train_command(args: list[str]) -> int:
-    """Check the names of the algorithm and of the environment, but not those in modules of the user's; then train."""
-    options = parse_common(args)
-    if ":" not in options.algorithm and options.algorithm.replace("-", "_") not in algorithms():
-        algorithm_config(options.algorithm)
-    if options.env and options.env != "none" and ":" not in options.env:
-        from reverie.envs.suites import check_id  # Gymnasium comes with it
-
-        check_id(options.env)
-    from reverie.cli.train import parse_and_train  # torch comes with it
-
-    return parse_and_train(args, options)

@@ -43,7 +43,7 @@ class ListCommand:
 
         for name, preset in TABLE.items():
             starts = ", ".join(f"{start}*" for start in preset.envs.split())
-            print(f"  {name:<24}{preset.about}" + (f" [{starts}]" if starts else ""))
+            print(f"  {name:<24}{preset.description}" + (f" [{starts}]" if starts else ""))
         return 0
 
 
@@ -87,9 +87,9 @@ class RegisterCommand(TrustOption):
     """Tracker: MLflow's model registry at MLFLOW_TRACKING_URI, or an artifact of W&B."""
 
     def __call__(self) -> None:
-        from reverie.agent.sharing import register
+        from reverie.agent.sharing import register_model
 
-        location = register(self.run, self.name, checkpoint=self.checkpoint, alias=self.alias, to=self.to)
+        location = register_model(self.run, self.name, checkpoint=self.checkpoint, alias=self.alias, to=self.to)
         print(f"registered {location}")
 
 
@@ -150,14 +150,14 @@ class ImportCommand(TrustOption):
 
 def print_shared(location: str) -> int:
     """Print the agents at a place, for ``reverie list``."""
-    from reverie.agent.sharing import shared
+    from reverie.agent.sharing import list_agents
 
-    agents = shared(location)
-    width = max((len(agent.place) for agent in agents), default=0)
+    agents = list_agents(location)
+    width = max((len(agent.location) for agent in agents), default=0)
     for agent in agents:
-        origin = [agent.about.get(name, "") for name in ("algorithm", "env")]
-        score = f"score {agent.about['score']}" if "score" in agent.about else ""
-        print(f"  {agent.place:<{width}}  {' in '.join(filter(None, origin))}  {score}".rstrip())
+        origin = [agent.metadata.get(name, "") for name in ("algorithm", "env")]
+        score = f"score {agent.metadata['score']}" if "score" in agent.metadata else ""
+        print(f"  {agent.location:<{width}}  {' in '.join(filter(None, origin))}  {score}".rstrip())
     print(plural(len(agents), "agent"))
     return 0
 

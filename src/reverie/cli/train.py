@@ -20,14 +20,15 @@ from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError, plural
 from reverie.core.logger import silent, tell
 from reverie.envs.config import EnvConfig
-from reverie.experiment.config import ExperimentConfig, fitted
-from reverie.experiment.layers import SUITES, env_in, layered, sections, settings_in
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.layers import SUITES, env_in, merge_layers, read_settings, sections
+from reverie.experiment.resolve import fit_learning_starts
 from reverie.log.aggregate import format_seeds_table
 from reverie.run.callback import import_callback
-from reverie.run.folder import RunFolder, new_path, read_saved, read_yaml
+from reverie.run.folder import RunFolder, new_path, read_saved
 from reverie.scale.launch import check, is_launched, launch, rank
 from reverie.scale.ray import ClusterRequest, train_on_ray
-from reverie.scale.search import tune_of
+from reverie.scale.search import read_space_file, tune_of
 from reverie.scale.seeds import train_seeds_of
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
@@ -59,7 +60,7 @@ def parse_and_train(
         options = replace(options, config=sections(options.configs, options.config))
     first = {name: words[0] for name, words in flags.items() if words}
     data = {path: first[path] for path in ("data.reader", "experience") if path in first}
-    config = layered(
+    config = merge_layers(
         options.algorithm, env=options.env or None, preset=first.get("preset"), size=options.size, files=options.config,
         data=data | ({"data.path": options.data} if options.data else {}), device=first.get("device"), run=options.run,
     )  # fmt: skip
@@ -87,7 +88,7 @@ def parse_and_train(
     runs_children = end is not None or common.seeds is not None  # runs, that start their own learners
     starts = not runs_children and not is_single and not is_launched()
     with silent(starts or rank() > 0):
-        config = fitted(config, {name.replace("-", "_") for name in flags})
+        config = fit_learning_starts(config, {name.replace("-", "_") for name in flags})
     if refused := placement_error(common, config.learners):
         return fail(refused, 2)
     if starts:
@@ -110,7 +111,7 @@ def placement_error(options: CommonOptions, learners: int) -> str:
 def placed_on_ray(args: list[str], config: ExperimentConfig, options: CommonOptions) -> int:
     """Train on a Ray cluster; return the exit code."""
     check(config.merge({"device": "cpu"}), config.learners, config.learners)
-    run = (options.run or new_path(config.subject, config.name)).absolute()
+    run = (options.run or new_path(config.task_label, config.name)).absolute()
     train_args = ["train", *without(args, {"on", "resources", "actor-resources", "strategy", "run", "resume"})]
     return train_on_ray(train_args, config, run, on_ray(options) or ClusterRequest())
 
@@ -148,7 +149,7 @@ def question(first: dict[str, str], options: CommonOptions, config: ExperimentCo
     preset = first.get("preset")
     of_preset = preset in SUITES.values() or (preset and config.env.id != EnvConfig().id)
     run = options.resume or (options.run is not None and RunFolder.at(options.run).config.is_file())
-    in_files = any(env_in(settings_in(path, options.algorithm)) for path in options.config)
+    in_files = any(env_in(read_settings(path, options.algorithm)) for path in options.config)
     if options.env or config.data.path or run or of_preset or in_files:
         return ""
     ask = f"reverie train {options.algorithm}"
@@ -171,7 +172,7 @@ def one_run(config: ExperimentConfig, options: CommonOptions) -> int:
     if result.evaluation is not None:
         print(score_line(result.evaluation))
     if result.estimate is not None:
-        print(result.estimate.words())
+        print(result.estimate.format())
     print_files(result.files, options.run or Path())
     if result.signal is None:
         return 0
@@ -255,7 +256,7 @@ def search(config: ExperimentConfig, options: TuneOptions) -> int:
     seeds = None if options.seeds is None else read_seeds(options.seeds, config.seed)
     if seeds == []:
         return fail(NO_SEEDS.format(options.seeds), 2)
-    space, source = (options.grid, "--grid") if options.grid else (read_yaml(options.space), str(options.space))
+    space, source = (options.grid, "--grid") if options.grid else (read_space_file(options.space), str(options.space))
     search_options = {name: getattr(options, name) for name in ("trials", "jobs", "prune", "run")}
     result = tune_of(
         config, space, grid=bool(options.grid), seeds=seeds, space_name=source, on=on_ray(options), **search_options

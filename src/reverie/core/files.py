@@ -8,7 +8,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +29,7 @@ LARGEST_FILE = 64_000_000
 LARGEST_LOG = 4_000_000_000
 """Bytes that ``metrics.jsonl`` may have: an entry every second for three months."""
 FOREIGN = ("wandb",)
-"""Folders in a run that others write, whose links lead to their own files."""
+"""Folders of a run, beside its config.yaml, that others write and whose links lead to their own files."""
 
 
 def open_file(path: Path, limit: int = LARGEST_FILE) -> IO[bytes]:
@@ -37,11 +37,11 @@ def open_file(path: Path, limit: int = LARGEST_FILE) -> IO[bytes]:
 
     A named pipe, a device and a sparse file of a terabyte would never end.
     """
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
-    state = os.fstat(file.fileno())
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    state = os.fstat(descriptor)
     if stat.S_ISREG(state.st_mode) and state.st_size <= limit:
-        return file
-    file.close()
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
     size = f"has {state.st_size:,} bytes: expected at most {limit:,}"
     raise RunError(f"{path} {size if stat.S_ISREG(state.st_mode) else 'is no regular file'}. Replace it, or delete it.")
 
@@ -58,9 +58,10 @@ def check_size(path: Path, limit: int = LARGEST_FILE) -> None:
 
 
 def check_links(folder: Path) -> None:
-    """Check that what is in the folder of a run are files, folders, and links to what is in it; RunError if not.
+    """Check that what is in a folder of runs are files, folders, and links to what is in it; RunError if not.
 
-    The folder may be a link itself. Whoever copies a run from a stranger would else write where its links lead.
+    The folder, that of a run, of several seeds or of a search, may be a link itself. Whoever copies one from a stranger
+    would else write where its links lead.
     """
     root = os.path.realpath(folder)
     for entry in _entries(root):
@@ -82,13 +83,14 @@ def below(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def _entries(folder: str, foreign: Collection[str] = FOREIGN) -> Iterator[os.DirEntry[str]]:
-    """Yield all that is below ``folder``, without what is in the folders ``foreign`` directly in it."""
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
+    """Yield all that is below ``folder``, without what is in the folders :data:`FOREIGN` of its runs."""
+    foreign = FOREIGN if os.path.exists(os.path.join(folder, "config.yaml")) else ()
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:  # a run that goes on deletes some
         for entry in entries:
             yield entry
             if entry.name not in foreign and entry.is_dir(follow_symlinks=False):
-                yield from _entries(entry.path, ())
+                yield from _entries(entry.path)
 
 
 def user_folder(variable: str, usual: str) -> Path | None:

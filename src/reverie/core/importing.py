@@ -65,13 +65,11 @@ def check_module(name: str, source: object) -> None:
         return
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise EnvError(f"{source} names '{name}'. '{module}' is a module of Python, and no file may name those.")
-    if trusts() or is_offered(module):
+    if is_remembered(module) or is_offered(module):
         return
-    entries, trusted = _entries(module), _read_trusted()
-    if entries and trusted.issuperset(entries):
-        return
+    trusted = _read_trusted()
     past = {entry.partition(" ")[2] for entry in trusted}
-    changed = [file for entry in entries if entry not in trusted and (file := entry.partition(" ")[2]) in past]
+    changed = [file for entry in _entries(module) if entry not in trusted and (file := entry.partition(" ")[2]) in past]
     if changed:
         raise UntrustedError(
             f"{source} names '{name}', and {changed[0]} has changed since you named it last. If the changes are yours, "
@@ -86,10 +84,13 @@ def check_module(name: str, source: object) -> None:
 
 def names_in(value: Any) -> list[str]:
     """Return the texts in nested arguments that name a module that is there: Gymnasium and others import such an id."""
-    if isinstance(value, str):
-        return [value] if (match := _NAME.match(value)) and _spec_of(match[1]) is not None else []
+    return [text for text in texts_in(value) if (match := _NAME.match(text)) and _spec_of(match[1]) is not None]
+
+
+def texts_in(value: Any) -> list[str]:
+    """Return the texts in nested values of settings."""
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return [name for item in inside for name in names_in(item)]
+    return [value] if isinstance(value, str) else [text for item in inside for text in texts_in(item)]
 
 
 def is_offered(module: str) -> bool:
@@ -177,11 +178,7 @@ def _digest(file: Path, module: str) -> str:
 
 def _spec_of(module: str) -> ModuleSpec | None:
     """Return what has been imported as ``module`` or, if nothing has, what would be."""
-    return _spec_if_imported(module) or _find_spec(module, os.getcwd())
-
-
-def _spec_if_imported(module: str) -> ModuleSpec | None:
-    return getattr(sys.modules.get(module), "__spec__", None)
+    return getattr(sys.modules.get(module), "__spec__", None) or _find_spec(module, os.getcwd())
 
 
 def _find_spec(module: str, *folders: str) -> ModuleSpec | None:

@@ -15,8 +15,8 @@ from gymnasium import spaces
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.specs import ObsSpec, signature
-from reverie.datasets.reader import About, Reader, ReadOptions, Space
-from reverie.datasets.recorded_env import own_wrappers
+from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.recorded_env import user_wrappers
 
 OF_ROWS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward", "life_loss",
            "kwargs", "time_limit", "wrappers")  # fmt: skip
@@ -42,12 +42,12 @@ class ConcatReader(Reader):
     def env_id(self) -> str:
         return next(filter(None, (reader.env_id() for reader in self.readers)), "")
 
-    def disordered(self) -> np.ndarray:
-        found, before = [np.empty(0, np.int64)], 0
+    def cut_episodes(self) -> np.ndarray:
+        numbers, offset = [np.empty(0, np.int64)], 0
         for reader in self.readers:
-            found.append(reader.disordered() + before)
-            before += sum(int(part["is_first"].sum()) for part in reader.parts())
-        return np.concatenate(found)
+            numbers.append(reader.cut_episodes() + offset)
+            offset += sum(int(part["is_first"].sum()) for part in reader.parts())
+        return np.concatenate(numbers)
 
     def close(self) -> None:
         for reader in self.readers:
@@ -65,7 +65,7 @@ class ConcatReader(Reader):
     def _all(self, name: str) -> Iterator[Rows]:
         for reader in self.readers:
             yield from getattr(reader, name)()
-            self.note_all({f"{reader.path.name}: {what}": times for what, times in reader.notes.items()})
+            self.note_all({f"{reader.path.name}: {remark}": times for remark, times in reader.notes.items()})
 
     def origin(self, row: int, column: str) -> str:
         for reader in self.readers:
@@ -75,79 +75,82 @@ class ConcatReader(Reader):
             row -= rows
         return ""
 
-    def about(self) -> About:
+    def info(self) -> DatasetInfo:
         """Return what the datasets have in common. Measured action spaces are joined; all else must be equal."""
-        every = as_numbers([reader.about() for reader in self.readers])
-        first = max(every, key=lambda each: (bool(each.env), bool(each.env_settings)))  # the first of the best
-        declared = next((each.action for each in every if not each.measured), None)
-        for reader, other in zip(self.readers, every, strict=True):
-            if (other.specs is None) != (first.specs is None):
+        infos = as_numbers([reader.info() for reader in self.readers])
+        first = max(infos, key=lambda info: (bool(info.env), bool(info.env_settings)))  # the first of the best
+        declared = next((info.action for info in infos if not info.has_measured_bounds), None)
+        for reader, info in zip(self.readers, infos, strict=True):
+            if (info.specs is None) != (first.specs is None):
                 raise DataError(
                     f"{self.path}: {reader.path} ({reader.format}) cannot be joined with others, as only some of them "
                     "hold rows as learners see them, which stores do. Convert the stores: reverie data convert."
                 )
-            _check(reader, "observations", _seen(other), _seen(first))
-            if other.specs is not None and first.specs is not None:
-                _check(reader, "actions", signature({}, other.specs[1]), signature({}, first.specs[1]))
-            elif not other.measured:
-                _check(reader, "actions", other.action, declared)
-            if other.env:
-                mine, theirs = _task(other), _task(first)
-                found = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
-                _check(reader, "the environment", *({n: each.get(n) for n in found} for each in (mine, theirs)))
-        if unnamed := sum(not each.env for each in every) if first.env else 0:
-            self.note(f"{unnamed} of {len(every)} parts name no environment: they are taken to be of {first.env}")
+            _check(reader, "observations", _comparable_obs(info), _comparable_obs(first))
+            if info.specs is not None and first.specs is not None:
+                _check(reader, "actions", signature({}, info.specs[1]), signature({}, first.specs[1]))
+            elif not info.has_measured_bounds:
+                _check(reader, "actions", info.action, declared)
+            if info.env:
+                task, first_task = _task(info), _task(first)
+                names = [name for name in task | first_task if task.get(name) != first_task.get(name)]
+                differing = ({name: t.get(name) for name in names} for t in (task, first_task))
+                _check(reader, "the environment", *differing)
+        if unnamed := sum(not info.env for info in infos) if first.env else 0:
+            self.note(f"{unnamed} of {len(infos)} parts name no environment: they are taken to be of {first.env}")
+        declared_spaces = [info.declared_action_space for info in infos]
+        declared_space = first.declared_action_space
         return dataclasses.replace(
             first,
-            action=functools.reduce(lambda one, other: _joined(one, other, self.path), (e.action for e in every)),
-            measured=any(each.measured for each in every),
-            numbered=any(each.numbered for each in every),
-            declared=first.declared if all(each.declared == first.declared for each in every) else None,
+            action=functools.reduce(lambda a, b: _join_actions(a, b, self.path), (info.action for info in infos)),
+            has_measured_bounds=any(info.has_measured_bounds for info in infos),
+            numbered=any(info.numbered for info in infos),
+            declared_action_space=declared_space if all(d == declared_space for d in declared_spaces) else None,
         )
 
 
-def as_numbers(every: Sequence[About]) -> list[About]:
+def as_numbers(infos: Sequence[DatasetInfo]) -> list[DatasetInfo]:
     """Return descriptions in which actions are no classes where others show that the same floats are continuous."""
-    if not any(isinstance(each.action, spaces.Box) for each in every):
-        return list(every)
+    if not any(isinstance(info.action, spaces.Box) for info in infos):
+        return list(infos)
 
     def box(action: Space) -> Space:
-        most = np.float32(action.n if isinstance(action, spaces.Discrete) else action.nvec) - 1  # type: ignore[attr-defined]
-        return spaces.Box(np.zeros_like(most), most, action.shape, np.float32)
+        high = np.float32(action.n if isinstance(action, spaces.Discrete) else action.nvec) - 1  # type: ignore[attr-defined]
+        return spaces.Box(np.zeros_like(high), high, action.shape, np.float32)
 
-    return [dataclasses.replace(e, action=box(e.action), numbered=False) if e.numbered else e for e in every]
+    return [dataclasses.replace(i, action=box(i.action), numbered=False) if i.numbered else i for i in infos]
 
 
-def _check(reader: Reader, what: str, other: Any, first: Any) -> None:
-    if other != first:
+def _check(reader: Reader, label: str, actual: Any, expected: Any) -> None:
+    if actual != expected:
         apart = "these are not parts of one dataset"
-        raise DataError(f"{reader.path} has {what} {other}, but others have {first}: {apart}.")
+        raise DataError(f"{reader.path} has {label} {actual}, but others have {expected}: {apart}.")
 
 
-def _task(about: About) -> dict[str, Any]:
-    wrappers = [(one.get("name"), one.get("kwargs")) for one in own_wrappers(about) if one.get("name") != "NoopReset"]
-    made = {"kwargs": about.env_kwargs, "time_limit": about.time_limit, "action_repeat": 1, "pool_frames": 1}
-    settings = {name: value for name, value in about.env_settings.items() if name in OF_ROWS}
-    return {"id": about.env, "wrappers": [], **made, **settings, "around": wrappers}
+def _task(info: DatasetInfo) -> dict[str, Any]:
+    wrappers = [(w.get("name"), w.get("kwargs")) for w in user_wrappers(info) if w.get("name") != "NoopReset"]
+    defaults = {"kwargs": info.env_kwargs, "time_limit": info.time_limit, "action_repeat": 1, "pool_frames": 1}
+    settings = {name: value for name, value in info.env_settings.items() if name in OF_ROWS}
+    return {"id": info.env, "wrappers": [], **defaults, **settings, "around": wrappers}
 
 
-def _seen(about: About) -> Any:
+def _comparable_obs(info: DatasetInfo) -> Any:
     """Return the observations as learners see them: all unbounded floats are float32."""
-    if about.specs is not None:
-        return about.specs[0]
-    space = about.observation
+    if info.specs is not None:
+        return info.specs[0]
+    space = info.observation
     if isinstance(space, spaces.Box) and space.dtype.kind == "f" and np.isinf([space.low, space.high]).all():
         return spaces.Box(-np.inf, np.inf, space.shape, np.float32)
     return space
 
 
-def _joined(one: Space, other: Space, where: Path) -> Space:
+def _join_actions(a: Space, b: Space, path: Path) -> Space:
     """Return the smallest action space that contains both; raise DataError if they are of different kinds."""
-    if one == other:
-        return one
-    if isinstance(one, spaces.Discrete) and isinstance(other, spaces.Discrete) and one.start == other.start:
-        return spaces.Discrete(int(max(one.n, other.n)), start=int(one.start))
-    if isinstance(one, spaces.Box) and isinstance(other, spaces.Box) and one.shape == other.shape:
-        low, high = np.minimum(one.low, other.low), np.maximum(one.high, other.high)
-        return spaces.Box(low, high, one.shape, np.result_type(one.dtype, other.dtype).type)
-    raise DataError(f"{where} has different actions, {other} and {one}: these are not parts of one dataset.")
+    if a == b:
+        return a
+    if isinstance(a, spaces.Discrete) and isinstance(b, spaces.Discrete) and a.start == b.start:
+        return spaces.Discrete(int(max(a.n, b.n)), start=int(a.start))
+    if isinstance(a, spaces.Box) and isinstance(b, spaces.Box) and a.shape == b.shape:
+        low, high = np.minimum(a.low, b.low), np.maximum(a.high, b.high)
+        return spaces.Box(low, high, a.shape, np.result_type(a.dtype, b.dtype).type)
+    raise DataError(f"{path} has different actions, {b} and {a}: these are not parts of one dataset.")

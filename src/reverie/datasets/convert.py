@@ -27,11 +27,11 @@ from reverie.core.specs import signature
 from reverie.core.types import FLAGS
 from reverie.datasets import writers
 from reverie.datasets.concat import ConcatReader
-from reverie.datasets.dataset import Recorded, shown
+from reverie.datasets.dataset import RecordedEpisodes, read_progress
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS, MEASURED_KEY
 from reverie.datasets.own_store import ABOUT, SPEC, SeenReader
-from reverie.datasets.reader import BOTH, SEED, About, Reader, Space
-from reverie.datasets.recorded_env import clipped, env_of, made_with
+from reverie.datasets.reader import BOTH, SEED, DatasetInfo, Reader, Space
+from reverie.datasets.recorded_env import clip_rewards, dataset_env_config, nondefault_settings
 from reverie.datasets.validate import DataReport, environment_of
 from reverie.envs.make import close_quietly, registered, written
 
@@ -41,7 +41,7 @@ Selection = Callable[[Iterator[Rows]], Iterator[Rows]]
 """A function from episodes to those episodes, or pieces of episodes, that are to be written."""
 
 
-def write(reader: Reader, target: str, to: str = "auto", choose: Selection = iter) -> writers.Exported:
+def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Selection = iter) -> writers.WriteReport:
     """Write the episodes of ``reader`` that ``choose`` selects to ``target``, in the format ``to``.
 
     "auto" is the format that the suffix of ``target`` names, or Minari's.
@@ -52,89 +52,89 @@ def write(reader: Reader, target: str, to: str = "auto", choose: Selection = ite
     """
     to = writers.check_target(target, to)
     path = writers.target_path(target)
-    with writing(path), shown(f"writing {path.name}", reader.rows()) as counted:
+    with writing(path), read_progress(f"writing {path.name}", reader.rows()) as track_progress:
         if to in ("pydreamer", "store"):
-            recorded = Recorded(reader)
-            found = recorded.converted(_chosen(reader, counted(reader.parts()), choose), choose is iter)
+            recorded = RecordedEpisodes(reader)
+            episodes = recorded.convert(_select(reader, track_progress(reader.parts()), choose), choose is iter)
             columns = columns_of(recorded.obs_spec, recorded.action_spec, {})
-            beside = {SPEC: signature(recorded.obs_spec, recorded.action_spec), ABOUT: _beside_rows(reader)}
+            files = {SPEC: signature(recorded.obs_spec, recorded.action_spec), ABOUT: _describe_rows(reader)}
             if to == "store":
-                return writers.write_store(found, path, columns, beside)
+                return writers.write_store(episodes, path, columns, files)
             if not recorded.about.inferred:
-                return writers.write_pydreamer(found, path, beside)
+                return writers.write_pydreamer(episodes, path, files)
             _note_settings(reader, recorded.about, to)
-            reader.note(SCALED, int(recorded.about.measured))
-            return writers.write_pydreamer(found, path)  # an environment may know the kinds of observations
-        about = _about_env(reader)
-        _note_settings(reader, about, to)
-        found = _chosen(reader, counted(reader.as_recorded()), choose)
+            reader.note(SCALED, int(recorded.about.has_measured_bounds))
+            return writers.write_pydreamer(episodes, path)  # an environment may know the kinds of observations
+        info = _info_of_env(reader)
+        _note_settings(reader, info, to)
+        episodes = _select(reader, track_progress(reader.as_recorded()), choose)
         if to == "minari":
-            return _to_minari(reader, about, target, found, choose is iter)
+            return _to_minari(reader, info, target, episodes, choose is iter)
         to_file = writers.write_d4rl if to == "d4rl" else writers.write_parquet
-        return to_file(found, path, replace(about, **_arguments_of(about)))
+        return to_file(episodes, path, replace(info, **_arguments_of(info)))
 
 
-def _chosen(reader: Reader, parts: Iterable[Rows], choose: Selection) -> Iterator[Rows]:
+def _select(reader: Reader, parts: Iterable[Rows], choose: Selection) -> Iterator[Rows]:
     """Return the chosen episodes, checked: good ones can be chosen among bad ones."""
-    about, where = reader.about(), str(reader.path)
-    needed = [name for name, _ in (*columns_in(about.observation, "obs"), *columns_in(about.action, "action"))]
-    episodes = choose(episodes_of(check_rows(parts, () if about.specs else needed, where, flags=False)))
+    info, label = reader.info(), str(reader.path)
+    needed = [name for name, _ in (*columns_in(info.observation, "obs"), *columns_in(info.action, "action"))]
+    episodes = choose(episodes_of(check_rows(parts, () if info.specs else needed, label, flags=False)))
     with reader.telling_places(choose is iter):
-        yield from check_rows(episodes, (), where)
+        yield from check_rows(episodes, (), label)
 
 
 def _stores_in(reader: Reader) -> list[SeenReader]:
     if isinstance(reader, ConcatReader):
-        return [store for one in reader.readers for store in _stores_in(one)]
+        return [store for inner in reader.readers for store in _stores_in(inner)]
     return [reader] if isinstance(reader, SeenReader) else []
 
 
-def _about_env(reader: Reader) -> About:
+def _info_of_env(reader: Reader) -> DatasetInfo:
     """Return the description of the data, in which stores have the spaces of their environment, if it can be made."""
     for store in _stores_in(reader):
         if not store.knows_actions:
-            env, why = environment_of(store.about())
-            seen, done = (env.observation_space, env.action_space) if env is not None else (None, None)
-            store.learn_spaces(seen, done, why)
+            env, reason = environment_of(store.info())
+            observation, action = (env.observation_space, env.action_space) if env is not None else (None, None)
+            store.set_spaces(observation, action, reason)
             if env is not None:
                 close_quietly(env)
-    return reader.about()
+    return reader.info()
 
 
-def _note_settings(reader: Reader, about: About, to: str) -> None:
-    """Note settings of the environment that the copy cannot hold: stores can, and Minari beside a recorded spec."""
-    settings = made_with(about)
-    if not settings or (to == "minari" and about.env_spec):
+def _note_settings(reader: Reader, info: DatasetInfo, to: str) -> None:
+    """Add a remark on the environment's settings that the format cannot store; Minari can with a recorded spec."""
+    settings = nondefault_settings(info)
+    if not settings or (to == "minari" and info.env_spec):
         return
-    named = about.env and to in ("minari", "d4rl")
-    lacks = f"names {about.env}, but not its settings" if named else "does not name the environment's settings"
+    named = info.env and to in ("minari", "d4rl")
+    lacks = f"names {info.env}, but not its settings" if named else "does not name the environment's settings"
     reader.note(f"the copy {lacks} while recording: {', '.join(settings)}")
 
 
 def _to_minari(
-    reader: Reader, about: About, target: str, episodes: Iterator[Rows], whole: bool
-) -> writers.Exported:  # fmt: skip
-    metadata: dict[str, Any] = {k: about.text[k] for k in ("algorithm_name", "description") if k in about.text}
-    action = about.action if about.declared is None else about.declared
-    if about.measured and about.declared is None:
-        action, metadata[MEASURED_KEY] = with_leaves(action, "", _opened), True
-        reader.note(UNBOUNDED, int(action != about.action))  # discrete actions have no bounds
-    if about.env_spec:
-        metadata["env_spec"] = json.dumps(about.env_spec)
-        metadata |= {ENV_SETTINGS: json.dumps(about.env_settings)} if about.env_settings else {}
-    elif about.env and (spec := registered(about.env)) is not None:
-        spec, named = copy.deepcopy(spec), env_of(about)
+    reader: Reader, info: DatasetInfo, target: str, episodes: Iterator[Rows], is_whole: bool
+) -> writers.WriteReport:  # fmt: skip
+    metadata: dict[str, Any] = {k: info.text[k] for k in ("algorithm_name", "description") if k in info.text}
+    action = info.action if info.declared_action_space is None else info.declared_action_space
+    if info.has_measured_bounds and info.declared_action_space is None:
+        action, metadata[MEASURED_KEY] = with_leaves(action, "", _without_bounds), True
+        reader.note(UNBOUNDED, int(action != info.action))  # discrete actions have no bounds
+    if info.env_spec:
+        metadata["env_spec"] = json.dumps(info.env_spec)
+        metadata |= {ENV_SETTINGS: json.dumps(info.env_settings)} if info.env_settings else {}
+    elif info.env and (spec := registered(info.env)) is not None:
+        spec, named = copy.deepcopy(spec), dataset_env_config(info)
         spec.kwargs |= named.kwargs
         spec.max_episode_steps = named.time_limit or spec.max_episode_steps
         text, remark = written(spec)
         metadata |= {"env_spec": text} if text else {}
         reader.note(remark, int(bool(remark)))
-    metadata |= {ENV_ID: about.env} if ":" in about.env else {}
-    both = about.observation, action
+    metadata |= {ENV_ID: info.env} if ":" in info.env else {}
+    both = info.observation, action
 
     def fields() -> Iterator[dict[str, Any]]:
         first = 0
-        with reader.telling_places(whole):
+        with reader.telling_places(is_whole):
             for rows in episodes:
                 if len(rows["reward"]) > 1:
                     yield minari_fields(rows, both, first)
@@ -143,16 +143,16 @@ def _to_minari(
     return writers.write_minari(fields(), target, both, metadata)
 
 
-def _opened(_: str, leaf: Space) -> Space:
+def _without_bounds(_: str, leaf: Space) -> Space:
     """Return a leaf of floats with infinite bounds."""
     floats = isinstance(leaf, spaces.Box) and leaf.dtype.kind == "f"
     return spaces.Box(-np.inf, np.inf, leaf.shape, leaf.dtype.type) if floats else leaf  # type: ignore[union-attr]  # a Box
 
 
-def _arguments_of(about: About) -> dict[str, Any]:
+def _arguments_of(info: DatasetInfo) -> dict[str, Any]:
     """Return ``env_kwargs`` and ``time_limit`` of the environment that data name, which a run has in its settings."""
-    named = env_of(about) if about.env else None
-    return {"env_kwargs": dict(named.kwargs), "time_limit": named.time_limit or about.time_limit} if named else {}
+    named = dataset_env_config(info) if info.env else None
+    return {"env_kwargs": dict(named.kwargs), "time_limit": named.time_limit or info.time_limit} if named else {}
 
 
 def minari_fields(rows: Rows, both: tuple[Space, Space], first: int = 0) -> dict[str, Any]:
@@ -177,17 +177,17 @@ def minari_fields(rows: Rows, both: tuple[Space, Space], first: int = 0) -> dict
     return fields | {name: column[1:] for name, column in outcomes.items()}
 
 
-def _beside_rows(reader: Reader) -> dict[str, Any]:
+def _describe_rows(reader: Reader) -> dict[str, Any]:
     """Return the content of ``ABOUT``: the data's environment with its settings, and their spaces if known."""
-    about, out = reader.about(), dict[str, Any]()
-    if about.env:
-        named = _arguments_of(about)
-        out["env"] = {"id": about.env, "kwargs": named["env_kwargs"], "time_limit": named["time_limit"]}
+    info, out = reader.info(), dict[str, Any]()
+    if info.env:
+        named = _arguments_of(info)
+        out["env"] = {"id": info.env, "kwargs": named["env_kwargs"], "time_limit": named["time_limit"]}
     if all(store.knows_actions for store in _stores_in(reader)):
-        out |= {"observation_space": text_of(about.observation), "action_space": text_of(about.action)}
-        out["measured"] = about.measured
-    more = {"env_spec": about.env_spec, "env_settings": about.env_settings}
-    return out | {name: value for name, value in more.items() if value}
+        out |= {"observation_space": text_of(info.observation), "action_space": text_of(info.action)}
+        out["measured"] = info.has_measured_bounds
+    details = {"env_spec": info.env_spec, "env_settings": info.env_settings}
+    return out | {name: value for name, value in details.items() if value}
 
 
 # ---------------------------------------------------------------- a part of it
@@ -214,8 +214,8 @@ class Subset(Config):
         super().__post_init__()
         sizes = {name: getattr(self, name) for name in ("fraction", "steps", "best", "min_return")}
         if sum(value is not None for value in sizes.values()) != 1:
-            given = ", ".join(f"{name} = {value}" for name, value in sizes.items())
-            raise ConfigError(f"{given}: pass exactly one of them.")
+            sizes_text = ", ".join(f"{name} = {value}" for name, value in sizes.items())
+            raise ConfigError(f"{sizes_text}: pass exactly one of them.")
         if self.by == "step" and self.fraction is None and self.steps is None:
             raise ConfigError("by = 'step': only episodes have returns. Leave it out.")
 
@@ -227,26 +227,26 @@ def subsample(reader: Reader, subset: Subset) -> tuple[Selection, Selection]:
     kept. By "step", exactly as many steps are drawn, and adjacent ones stay together; a rest of them likewise. What is
     drawn is the same for the same seed.
     """
-    with shown(f"reading {reader.path.name}", reader.rows()) as counted:
-        flags = ({name: rows[name] for name in ("reward", *FLAGS)} for rows in counted(reader.parts()))
-        found = [(len(rows["reward"]) - 1, rows["reward"].sum(dtype=np.float64)) for rows in episodes_of(flags)]
-    lengths, returns = np.array([n for n, _ in found], np.int64), np.array([score for _, score in found])
+    with read_progress(f"reading {reader.path.name}", reader.rows()) as track_progress:
+        flags = ({name: rows[name] for name in ("reward", *FLAGS)} for rows in track_progress(reader.parts()))
+        totals = [(len(rows["reward"]) - 1, rows["reward"].sum(dtype=np.float64)) for rows in episodes_of(flags)]
+    lengths, returns = np.array([n for n, _ in totals], np.int64), np.array([score for _, score in totals])
     if subset.fraction is None and subset.steps is None:
         return _parts_of(_best(returns, subset))
     total = int(lengths.sum())
-    wanted = subset.steps or max(1, round((subset.fraction or 0) * total))
-    if wanted > total:
-        raise ConfigError(f"steps = {wanted}: the dataset has only {plural(total, 'step')}.")
+    num_steps = subset.steps or max(1, round((subset.fraction or 0) * total))
+    if num_steps > total:
+        raise ConfigError(f"steps = {num_steps}: the dataset has only {plural(total, 'step')}.")
     rng = np.random.default_rng(subset.seed)
     if subset.by == "episode":
         order = rng.permutation(len(lengths))
         before = np.cumsum(lengths[order]) - lengths[order]
-        return _parts_of(np.isin(np.arange(len(lengths)), order[before < wanted]))
-    drawn = np.isin(np.arange(total), rng.permutation(total)[:wanted])
+        return _parts_of(np.isin(np.arange(len(lengths)), order[before < num_steps]))
+    drawn = np.isin(np.arange(total), rng.permutation(total)[:num_steps])
 
     def steps(drawn: np.ndarray) -> Selection:
-        kept = np.split(drawn, np.cumsum(lengths)[:-1])
-        return lambda episodes: (p for rows, mask in zip(episodes, kept, strict=True) for p in pieces_of(rows, mask))
+        masks = np.split(drawn, np.cumsum(lengths)[:-1])
+        return lambda episodes: (p for pair in zip(episodes, masks, strict=True) for p in split_episode(*pair))
 
     return steps(drawn), steps(~drawn)
 
@@ -256,24 +256,24 @@ def _best(returns: np.ndarray, subset: Subset) -> np.ndarray:
     if subset.best is not None:
         order = np.argsort(-returns, kind="stable")
         return np.isin(np.arange(len(returns)), order[: max(1, round(subset.best * len(returns)))])
-    found: np.ndarray = returns >= subset.min_return
-    if not found.any():
+    mask: np.ndarray = returns >= subset.min_return
+    if not mask.any():
         raise ConfigError(f"min_return = {subset.min_return}: the highest return is {returns.max():.6g}.")
-    return found
+    return mask
 
 
 def _parts_of(picked: np.ndarray) -> tuple[Selection, Selection]:
     """Return functions that select the ``picked`` episodes, bool ``[n]``, and the others."""
 
-    def of(wanted: np.ndarray) -> Selection:
-        return lambda episodes: (rows for rows, keep in zip(episodes, wanted, strict=True) if keep)
+    def of(mask: np.ndarray) -> Selection:
+        return lambda episodes: (rows for rows, keep in zip(episodes, mask, strict=True) if keep)
 
     return of(picked), of(~picked)
 
 
-def pieces_of(episode: Rows, kept: np.ndarray) -> Iterator[Rows]:
-    """Yield each unbroken run of ``kept`` steps ``[n - 1]``, and the row after its last, as an episode."""
-    for start, stop in np.flatnonzero(np.diff(kept, prepend=False, append=False)).reshape(-1, 2).tolist():
+def split_episode(episode: Rows, mask: np.ndarray) -> Iterator[Rows]:
+    """Yield each unbroken run of the steps in ``mask``, bool ``[n - 1]``, and the row after it, as an episode."""
+    for start, stop in np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2).tolist():
         piece = {name: values[start : stop + 1].copy() for name, values in episode.items()}
         piece["is_first"][0], piece["reward"][0] = True, 0.0
         piece["is_last"][-1] = True
@@ -283,36 +283,36 @@ def pieces_of(episode: Rows, kept: np.ndarray) -> Iterator[Rows]:
         yield piece
 
 
-def relabelled(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str) -> Selection:
+def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str) -> Selection:
     """Return a function that keeps all episodes, with the rewards that ``reward``, or ``module:function``, computes.
 
     For each episode of n steps, ``reward`` is given its observations, actions and next observations, as arrays ``[n,
     ...]`` or, as in their space, dictionaries of arrays, all as the environment showed and took them; it returns the
     rewards ``[n]``. They are clipped as the recorded ones were. DataError if they are not ``[n]`` or not finite.
     """
-    what = f"reward = {reward if isinstance(reward, str) else getattr(reward, '__qualname__', reward)}"
-    compute = imported(reward, what=what, base=object) if isinstance(reward, str) else reward
-    about = _about_env(reader)
-    clip = str(about.env_settings.get("clip_reward", "none"))
+    label = f"reward = {reward if isinstance(reward, str) else getattr(reward, '__qualname__', reward)}"
+    compute = imported(reward, what=label, base=object) if isinstance(reward, str) else reward
+    info = _info_of_env(reader)
+    clip = str(info.env_settings.get("clip_reward", "none"))
 
     def of(space: Space, root: str, rows: Rows, part: slice) -> Any:
         return nested(space, {name: rows[name][part] for name, _ in columns_in(space, root)}, root)
 
     def rewards(rows: Rows, episode: int) -> np.ndarray:
         before, after, steps = slice(None, -1), slice(1, None), len(rows["reward"]) - 1
-        seen, later = (of(about.observation, "obs", rows, part) for part in (before, after))
-        found = np.asarray(compute(seen, of(about.action, "action", rows, before), later), np.float64)
-        if found.shape != (steps,) or not np.isfinite(found).all():
-            shape = f"shape {list(found.shape)}{', not all finite' * (found.shape == (steps,))}"
-            raise DataError(f"{what} returned {shape} for episode {episode}: expected [{steps}], a reward per step.")
-        return np.append(0.0, clipped(found, clip)).astype(np.float32)
+        obs, next_obs = (of(info.observation, "obs", rows, part) for part in (before, after))
+        values = np.asarray(compute(obs, of(info.action, "action", rows, before), next_obs), np.float64)
+        if values.shape != (steps,) or not np.isfinite(values).all():
+            shape = f"shape {list(values.shape)}{', not all finite' * (values.shape == (steps,))}"
+            raise DataError(f"{label} returned {shape} for episode {episode}: expected [{steps}], a reward per step.")
+        return np.append(0.0, clip_rewards(values, clip)).astype(np.float32)
 
-    def chosen(episodes: Iterator[Rows]) -> Iterator[Rows]:
+    def relabel(episodes: Iterator[Rows]) -> Iterator[Rows]:
         as_recorded = episodes_of(reader.as_recorded())
-        for number, (rows, seen) in enumerate(zip(episodes, as_recorded, strict=True)):
-            yield rows | {"reward": rewards(seen, number)}
+        for number, (rows, raw_rows) in enumerate(zip(episodes, as_recorded, strict=True)):
+            yield rows | {"reward": rewards(raw_rows, number)}
 
-    return chosen
+    return relabel
 
 
 def good(report: DataReport) -> Selection:

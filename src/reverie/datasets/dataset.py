@@ -25,13 +25,13 @@ from reverie.core.errors import ConfigError, DataError, RowError, plural
 from reverie.core.images import ImageOptions
 from reverie.core.masks import check_recorded, check_taken, with_choice
 from reverie.core.rows import Rows, check_rows, episodes_of
-from reverie.core.spaces import ActionCodec, ObsCodec, columns_in
+from reverie.core.spaces import ActionCodec, ObsCodec, column, columns_in
 from reverie.core.specs import MASK, ActionSpec, Column, ObsSpec
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.datasets.detect import open_reader
 from reverie.datasets.memory import DataLike, path_of, paths_in
-from reverie.datasets.reader import About, Reader, ReadOptions
-from reverie.datasets.recorded_env import check_shown, clipped, to_apply
+from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
+from reverie.datasets.recorded_env import check_obs_compatible, clip_rewards, settings_to_apply
 from reverie.envs.config import EnvConfig
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.dataset import Dataset
@@ -63,12 +63,12 @@ class DatasetConfig(ReadOptions):
         object.__setattr__(self, "path", path_of(self.path))
 
     @property
-    def where(self) -> str:
+    def label(self) -> str:
         """Its path, or its paths, for messages."""
         return ", ".join(paths_in(self.path))
 
     def build(
-        self, rows: Recorded, *, window: Window, seed: int, batch_sampler: BatchSamplerConfig | None = None,
+        self, rows: RecordedEpisodes, *, window: Window, seed: int, batch_sampler: BatchSamplerConfig | None = None,
         extra_spec: Mapping[str, Column] | None = None, scratch: Path | None = None,
         parts: Iterator[Rows] | None = None,
     ) -> Dataset:  # fmt: skip
@@ -86,25 +86,25 @@ class DatasetConfig(ReadOptions):
         mapped = self.storage == "mmap"
         storage = MappedStorage(columns, 1, capacity, folder) if mapped else HostStorage(columns, 1, capacity)
         dataset = Dataset(storage, window, seed=seed, config=chosen, online=False)  # no rows are new
-        dataset.fill(parts if parts is not None else rows.parts(), total, rows.where)
+        dataset.fill(parts if parts is not None else rows.parts(), total, rows.label)
         return dataset
 
 
 def dataset_config(data: DataLike, storage: Literal["ram", "mmap"] = "ram") -> DatasetConfig:
     """Return the settings of ``data``, as a ``DatasetConfig``, which keeps its own ``storage``, if it is no other."""
-    return data if isinstance(data, DatasetConfig) else DatasetConfig(storage=storage).merge(settings_in(data))
+    return data if isinstance(data, DatasetConfig) else DatasetConfig(storage=storage).merge(dataset_settings(data))
 
 
-def settings_in(data: DataLike) -> dict[str, Any]:
+def dataset_settings(data: DataLike) -> dict[str, Any]:
     """Return the settings that ``data`` are, such as ``{"path": PATH, "columns": {...}}``, or else their path."""
     if isinstance(data, Mapping):
-        known = {field.name for field in fields(DatasetConfig)}
-        if not data or known & {str(key).partition(".")[0] for key in data}:
+        names = {field.name for field in fields(DatasetConfig)}
+        if not data or names & {str(key).partition(".")[0] for key in data}:
             return {**data, **({"path": path_of(data["path"])} if "path" in data else {})}
     return {"path": path_of(data)}
 
 
-class Recorded:
+class RecordedEpisodes:
     """Rows of a dataset in the order in which they were recorded, with observations and rewards as learners see them.
 
     Changes by ``env`` are applied to them. ``action_space`` and ``observation_space``: the environment's, for data that
@@ -119,19 +119,19 @@ class Recorded:
         if observation_space is not None and env is not None and env.pixels != "only":
             visible = ObsCodec(observation_space, env.uses_key, env.channels).spec
             reader.assume(observation_space, ImageOptions(visible, env.resize, env.grayscale).spec)
-        self.about: About = reader.about()
+        self.about: DatasetInfo = reader.info()
         self.obs: ObsCodec | None = None
         self.actions: ActionCodec | None = None
         self.spaces: tuple[spaces.Space[Any], spaces.Space[Any]] | None = None  # None: rows are as learners see them
         config = env or EnvConfig()
         self.action_spec: ActionSpec
-        seen, self.action_spec = self._specs(config, action_space)
+        recorded_spec, self.action_spec = self._specs(config, action_space)
         if env is not None and not self.about.env_settings:
-            check_shown(seen, env)
+            check_obs_compatible(recorded_spec, env)
             if env.action_repeat > 1:
                 reader.note(f"each row is assumed to cover env.action_repeat = {env.action_repeat} frames")
-        todo = to_apply(self.about, config)
-        self.images: ImageOptions = ImageOptions(seen, todo.resize, todo.grayscale)
+        todo = settings_to_apply(self.about, config)
+        self.images: ImageOptions = ImageOptions(recorded_spec, todo.resize, todo.grayscale)
         self.obs_spec: ObsSpec = self.images.spec
         self.clip = todo.clip_reward
         self.clipped: str = str(self.about.env_settings.get("clip_reward", "none"))
@@ -142,11 +142,11 @@ class Recorded:
     def _specs(self, env: EnvConfig, action_space: spaces.Space[Any] | None) -> tuple[ObsSpec, ActionSpec]:
         """Return observations and actions as they were recorded, but without the observations that ``env`` excludes."""
         if self.about.specs is not None:
-            seen, done = self.about.specs
-            kept = {key: part for key, part in seen.items() if env.uses_key(key)}
-            if not kept:
-                raise DataError(f"{self.reader.path}: env.include and env.exclude select none of {', '.join(seen)}.")
-            return kept, done
+            obs, actions = self.about.specs
+            selected = {key: part for key, part in obs.items() if env.uses_key(key)}
+            if not selected:
+                raise DataError(f"{self.reader.path}: env.include and env.exclude select none of {', '.join(obs)}.")
+            return selected, actions
         self.obs = ObsCodec(self.about.observation, env.uses_key, env.channels)
         self.spaces = self.about.observation, self._action_space(action_space)
         self.actions = ActionCodec(self.spaces[1])
@@ -156,22 +156,23 @@ class Recorded:
         parts = {key: replace(part, low=(), high=()) for key, part in self.actions.spec.parts.items()}
         return self.obs.spec, ActionSpec(parts=parts)
 
-    def _action_space(self, given: spaces.Space[Any] | None) -> spaces.Space[Any]:
+    def _action_space(self, env_space: spaces.Space[Any] | None) -> spaces.Space[Any]:
         """Return the declared space; if none is declared, the environment's or the bounds of the recorded actions."""
-        own = self.about.action
-        if not self.about.measured:
-            return own
+        recorded = self.about.action
+        if not self.about.has_measured_bounds:
+            return recorded
         choices = spaces.Discrete | spaces.MultiDiscrete
-        same = type(given) is type(own) or (isinstance(given, choices) and isinstance(own, choices))
-        same = same or (self.about.numbered and isinstance(given, spaces.Box))
-        if given is not None and same and prod(given.shape or ()) == prod(own.shape or ()):
-            return given  # scalars are as good as vectors of one
-        usual = isinstance(own, spaces.Box) and bool((own.low == -1.0).all() and (own.high == 1.0).all())
+        is_same_kind = type(env_space) is type(recorded)
+        is_same_kind = is_same_kind or (isinstance(env_space, choices) and isinstance(recorded, choices))
+        is_same_kind = is_same_kind or (self.about.numbered and isinstance(env_space, spaces.Box))
+        if env_space is not None and is_same_kind and prod(env_space.shape or ()) == prod(recorded.shape or ()):
+            return env_space  # scalars are as good as vectors of one
+        usual = isinstance(recorded, spaces.Box) and bool((recorded.low == -1.0).all() and (recorded.high == 1.0).all())
         self.reader.note(MEASURED, int(not usual))
-        return own
+        return recorded
 
     @property
-    def where(self) -> str:
+    def label(self) -> str:
         """Path and format, for messages."""
         return f"{self.reader.path} ({self.reader.format})"
 
@@ -179,46 +180,49 @@ class Recorded:
         """Number of rows of all episodes."""
         return self.reader.rows()
 
-    def parts(self, beside: Mapping[str, list[np.ndarray]] | None = None) -> Iterator[Rows]:
+    def parts(self, collect: Mapping[str, list[np.ndarray]] | None = None) -> Iterator[Rows]:
         """Yield all rows, ``[n, ...]`` by column as in ``replay/storage.py: columns_of``.
 
-        ``beside``: lists by name, to which the columns of that name, such as ``reward``, are appended as they are read,
-        float32 ``[n]`` of each part and not clipped; of a column that the data lack, nothing.
+        ``collect``: lists by name, to which the columns of that name, such as ``reward``, are appended as they are
+        read, float32 ``[n]`` of each part and not clipped; of a column that the data lack, nothing.
         """
-        about = self.about
-        spaces_ = () if about.specs else ((about.observation, "obs"), (about.action, "action"))
+        info = self.about
+        spaces_ = () if info.specs else ((info.observation, "obs"), (info.action, "action"))
         needed = [name for space, root in spaces_ for name, _ in columns_in(space, root)]
 
-        def noted() -> Iterator[Rows]:
+        def checked_parts() -> Iterator[Rows]:
             with self.reader.telling_places():
-                for part in check_rows(self.reader.parts(), needed, self.where):
-                    for name, found in (beside or {}).items():
-                        found += [part[name].astype(np.float32)] if name in part else []
+                for part in check_rows(self.reader.parts(), needed, self.label):
+                    for name, chunks in (collect or {}).items():
+                        chunks += [part[name].astype(np.float32)] if name in part else []
                     yield part
 
-        return self.converted(noted())
+        return self.convert(checked_parts())
 
-    def converted(self, parts: Iterator[Rows], whole: bool = True) -> Iterator[Rows]:
-        """Yield rows of the reader as ``parts`` does; ``whole``: all of them, perhaps as whole episodes, not some."""
+    def convert(self, parts: Iterator[Rows], is_whole: bool = True) -> Iterator[Rows]:
+        """Yield rows of the reader as ``parts`` does; ``is_whole``: all rows, not those of some episodes."""
         first = 0
         for part in parts:
             try:
-                with self.reader.telling_places(whole):
-                    rows = self._seen(part, first)
+                with self.reader.telling_places(is_whole):
+                    rows = self._encode(part, first)
             except DataError as error:
-                where = "" if str(error).startswith(str(self.reader.path)) else f"{self.reader.path}: "
+                prefix = "" if str(error).startswith(str(self.reader.path)) else f"{self.reader.path}: "
                 raise DataError(
-                    f"{where}{error}. `reverie data validate` finds all such rows; with --quarantine it writes the "
+                    f"{prefix}{error}. `reverie data validate` finds all such rows; with --quarantine it writes the "
                     "good episodes to a new dataset."
                 ) from None
             yield rows
             first += len(part["is_first"])
 
-    def _seen(self, part: Rows, first: int) -> Rows:
+    def _encode(self, part: Rows, first: int) -> Rows:
         if self.obs is None or self.actions is None:
-            wanted = {f"obs/{key}" for key in self.obs_spec}
-            rows = {name: v for name, v in part.items() if not name.startswith("obs/") or name in wanted}
+            names = {f"obs/{key}" for key in self.obs_spec}
+            rows = {name: v for name, v in part.items() if not name.startswith("obs/") or name in names}
         else:
+            for leaf in self.obs.leaves:
+                name = column("obs", leaf.path)
+                self.reader.note_large(name, part[name], leaf.space)
             rows = {**self.obs.encode(part, first), "action": self.actions.encode(part, first)}
             if (name := f"obs/{MASK}") in rows:
                 rows[name] = with_choice(rows[name], self.action_spec, part["is_last"], first)
@@ -229,7 +233,8 @@ class Recorded:
             row = int(np.argmin(np.isfinite(reward)))
             raise RowError("the reward", first + row, f"is {reward[row]}", "reward")
         if self.clip != "none":
-            reward = clipped(reward.astype(np.float64), self.clip).astype(np.float32)  # in float64, as environments do
+            # In float64, as environments do.
+            reward = clip_rewards(reward.astype(np.float64), self.clip).astype(np.float32)
         return rows | {"reward": reward} | {name: part[name] for name in FLAGS}
 
     def episode(self, number: int) -> Batch:
@@ -244,7 +249,7 @@ class Recorded:
             if count - 1 == number:
                 break
         if not -count <= number < count:
-            raise ConfigError(f"episode = {number}: {self.where} has {plural(count, 'episode')}, numbered from 0.")
+            raise ConfigError(f"episode = {number}: {self.label} has {plural(count, 'episode')}, numbered from 0.")
         return self.batch(latest[0] if number < 0 else latest[-1], number % count)
 
     def beginnings(self, longest: int) -> Iterator[Batch]:
@@ -254,8 +259,8 @@ class Recorded:
 
     def batch(self, rows: Rows, number: int) -> Batch:
         """Return rows ``[T, ...]`` of :meth:`parts` as a batch ``[1, T]`` on the CPU, with ``number`` as its index."""
-        wanted = columns_of(self.obs_spec, self.action_spec, {})
-        columns = {name: torch.from_numpy(rows[name].astype(column.dtype))[None] for name, column in wanted.items()}
+        specs = columns_of(self.obs_spec, self.action_spec, {})
+        columns = {name: torch.from_numpy(rows[name].astype(column.dtype))[None] for name, column in specs.items()}
         return Batch.from_columns(columns, torch.tensor([number]))
 
     def close(self) -> None:
@@ -271,13 +276,13 @@ class Recorded:
 def open_recorded(
     config: DatasetConfig, env: EnvConfig | None = None, action_space: spaces.Space[Any] | None = None,
     observation_space: spaces.Space[Any] | None = None,
-) -> Recorded:  # fmt: skip
-    """Open the dataset that ``config`` names; see ``Recorded``."""
-    return Recorded(open_reader(config.path, config), env, action_space, observation_space)
+) -> RecordedEpisodes:  # fmt: skip
+    """Open the dataset that ``config`` names; see ``RecordedEpisodes``."""
+    return RecordedEpisodes(open_reader(config.path, config), env, action_space, observation_space)
 
 
 @contextlib.contextmanager
-def shown(what: str, total: int) -> Iterator[Callable[[Iterator[Rows]], Iterator[Rows]]]:
+def read_progress(description: str, total: int) -> Iterator[Callable[[Iterator[Rows]], Iterator[Rows]]]:
     """Show the rows read in a progress bar, on a terminal."""
     if not sys.stderr.isatty():
         yield lambda parts: parts
@@ -288,11 +293,11 @@ def shown(what: str, total: int) -> Iterator[Callable[[Iterator[Rows]], Iterator
     text = TextColumn("{task.description}", markup=False)  # a file's name may have brackets
     columns = (text, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
-        task = progress.add_task(what, total=total or None)
+        task = progress.add_task(description, total=total or None)
 
-        def counted(parts: Iterator[Rows]) -> Iterator[Rows]:
+        def track_progress(parts: Iterator[Rows]) -> Iterator[Rows]:
             for part in parts:
                 yield part
                 progress.advance(task, len(part["is_first"]))
 
-        yield counted
+        yield track_progress

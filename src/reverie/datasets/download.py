@@ -46,71 +46,71 @@ Progress = Callable[[str, int, int], None]
 T = TypeVar("T")
 
 
-def silent(name: str, done: int, total: int) -> None:
+def no_progress(name: str, done: int, total: int) -> None:
     """Do nothing."""
 
 
-def download_minari(name: str, server: str = "", progress: Progress = silent) -> Path:
+def download_minari(name: str, server: str = "", progress: Progress = no_progress) -> Path:
     """Download the Minari dataset called ``name`` to the folder where Minari keeps its datasets; return its path.
 
     ``server`` must have the API of Hugging Face; by default it is HF_ENDPOINT, or else huggingface.co.
     """
     check_name(name)
-    place = minari_root() / name
-    staged = place.with_name(f".{place.name}.part")
+    folder = minari_root() / name
+    staged = folder.with_name(f".{folder.name}.part")
     server = (server or os.environ.get("HF_ENDPOINT") or HUGGING_FACE).rstrip("/")
     group, _, inside = name.partition("/")
-    where = f"datasets/{MINARI_OWNER}/{group}"
-    with lock_of(place):
-        if (place / "data" / METADATA).is_file():
-            return place
-        listed = _listed(f"{server}/api/{where}/tree/main/{urllib.parse.quote(inside)}?recursive=true", name)
-        for path, entry in listed.items():
-            whole = Path(path)
-            if ".." in whole.parts or not whole.is_relative_to(inside):
+    repository = f"datasets/{MINARI_OWNER}/{group}"
+    with lock_of(folder):
+        if (folder / "data" / METADATA).is_file():
+            return folder
+        entries = _list_files(f"{server}/api/{repository}/tree/main/{urllib.parse.quote(inside)}?recursive=true", name)
+        for path, entry in entries.items():
+            file = Path(path)
+            if ".." in file.parts or not file.is_relative_to(inside):
                 raise RunError(f"{server} lists {path!r}, which is outside the dataset: the download has stopped.")
-            target, remote = staged / whole.relative_to(inside), _remote(entry, f"{server}/{where}")
+            target, remote = staged / file.relative_to(inside), _remote(entry, f"{server}/{repository}")
             if target.exists() and mismatch(remote, target):  # the dataset has changed since this file came
                 target.unlink()
             fetch(remote, target, progress)
-        for old in {*staged.rglob("*")} - {staged / Path(path).relative_to(inside) for path in listed}:
+        for old in {*staged.rglob("*")} - {staged / Path(path).relative_to(inside) for path in entries}:
             if old.is_file():  # of an earlier version
                 old.unlink()
-        move_synced(staged, place)
-    return place
+        move_synced(staged, folder)
+    return folder
 
 
 def _remote(entry: dict[str, Any], base: str) -> Remote:
     """Return a file of a list, with its SHA-256 if it lies in Git LFS, else with its id as a git blob."""
     large, blob = entry.get("lfs") or {}, str(entry.get("oid", ""))
     sums = {"sha256": str(large.get("oid", "")).removeprefix("sha256:"), "git": "" if large else blob}
-    known = {kind: value for kind, value in sums.items() if re.fullmatch("([0-9a-f]{40}|[0-9a-f]{64})", value)}
-    return Remote(url=f"{base}/resolve/main/{urllib.parse.quote(entry['path'])}", size=entry.get("size"), sums=known)
+    valid = {kind: value for kind, value in sums.items() if re.fullmatch("([0-9a-f]{40}|[0-9a-f]{64})", value)}
+    return Remote(url=f"{base}/resolve/main/{urllib.parse.quote(entry['path'])}", size=entry.get("size"), sums=valid)
 
 
-def _listed(url: str, name: str) -> dict[str, dict[str, Any]]:
+def _list_files(url: str, name: str) -> dict[str, dict[str, Any]]:
     """Return the entries of all files below a folder by path, following the server's pages."""
-    found: dict[str, dict[str, Any]] = {}
+    entries: dict[str, dict[str, Any]] = {}
     page = url
     while page:
         try:
             content, link = persist(lambda page=page: _page(page), page)  # type: ignore[misc]  # binds the loop's page
-            found |= {entry["path"]: entry for entry in json.loads(content) if entry.get("type") == "file"}
+            entries |= {entry["path"]: entry for entry in json.loads(content) if entry.get("type") == "file"}
         except urllib.error.HTTPError as error:
             raise RunError(f"no Minari dataset '{name}' found: {url} returned {error.code} {error.reason}.") from None
         page = urllib.parse.urljoin(page, link) if link else ""
-    return found
+    return entries
 
 
 def _page(url: str) -> tuple[bytes, str]:
     """Return a page of a list, and the address of the next one; "" after the last."""
-    with opened(url) as answer:
+    with open_url(url) as answer:
         link = re.search(r'<([^>]+)>;\s*rel="next"', answer.headers.get("Link") or "")
         return b"".join(blocks(answer)), link[1] if link else ""
 
 
 def download_shards(
-    game: str, run: int, shards: list[int], folder: Path, server: str = "", progress: Progress = silent
+    game: str, run: int, shards: list[int], folder: Path, server: str = "", progress: Progress = no_progress
 ) -> list[Path]:
     """Download shards of RL Unplugged's Atari data to ``folder/game``; return their paths."""
     base = (server or RL_UNPLUGGED).rstrip("/")
@@ -121,7 +121,7 @@ def download_shards(
 # ---------------------------------------------------------------- one file
 
 
-class Broken(Exception):
+class RetryableError(Exception):
     """A request failed in a way that another attempt may mend."""
 
 
@@ -134,7 +134,7 @@ class Remote:
     sums: Mapping[str, str] = field(default_factory=dict)
 
 
-def fetch(remote: Remote, path: Path, progress: Progress = silent) -> Path:
+def fetch(remote: Remote, path: Path, progress: Progress = no_progress) -> Path:
     """Download a file to ``path``, unless that exists. An interrupted download is continued."""
     part, note = (path.with_name(f".{path.name}.part{end}") for end in ("", ".version"))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,19 +161,19 @@ def _delete(*files: Path) -> None:
 
 def persist(action: Callable[[], T], url: str, part: Path | None = None) -> T:
     """Return ``action()``, called again while it raises Broken: ``ATTEMPTS`` times unless ``part`` grows."""
-    most, failed = size(part), 0
+    largest, failed = size(part), 0
     while True:
         try:
             return action()
-        except Broken as error:
-            now = size(part)
-            most, failed = max(most, now), 0 if now > most else failed + 1
+        except RetryableError as error:
+            current = size(part)
+            largest, failed = max(largest, current), 0 if current > largest else failed + 1
             if failed >= ATTEMPTS:
-                raise RunError(f"cannot download {url}: {error}.{f' {KEPT}' if now else ''}") from None
+                raise RunError(f"cannot download {url}: {error}.{f' {KEPT}' if current else ''}") from None
         time.sleep(PAUSE * 2 ** max(0, failed - 1))
 
 
-def opened(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
+def open_url(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
     """Send a GET request and return the answer, with its body still to be read; Broken if there is none."""
     try:
         request = urllib.request.Request(url, headers=dict(headers or {}))
@@ -181,10 +181,10 @@ def opened(url: str, headers: Mapping[str, str] | None = None) -> http.client.HT
         return answer
     except urllib.error.HTTPError as error:
         if error.code in OVERLOADED or error.code >= 500:
-            raise Broken(f"the server returned {error.code} {error.reason}") from None
+            raise RetryableError(f"the server returned {error.code} {error.reason}") from None
         raise
     except (OSError, http.client.HTTPException) as error:
-        raise Broken(str(getattr(error, "reason", "") or error) or type(error).__name__) from None
+        raise RetryableError(str(getattr(error, "reason", "") or error) or type(error).__name__) from None
 
 
 def blocks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -193,9 +193,9 @@ def blocks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
         while block := answer.read1(BLOCK):
             yield block
     except (OSError, http.client.HTTPException) as error:
-        raise Broken(str(error) or type(error).__name__) from None
+        raise RetryableError(str(error) or type(error).__name__) from None
     if answer.length:
-        raise Broken("the connection was closed too early")
+        raise RetryableError("the connection was closed too early")
 
 
 def _receive(remote: Remote, part: Path, note: Path, name: str, progress: Progress) -> int | None:
@@ -203,12 +203,12 @@ def _receive(remote: Remote, part: Path, note: Path, name: str, progress: Progre
     version = note.read_text(encoding="latin-1") if note.exists() else ""
     start = max(0, size(part) - 1) if version else 0  # a range of no bytes would be refused
     try:
-        answer = opened(remote.url, {"Range": f"bytes={start}-", "If-Range": version} if start else {})
+        answer = open_url(remote.url, {"Range": f"bytes={start}-", "If-Range": version} if start else {})
     except urllib.error.HTTPError as error:
         if error.code != 416 or not start:
             raise
         part.unlink()
-        raise Broken("the file on the server has changed") from None
+        raise RetryableError("the file on the server has changed") from None
     with answer:
         tag = answer.headers.get("ETag", "")
         continues = answer.headers.get("Content-Range", "").startswith(f"bytes {start}-") and tag in ("", version)
@@ -218,7 +218,7 @@ def _receive(remote: Remote, part: Path, note: Path, name: str, progress: Progre
             note.write_text("" if tag.startswith("W/") else tag, encoding="latin-1")
         elif answer.status != 206 or not start or not continues:
             part.unlink(missing_ok=True)
-            raise Broken("the server's answer does not continue the partial download")
+            raise RetryableError("the server's answer does not continue the partial download")
         total, have = remote.size if answer.length is None else start + answer.length, start
         with part.open("r+b") as file:
             file.seek(start)
@@ -246,10 +246,10 @@ def mismatch(remote: Remote, path: Path) -> str:
 
 def checksum_of(path: Path, kind: str) -> str:
     """Return the ``sha256`` or ``git`` (id of a blob) of a file in hexadecimal."""
-    found = hashlib.new("sha1" if kind == "git" else kind)
+    digest = hashlib.new("sha1" if kind == "git" else kind)
     if kind == "git":
-        found.update(f"blob {size(path)}\0".encode())
+        digest.update(f"blob {size(path)}\0".encode())
     with path.open("rb") as file:
         while block := file.read(BLOCK):
-            found.update(block)
-    return found.hexdigest()
+            digest.update(block)
+    return digest.hexdigest()

@@ -19,8 +19,8 @@ import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.core.space_json import space_of
-from reverie.datasets.reader import About, ReadOptions, as_flags, package, reading
-from reverie.datasets.transitions import EARLY, Column, Transitions, TransitionsReader, limited
+from reverie.datasets.reader import DatasetInfo, ReadOptions, as_flags, import_optional, reading
+from reverie.datasets.transitions import EARLY, LazyColumn, Transitions, TransitionsReader, time_limit_truncations
 
 if TYPE_CHECKING:
     import h5py
@@ -34,7 +34,7 @@ KEPT_BYTES = 64_000_000
 def open_hdf5(path: Path) -> h5py.File:
     """Open an HDF5 file for reading, with a small cache of metadata, which thousands of groups would fill."""
     try:
-        file: h5py.File = package("h5py", "hdf5").File(path, "r")
+        file: h5py.File = import_optional("h5py", "hdf5").File(path, "r")
     except OSError as error:
         raise DataError(f"{path} cannot be read as HDF5: {error}. If it is cut off, copy it again.") from None
     config = file.id.get_mdc_config()
@@ -45,7 +45,7 @@ def open_hdf5(path: Path) -> h5py.File:
     return file
 
 
-def check_filters(data: h5py.Dataset, where: str) -> None:
+def check_filters(data: h5py.Dataset, label: str) -> None:
     """Raise DataError if a dataset is compressed by a filter of HDF5 that is not installed."""
     from h5py import h5z
 
@@ -57,7 +57,7 @@ def check_filters(data: h5py.Dataset, where: str) -> None:
         if not h5z.filter_avail(number):
             named = f"number {number} ({name.decode(errors='replace') or 'unnamed'})"
             raise DataError(
-                f"{where} is compressed by HDF5's filter {named}, which is missing: pip install hdf5plugin."
+                f"{label} is compressed by HDF5's filter {named}, which is missing: pip install hdf5plugin."
             )
 
 
@@ -73,26 +73,26 @@ class Hdf5File:
 
     def __exit__(self, *error: object) -> None:
         self._held.clear()
-        if (opened := self.__dict__.pop("opened", None)) is not None:
-            opened.close()
+        if (handle := self.__dict__.pop("handle", None)) is not None:
+            handle.close()
 
     @cached_property
-    def opened(self) -> h5py.File:
+    def handle(self) -> h5py.File:
         """The open file. Raises as ``open_hdf5`` does."""
         return open_hdf5(self.path)
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> LazyColumn:
         """Return a numeric dataset ``[n, ...]``."""
-        data = self.opened[name]
+        data = self.handle[name]
         kind = getattr(data, "dtype", "a group")
         if not isinstance(kind, np.dtype) or kind.kind not in "biuf":
             raise DataError(f"{self.path}: '{name}' contains {kind}: expected an array of numbers.")
         check_filters(data, f"{self.path}: '{name}'")
         shape: tuple[int, ...] = data.shape
         keeps = data.chunks is not None and data.nbytes <= KEPT_BYTES
-        contiguous = data.chunks is None and not data.external and not self.opened.userblock_size
+        contiguous = data.chunks is None and not data.external and not self.handle.userblock_size
         offset = data.id.get_offset() if contiguous and data.nbytes else None
-        whole = cache(lambda: np.asarray(self.opened[name][()]))  # so that each chunk is decompressed once
+        read_all = cache(lambda: np.asarray(self.handle[name][()]))  # so that each chunk is decompressed once
 
         def read(start: int, stop: int) -> np.ndarray:
             with reading(f"{self.path}: '{name}', index {start:,} to {stop - 1:,}"):
@@ -100,13 +100,13 @@ class Hdf5File:
 
         def values(start: int, stop: int) -> np.ndarray:
             if keeps:
-                return whole()[start:stop]
+                return read_all()[start:stop]
             if name not in self._held:  # a view of a mapped file is sliced five times as fast
                 mapped = None if offset is None else np.memmap(self.path, kind, "r", offset, shape).view(np.ndarray)
-                self._held[name] = self.opened[name] if mapped is None else mapped
+                self._held[name] = self.handle[name] if mapped is None else mapped
             return np.asarray(self._held[name][start:stop])
 
-        return Column(shape, kind, read)
+        return LazyColumn(shape, kind, read)
 
 
 # ---------------------------------------------------------------- D4RL
@@ -143,9 +143,9 @@ class ColumnsReader(TransitionsReader):
         with self.file:
             names = self.names()
             if missing := [name for name in NEEDED if name not in names]:
-                found = f"{path} contains {', '.join(names[:10]) or 'nothing'}, but no {' and no '.join(missing)}"
-                raise DataError(f"{found}: expected {', '.join(NEEDED)} (arrays of D4RL's names).")
-            self.columns: dict[str, Column] = {n: self.column(n) for n in (*NEEDED, *OPTIONAL) if n in names}
+                contents = f"{', '.join(names[:10]) or 'nothing'}, but no {' and no '.join(missing)}"
+                raise DataError(f"{path} contains {contents}: expected {', '.join(NEEDED)} (arrays of D4RL's names).")
+            self.columns: dict[str, LazyColumn] = {n: self.column(n) for n in (*NEEDED, *OPTIONAL) if n in names}
             is_d3rlpy = {"episode_terminals", "discrete_action"} <= set(names)
             self.is_continuous: bool = is_d3rlpy and not np.all(self.array("discrete_action"))
         used = {*self.columns, *(OF_D3RLPY if is_d3rlpy else ())}
@@ -161,7 +161,7 @@ class ColumnsReader(TransitionsReader):
         """Return the names of all arrays."""
 
     @abstractmethod
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> LazyColumn:
         """Return an array of numbers as a column."""
 
     @abstractmethod
@@ -180,18 +180,18 @@ class ColumnsReader(TransitionsReader):
     def env_id(self) -> str:
         return str(self.declared.get("env_id", ""))  # files that were converted by this package
 
-    def about(self) -> About:
+    def info(self) -> DatasetInfo:
         env_kwargs = json.loads(self.declared.get("env_kwargs", "{}"))
         action = self.declared.get("action_space")
-        more: dict[str, Any] = {"env_kwargs": env_kwargs, "text": {"columns": ", ".join(self.columns)}}
+        fields: dict[str, Any] = {"env_kwargs": env_kwargs, "text": {"columns": ", ".join(self.columns)}}
         if action is not None:
-            more |= {"action": space_of(str(action), str(self.path)), "measured": False}
+            fields |= {"action": space_of(str(action), str(self.path)), "has_measured_bounds": False}
         if (observation := self.declared.get("observation_space")) is not None:
-            more["observation"] = space_of(str(observation), str(self.path))
+            fields["observation"] = space_of(str(observation), str(self.path))
         if "time_limit" in self.declared:
-            more["time_limit"] = int(self.declared["time_limit"])
+            fields["time_limit"] = int(self.declared["time_limit"])
         with self.file:
-            return self.measured(env=self.env_id(), classes=not self.is_continuous, **more)
+            return self.infer_info(env=self.env_id(), classes=not self.is_continuous, **fields)
 
     @cached_property
     def transitions(self) -> Transitions:
@@ -206,7 +206,7 @@ class ColumnsReader(TransitionsReader):
                 self.note(EARLY, int(np.count_nonzero(terminal & ~end)))
                 terminal = terminal & end
             if not self.tells_ends and limit is not None:
-                end |= limited(terminal, limit)
+                end |= time_limit_truncations(terminal, limit)
             elif "next_observations" not in columns and not (self.tells_ends and end[:-1].any()):
                 self.check_marks(end)
                 self.note(UNSEEN, int(not self.tells_ends))
@@ -218,7 +218,7 @@ class ColumnsReader(TransitionsReader):
                 end=end,
                 terminal=terminal,
                 reader=self,
-                ends_told=self.tells_ends or limit is not None,
+                has_truncations=self.tells_ends or limit is not None,
             )
 
     def check_marks(self, end: np.ndarray) -> None:
@@ -266,16 +266,16 @@ class D4RLReader(ColumnsReader):
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader
         with self.file:
-            self.declared: Mapping[str, Any] = dict(self.file.opened.attrs)
+            self.declared: Mapping[str, Any] = dict(self.file.handle.attrs)
         super().__init__(path, options)
 
     def names(self) -> list[str]:
         inner: list[str] = []
-        self.file.opened.visititems(lambda name, item: inner.append(name) if hasattr(item, "dtype") else None)
-        return list(dict.fromkeys([*inner, *(n for n in NEEDED if n in self.file.opened)]))  # links are not visited
+        self.file.handle.visititems(lambda name, item: inner.append(name) if hasattr(item, "dtype") else None)
+        return list(dict.fromkeys([*inner, *(n for n in NEEDED if n in self.file.handle)]))  # links are not visited
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> LazyColumn:
         return self.file.column(name)
 
     def array(self, name: str) -> np.ndarray | None:
-        return np.asarray(self.file.opened[name][()])
+        return np.asarray(self.file.handle[name][()])

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, brief
-from reverie.datasets.arrow import pyarrow_of
+from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.hdf5 import NEEDED, OPTIONAL, ColumnsReader
-from reverie.datasets.npz import arrays_in, names_in, open_npz
+from reverie.datasets.npz import array_names, arrays_in, open_npz
 from reverie.datasets.reader import Reader, ReadOptions, reading
 from reverie.datasets.table import TableReader
-from reverie.datasets.transitions import Column
+from reverie.datasets.transitions import LazyColumn
 
 OBJECT = "object:"
 """Begins the path of an object in memory; `memory://` is a place of stores."""
@@ -27,31 +27,31 @@ DataLike = Any
 a table (of pandas, Polars, pyarrow, or whatever exports Arrow's), a dataset of Minari's library, or a list of these."""
 
 
-class Held(str):
+class InMemoryPath(str):
     """The path of an object in memory, which it holds: a dictionary of arrays, or an Arrow table."""
 
     content: Any
 
-    def __new__(cls, content: Any, kind: str) -> Held:
+    def __new__(cls, content: Any, kind: str) -> InMemoryPath:
         """``kind``: name of the type of which the object was."""
-        made = super().__new__(cls, OBJECT + kind)
-        made.content = content
-        return made
+        path = super().__new__(cls, OBJECT + kind)
+        path.content = content
+        return path
 
     def __reduce__(self) -> Any:
         return str, (str(self),)  # settings go to other processes, which do not read the data
 
 
 def path_of(data: DataLike) -> str | tuple[str, ...]:
-    """Return the path of ``data``, or the paths of several in a list; of objects in memory as ``Held``."""
+    """Return the path of ``data``, or the paths of several in a list; of objects in memory as ``InMemoryPath``."""
     kind = type(data).__name__
     if isinstance(data, str | Path):
         return data if isinstance(data, str) else str(data)
     if isinstance(data, list | tuple):
-        found = tuple(one for each in data for one in paths_in(path_of(each)))
-        return found if len(found) > 1 else (*found, "")[0]
+        paths = tuple(path for item in data for path in paths_in(path_of(item)))
+        return paths if len(paths) > 1 else (*paths, "")[0]
     if isinstance(data, Mapping) and set(NEEDED) <= data.keys():
-        return Held({str(name): np.asarray(values) for name, values in data.items()}, kind)
+        return InMemoryPath({str(name): np.asarray(values) for name, values in data.items()}, kind)
     if (storage := getattr(data, "storage", None)) is not None and hasattr(storage, "data_path"):
         if (some := len(data.episode_indices)) != storage.total_episodes:
             raise ConfigError(
@@ -61,7 +61,7 @@ def path_of(data: DataLike) -> str | tuple[str, ...]:
         return str(Path(storage.data_path).parent)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "columns"):
         with reading(OBJECT + kind):  # Polars' own way gives types that every version of pyarrow knows
-            return Held(data.to_arrow() if hasattr(data, "to_arrow") else pyarrow_of().table(data), kind)
+            return InMemoryPath(data.to_arrow() if hasattr(data, "to_arrow") else import_pyarrow().table(data), kind)
     has = f" with {', '.join(map(str, data))}" if isinstance(data, Mapping) else ""
     raise ConfigError(
         f"data = {brief(data)} ({kind}{has}): expected a path, minari:NAME, a DatasetConfig or its settings, a "
@@ -75,9 +75,9 @@ def paths_in(path: str | tuple[str, ...]) -> tuple[str, ...]:
     return path if isinstance(path, tuple) else (path,) if path else ()
 
 
-def open_held(path: str, options: ReadOptions) -> Reader:
+def open_in_memory(path: str, options: ReadOptions) -> Reader:
     """Return the reader of the object that ``path`` holds; DataError if it only says that there was one."""
-    if not isinstance(path, Held):
+    if not isinstance(path, InMemoryPath):
         raise DataError(
             f"the data were given in memory ({path.removeprefix(OBJECT)}), which no file holds. Pass them again in "
             "Python, data=..., or write them to a file and pass its path."
@@ -97,7 +97,7 @@ class ArraysReader(ColumnsReader):
         super().__init__(path, options)
 
     def names(self) -> list[str]:
-        return names_in(self.path) if self.arrays is None else list(self.arrays)
+        return array_names(self.path) if self.arrays is None else list(self.arrays)
 
     def array(self, name: str) -> np.ndarray | None:
         if self.arrays is not None:
@@ -105,9 +105,9 @@ class ArraysReader(ColumnsReader):
         with open_npz(self.path) as file:
             return arrays_in(file, [name]).get(name)
 
-    def column(self, name: str) -> Column:
+    def column(self, name: str) -> LazyColumn:
         values = self.array(name)
         if values is None or values.dtype.kind not in "biuf" or not values.ndim:
-            found = "Python objects, which are not unpickled" if values is None else f"{values.dtype}"
-            raise DataError(f"{self.path}: '{name}' contains {found}: expected an array of numbers.")
-        return Column(values.shape, values.dtype, lambda start, stop: values[start:stop])
+            contents = "Python objects, which are not unpickled" if values is None else f"{values.dtype}"
+            raise DataError(f"{self.path}: '{name}' contains {contents}: expected an array of numbers.")
+        return LazyColumn(values.shape, values.dtype, lambda start, stop: values[start:stop])

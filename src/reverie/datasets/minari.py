@@ -24,9 +24,9 @@ from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
 from reverie.core.spaces import column, leaves_of, with_leaves
-from reverie.datasets.arrow import numbers, pictures, pyarrow_of, table_of
+from reverie.datasets.arrow import arrow_to_numpy, decode_images, import_pyarrow, read_table
 from reverie.datasets.hdf5 import open_hdf5
-from reverie.datasets.reader import BOTH, OF_OUTCOMES, PART_BYTES, SEED, About, Reader, ReadOptions, Space
+from reverie.datasets.reader import BOTH, OF_OUTCOMES, PART_BYTES, SEED, DatasetInfo, Reader, ReadOptions, Space
 
 from reverie.datasets.reader import action_space, reading  # isort: skip
 from reverie.datasets.transitions import EARLY, OPEN, STEPLESS
@@ -53,8 +53,8 @@ def check_name(name: str) -> None:
 def local_names(root: Path | None = None) -> list[str]:
     """Return the names of the datasets in ``root``, by default Minari's folder; not of those still being written."""
     root = root or minari_root()
-    found = [path.parents[1].relative_to(root) for path in root.glob(f"**/data/{METADATA}")]
-    return sorted(path.as_posix() for path in found if not any(part.startswith(".") for part in path.parts))
+    paths = [path.parents[1].relative_to(root) for path in root.glob(f"**/data/{METADATA}")]
+    return sorted(path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts))
 
 
 def minari_path(name: str) -> Path:
@@ -62,11 +62,12 @@ def minari_path(name: str) -> Path:
     root = minari_root()
     if name and (root / name / "data" / METADATA).is_file():
         return root / name
-    known = local_names(root)
-    there = f"Available: {', '.join(known[:12])}{' ...' if len(known) > 12 else ''}" if known else "There are none yet"
+    names = local_names(root)
+    listing = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
+    available = f"Available: {listing}" if names else "There are none yet"
     raise DataError(
-        f"there is no Minari dataset '{name}' in {root} (MINARI_DATASETS_PATH).{did_you_mean(name, known)} {there}. "
-        f"Download it with `reverie data download minari:{name}`."
+        f"there is no Minari dataset '{name}' in {root} (MINARI_DATASETS_PATH).{did_you_mean(name, names)} "
+        f"{available}. Download it with `reverie data download minari:{name}`."
     )
 
 
@@ -81,7 +82,7 @@ def metadata_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
 
 
 @dataclass(frozen=True)
-class Leaf:
+class ArrayLeaf:
     """One array of an episode: the name of its column, its path in the file, and its space."""
 
     column: str
@@ -94,11 +95,11 @@ class Leaf:
         return self.column.startswith("action")
 
 
-def leaves(space: Space, root: str, group: str) -> list[Leaf]:
+def leaves(space: Space, root: str, group: str) -> list[ArrayLeaf]:
     """Return the arrays of a space; Minari calls the parts of a tuple ``_index_0``, ``_index_1``."""
     return [
-        Leaf(column(root, way), (group, *(f"_index_{p}" if isinstance(p, int) else str(p) for p in way)), leaf)
-        for way, leaf in leaves_of(space)
+        ArrayLeaf(column(root, keys), (group, *(f"_index_{k}" if isinstance(k, int) else str(k) for k in keys)), leaf)
+        for keys, leaf in leaves_of(space)
     ]
 
 
@@ -109,60 +110,61 @@ class MinariReader(Reader):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        found = metadata_of(path)
-        if found is None:
+        located = metadata_of(path)
+        if located is None:
             raise DataError(f"{path} is not a Minari dataset: its data/{METADATA} names no data_format.")
         self.folder: Path
         self.metadata: dict[str, Any]
-        self.folder, self.metadata = found
+        self.folder, self.metadata = located
         with reading(self.folder / METADATA):
             self.observation: Space = space_of(self.metadata["observation_space"], str(path))
             self.action: Space = space_of(self.metadata["action_space"], str(path))
             self.count: int = int(self.metadata["total_episodes"])
             self.steps: int = int(self.metadata["total_steps"])
-        self.leaves: list[Leaf] = leaves(self.observation, "obs", "observations")
+        self.leaves: list[ArrayLeaf] = leaves(self.observation, "obs", "observations")
         self.leaves += leaves(self.action, "action", "actions")
         self.jpeg: bool = bool(self.metadata.get("jpeg_encoding", True))
 
-    def _described(self, key: str) -> dict[str, Any]:
+    def _metadata_json(self, key: str) -> dict[str, Any]:
         """Return what the metadata hold as JSON under ``key``; empty if there is nothing."""
         text = self.metadata.get(key)
-        found: dict[str, Any] = json.loads(text) if isinstance(text, str) and text.strip() not in ("", "None") else {}
-        return found
+        content: dict[str, Any] = json.loads(text) if isinstance(text, str) and text.strip() not in ("", "None") else {}
+        return content
 
     def env_id(self) -> str:
-        return str(self.metadata.get(ENV_ID) or self._described("env_spec").get("id", ""))
+        return str(self.metadata.get(ENV_ID) or self._metadata_json("env_spec").get("id", ""))
 
-    def about(self) -> About:
-        spec, settings = self._described("env_spec"), self._described(ENV_SETTINGS)
-        known = ("dataset_id", "algorithm_name", "author", "minari_version", "code_permalink", "description")
+    def info(self) -> DatasetInfo:
+        spec, settings = self._metadata_json("env_spec"), self._metadata_json(ENV_SETTINGS)
+        titles = ("dataset_id", "algorithm_name", "author", "minari_version", "code_permalink", "description")
         unknown = bool(self.metadata.get(MEASURED_KEY))
-        infinite = any(leaf.is_action and is_open(leaf.space) for leaf in self.leaves)
-        return About(
+        infinite = any(leaf.is_action and is_unbounded(leaf.space) for leaf in self.leaves)
+        return DatasetInfo(
             observation=self.observation,
-            action=self._bounded,
+            action=self._bounded_action,
             env=self.env_id(),
             env_kwargs=dict(spec.get("kwargs") or {}),
             env_settings=settings and {"id": self.env_id(), **settings},
             env_spec=spec,
             time_limit=spec.get("max_episode_steps"),
-            measured=unknown or infinite,
-            declared=self.action if infinite and not unknown else None,
-            text={name: str(self.metadata[name]) for name in known if self.metadata.get(name)},
+            has_measured_bounds=unknown or infinite,
+            declared_action_space=self.action if infinite and not unknown else None,
+            text={name: str(self.metadata[name]) for name in titles if self.metadata.get(name)},
         )
 
     @cached_property
-    def _bounded(self) -> Space:
+    def _bounded_action(self) -> Space:
         """The action space, with bounds measured over all episodes where none are declared."""
-        own = {leaf.column: leaf for leaf in self.leaves}
+        by_column = {leaf.column: leaf for leaf in self.leaves}
 
-        def bounded(name: str, space: Space) -> Space:
-            if not is_open(space):
+        def measured_space(name: str, space: Space) -> Space:
+            if not is_unbounded(space):
                 return space
             episodes = range(self.count)
-            return action_space(lambda: (self.values(i, own[name]).astype(space.dtype) for i in episodes), self.path)[0]
+            leaf = by_column[name]
+            return action_space(lambda: (self.values(i, leaf).astype(space.dtype) for i in episodes), self.path)[0]
 
-        return with_leaves(self.action, "action", bounded)
+        return with_leaves(self.action, "action", measured_space)
 
     def rows(self) -> int:
         return self.steps + self.count
@@ -197,7 +199,7 @@ class MinariReader(Reader):
         return ""
 
     @abstractmethod
-    def values(self, index: int, leaf: Leaf) -> np.ndarray:
+    def values(self, index: int, leaf: ArrayLeaf) -> np.ndarray:
         """Return one array of an episode, ``[T + 1, ...]`` if it is an observation, else ``[T, ...]``."""
 
     @abstractmethod
@@ -233,12 +235,12 @@ class MinariReader(Reader):
         return rows | {"reward": reward} | flags | {BOTH: last & bool(terminations[-1] and truncations[-1])}
 
 
-def is_open(space: Space) -> bool:
+def is_unbounded(space: Space) -> bool:
     """Return True if it is a Box of which at least one bound is infinite."""
     return isinstance(space, spaces.Box) and not bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
 
 
-def is_picture(space: Space) -> bool:
+def is_image_space(space: Space) -> bool:
     """Return True if Minari compresses values of this space as images: uint8 from 0 to 255, at least 32 x 32."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
         return False
@@ -255,38 +257,38 @@ class MinariHdf5Reader(MinariReader):
         self.file: Any = open_hdf5(self.folder / MAIN)
         self.kinds: dict[str, tuple[Any, np.dtype[Any]]] = {}
         if len(self.file) != self.count:
-            says = f"{METADATA} says total_episodes = {self.count:,}, but {MAIN} has {len(self.file):,}"
-            raise DataError(f"{self.folder}: {says}. {AGAIN}.")
+            counts = f"{METADATA} says total_episodes = {self.count:,}, but {MAIN} has {len(self.file):,}"
+            raise DataError(f"{self.folder}: {counts}. {AGAIN}.")
 
     def close(self) -> None:
         self.file.close()
 
     def seed(self, index: int) -> int | None:
-        found = self.file[f"episode_{index}"].attrs.get("seed")
-        return None if found is None else int(found)
+        seed = self.file[f"episode_{index}"].attrs.get("seed")
+        return None if seed is None else int(seed)
 
-    def values(self, index: int, leaf: Leaf) -> np.ndarray:
+    def values(self, index: int, leaf: ArrayLeaf) -> np.ndarray:
         name = "/".join(leaf.path)
-        is_text, is_compressed = isinstance(leaf.space, spaces.Text), self.jpeg and is_picture(leaf.space)
+        is_text, is_compressed = isinstance(leaf.space, spaces.Text), self.jpeg and is_image_space(leaf.space)
         if not (is_text or is_compressed):
             return self.outcome(index, name)
-        found = self.file[f"episode_{index}/{name}"][()]
+        stored = self.file[f"episode_{index}/{name}"][()]
         if is_compressed:
-            return pictures([bytes(picture) for picture in found])
-        return np.array([text.decode() if isinstance(text, bytes) else str(text) for text in found], object)
+            return decode_images([bytes(picture) for picture in stored])
+        return np.array([text.decode() if isinstance(text, bytes) else str(text) for text in stored], object)
 
     def outcome(self, index: int, name: str) -> np.ndarray:
         """Return any numeric dataset, by h5py's low-level interface, as there are thousands of them."""
         from h5py import h5d, h5s
 
-        found = h5d.open(self.file.id, f"episode_{index}/{name}".encode())
-        out = np.empty(found.shape, self._dtype(found, name))
-        found.read(h5s.ALL, h5s.ALL, out)
+        dataset = h5d.open(self.file.id, f"episode_{index}/{name}".encode())
+        out = np.empty(dataset.shape, self._dtype(dataset, name))
+        dataset.read(h5s.ALL, h5s.ALL, out)
         return out
 
-    def _dtype(self, found: Any, name: str) -> np.dtype[Any]:
+    def _dtype(self, dataset: Any, name: str) -> np.dtype[Any]:
         """Return the dtype of a dataset; the latest of each name is kept, as comparing HDF5's types is faster."""
-        type_ = found.get_type()
+        type_ = dataset.get_type()
         if name not in self.kinds or not self.kinds[name][0].equal(type_):
             self.kinds[name] = type_, type_.dtype
         return self.kinds[name][1]
@@ -299,20 +301,20 @@ class MinariArrowReader(MinariReader):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.arrow: Any = pyarrow_of()
+        self.arrow: Any = import_pyarrow()
         self._table = lru_cache(1)(self._read)
 
     def seed(self, index: int) -> int | None:
         file = self.folder / str(index) / METADATA
-        found: int | None = read_json(file).get("seed") if file.is_file() else None
-        return found
+        seed: int | None = read_json(file).get("seed") if file.is_file() else None
+        return seed
 
     def _read(self, index: int) -> Any:
         folder = self.folder / str(index)
-        found = sorted(p for p in folder.glob("*") if p.suffix in (".arrow", ".parquet"))
-        if not found:
+        files = sorted(p for p in folder.glob("*") if p.suffix in (".arrow", ".parquet"))
+        if not files:
             raise DataError(f"{folder} contains no episode, but {METADATA} says there are {self.count:,}. {AGAIN}.")
-        return self.arrow.concat_tables([table_of(file) for file in found])
+        return self.arrow.concat_tables([read_table(file) for file in files])
 
     def outcome(self, index: int, name: str) -> np.ndarray:
         return np.asarray(self._column(index, (name,)).to_numpy(zero_copy_only=False)[:-1])
@@ -323,13 +325,13 @@ class MinariArrowReader(MinariReader):
             array = array.field(name.removeprefix("_index_"))
         return array
 
-    def values(self, index: int, leaf: Leaf) -> np.ndarray:
+    def values(self, index: int, leaf: ArrayLeaf) -> np.ndarray:
         array = self._column(index, leaf.path)
         array = array[:-1] if leaf.is_action else array
         if isinstance(leaf.space, spaces.Text):
             return np.array([text or "" for text in array.to_pylist()], object)
-        found = numbers(self.arrow, array, f"{self.path}: {'/'.join(leaf.path)} of episode {index}")
-        return found.reshape(len(array), *(leaf.space.shape or ()))
+        values = arrow_to_numpy(self.arrow, array, f"{self.path}: {'/'.join(leaf.path)} of episode {index}")
+        return values.reshape(len(array), *(leaf.space.shape or ()))
 
 
 def minari_reader(path: Path, options: ReadOptions) -> MinariReader:

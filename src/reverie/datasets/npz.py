@@ -20,7 +20,7 @@ def open_npz(path: Path) -> Iterator[Any]:
         yield file
 
 
-def names_in(path: Path) -> list[str]:
+def array_names(path: Path) -> list[str]:
     """Return the names of the arrays in a file."""
     with open_npz(path) as file:
         return list(file.files)
@@ -28,11 +28,11 @@ def names_in(path: Path) -> list[str]:
 
 def arrays_in(file: Any, names: Iterable[str]) -> Rows:
     """Return arrays of an open file by name. Those of Python objects are absent, as they are pickled."""
-    found: Rows = {}
+    arrays: Rows = {}
     for name in names:
         try:
-            found[name] = file[name]
+            arrays[name] = file[name]
         except ValueError as error:
             if "allow_pickle" not in str(error):
                 raise
-    return found
+    return arrays

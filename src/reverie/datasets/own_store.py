@@ -19,7 +19,7 @@ from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
 from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import VERSION, ActionPart, ActionSpec, ObsPart, ObsSpec, differences, signature
-from reverie.datasets.reader import PART_BYTES, About, Reader, ReadOptions, Space, classes_space, nested_space
+from reverie.datasets.reader import PART_BYTES, DatasetInfo, Reader, ReadOptions, Space, classes_space, nested_space
 from reverie.store import segment as segments
 from reverie.store.segment import META
 from reverie.store.store import Store, episodes
@@ -32,40 +32,40 @@ OPEN = "an episode was still running, or its environment failed: it is treated a
 
 
 class SeenReader(Reader):
-    """Reads rows as learners see them. Files ``beside`` them may declare specs, environment and spaces."""
+    """Reads rows as learners see them. Files ``declared`` them may declare specs, environment and spaces."""
 
-    def declare(self, beside: Mapping[str, Any], specs: tuple[ObsSpec, ActionSpec]) -> None:
+    def declare(self, declared: Mapping[str, Any], specs: tuple[ObsSpec, ActionSpec]) -> None:
         """Take what the files beside the rows declare; readers call it first."""
-        self.beside: dict[str, Any] = dict(beside)
+        self.declared: dict[str, Any] = dict(declared)
         self.specs: tuple[ObsSpec, ActionSpec] = specs
-        self.env: dict[Any, Any] = dict(self.beside.get("env") or {})
-        both = (self.beside.get(f"{name}_space") for name in ("observation", "action"))
+        self.env: dict[Any, Any] = dict(self.declared.get("env") or {})
+        both = (self.declared.get(f"{name}_space") for name in ("observation", "action"))
         observation, action = (space_of(text, str(self.path)) if text else None for text in both)
-        self.learn_spaces(observation, action)
+        self.set_spaces(observation, action)
 
-    def learn_spaces(self, observation: Space | None, action: Space | None, why: str = "") -> None:
+    def set_spaces(self, observation: Space | None, action: Space | None, reason: str = "") -> None:
         """Take the environment's spaces, if the rows fit them. If not, ``as_recorded`` yields actions as stored.
 
-        ``why`` they are not known: copies then do not name the environment, whose actions these may not be.
+        ``reason`` they are not known: copies then do not name the environment, whose actions these may not be.
         """
-        self.observation: Space = guessed_obs(self.specs[0])
-        self.action: Space = guessed_action(self.specs[1])
+        self.observation: Space = guess_obs_space(self.specs[0])
+        self.action: Space = guess_action_space(self.specs[1])
         self._obs, self._actions = None, ActionCodec(self.action)
         self.knows_actions: bool = False
         with contextlib.suppress(EnvError, ValueError):  # observations may be resized, stacked or left out
             if observation is not None:
-                channels = self.beside.get("env_settings", {}).get("channels", "auto")
+                channels = self.declared.get("env_settings", {}).get("channels", "auto")
                 obs = ObsCodec(observation, lambda key: key in self.specs[0], channels)
                 if obs.spec == dict(self.specs[0]):
                     self.observation, self._obs = obs.kept_space(), obs
         if action is not None:
             actions, both = ActionCodec(action), ("the rows", "the environment")
-            why = "; ".join(differences(signature({}, self.specs[1]), signature({}, actions.spec), both))
-            if not why:
+            reason = "; ".join(differences(signature({}, self.specs[1]), signature({}, actions.spec), both))
+            if not reason:
                 self.action, self._actions, self.knows_actions = action, actions, True
-        if why:
-            self.note(NAMELESS.format(why.rstrip(".")))
-            self.env, self.beside["env_spec"] = {}, {}
+        if reason:
+            self.note(NAMELESS.format(reason.rstrip(".")))
+            self.env, self.declared["env_spec"] = {}, {}
 
     @abstractmethod
     def episodes(self) -> Iterator[Rows]:
@@ -74,18 +74,19 @@ class SeenReader(Reader):
     def env_id(self) -> str:
         return str(self.env.get("id", ""))
 
-    def about(self) -> About:
-        beside, measured = self.beside, bool(self.beside.get("measured"))
-        return About(
-            observation=self.observation, action=self.action, measured=measured, specs=None if measured else self.specs,
-            env=self.env_id(), env_settings=dict(beside.get("env_settings", {})), time_limit=self.env.get("time_limit"),
-            env_kwargs=dict(self.env.get("kwargs", {})), env_spec=dict(beside.get("env_spec", {})),
-            text={"algorithm": beside["algorithm"]} if beside.get("algorithm") else {},
+    def info(self) -> DatasetInfo:
+        declared, measured = self.declared, bool(self.declared.get("measured"))
+        return DatasetInfo(
+            observation=self.observation, action=self.action, has_measured_bounds=measured,
+            specs=None if measured else self.specs, env=self.env_id(), time_limit=self.env.get("time_limit"),
+            env_settings=dict(declared.get("env_settings", {})), env_kwargs=dict(self.env.get("kwargs", {})),
+            env_spec=dict(declared.get("env_spec", {})),
+            text={"algorithm": declared["algorithm"]} if declared.get("algorithm") else {},
         )  # fmt: skip
 
     def parts(self) -> Iterator[Rows]:
         """Yield rows as stored; as recorded if action bounds were only measured, as the user may know the true ones."""
-        return self.as_recorded() if self.beside.get("measured") else packed(self.episodes(), PART_BYTES)
+        return self.as_recorded() if self.declared.get("measured") else packed(self.episodes(), PART_BYTES)
 
     def as_recorded(self) -> Iterator[Rows]:
         """Yield rows with the values of the environment's spaces as far as these are known, else with class numbers."""
@@ -106,38 +107,38 @@ class StoreReader(SeenReader):
 
     def __init__(self, path: Path | str, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.place: Path | str = store_in(path)
-        self.store: Store = Store(self.place)
+        self.location: Path | str = store_in(path)
+        self.store: Store = Store(self.location)
         layout = next((dict(s.columns) for s in self.store.segments if s.rows > s.kept), None)
         if layout is None:
             raise DataError(f"the store in {path} contains no rows.")
         self.columns: dict[str, Column] = {name: column for name, column in layout.items() if name != VERSION}
-        beside = self._beside()
-        self.declare(beside, self._specs(beside.get("spec") or {"observation": {}, "action": {}}))
+        declared = self._read_declared()
+        self.declare(declared, self._specs(declared.get("spec") or {"observation": {}, "action": {}}))
 
-    def _beside(self) -> dict[str, Any]:
+    def _read_declared(self) -> dict[str, Any]:
         """Return what files of the run, or of a converted store, declare.
 
         A converted store is no part of the run in whose folder it may lie.
         """
-        own, found = (self.path if isinstance(self.place, str) else self.place).absolute(), dict[str, Any]()
-        for folder in (own,) if (own / ABOUT).is_file() else (own, own.parent):
-            spec, about, config = (content_of(folder / name) for name in (SPEC, ABOUT, "config.yaml"))
-            found |= ({"spec": spec} if spec else {}) | about
+        root, declared = (self.path if isinstance(self.location, str) else self.location).absolute(), dict[str, Any]()
+        for folder in (root,) if (root / ABOUT).is_file() else (root, root.parent):
+            spec, metadata, config = (read_json_or_yaml(folder / name) for name in (SPEC, ABOUT, "config.yaml"))
+            declared |= ({"spec": spec} if spec else {}) | metadata
             if config:
                 settings = mapping_in(mapping_in(config, "experiment", folder), "env", folder)
                 mapping_in(settings, "kwargs", folder)
                 if "env" in mapping_in(config, "custom", folder):
                     self.note(OBJECT.format(settings.pop("id", "")))  # another may be registered under this id
-                found |= {"env": settings, "env_settings": settings, "algorithm": str(config.get("algorithm", ""))}
-        return found
+                declared |= {"env": settings, "env_settings": settings, "algorithm": str(config.get("algorithm", ""))}
+        return declared
 
     def _specs(self, declared: Mapping[str, Any]) -> tuple[ObsSpec, ActionSpec]:
         """Return observations and actions as spec.json declares them, or else as the columns look."""
         width = self.columns["action"].shape[0]
-        seen = {name.removeprefix("obs/"): column for name, column in self.columns.items() if name.startswith("obs/")}
+        visible = {name.removeprefix("obs/"): c for name, c in self.columns.items() if name.startswith("obs/")}
         try:
-            obs = {key: part_of(declared["observation"].get(key, {}), column) for key, column in seen.items()}
+            obs = {key: part_of(declared["observation"].get(key, {}), column) for key, column in visible.items()}
             parts = {key: ActionPart(**as_tuples(part)) for key, part in declared["action"].items()}
         except (LookupError, TypeError, AttributeError) as error:
             raise DataError(
@@ -152,10 +153,10 @@ class StoreReader(SeenReader):
     def episodes(self) -> Iterator[Rows]:
         met: Counter[str] = Counter()
 
-        def damaged(damage: object) -> None:
+        def on_damage(damage: object) -> None:
             met[f"damaged and left out: {damage}"] += 1
 
-        for episode in episodes(self.store, columns=list(self.columns), on_damage=damaged):
+        for episode in episodes(self.store, columns=list(self.columns), on_damage=on_damage):
             if episode.unusable_reason:
                 met[episode.unusable_reason] += 1
                 continue
@@ -169,7 +170,7 @@ class StoreReader(SeenReader):
         self.note_all(met)
 
 
-def content_of(file: Path) -> dict[str, Any]:
+def read_json_or_yaml(file: Path) -> dict[str, Any]:
     """Return the content of a JSON or YAML file that lies beside a store; empty if there is none."""
     if not file.is_file():
         return {}
@@ -192,15 +193,15 @@ def store_in(path: Path | str) -> Path | str:
         return path if holds_store(path) else path / "replay"
     named = "auto"
     with contextlib.suppress(AttributeError, DataError):  # a file of somebody else may have this name
-        settings = content_of(path / "config.yaml").get("experiment") or {}
+        settings = read_json_or_yaml(path / "config.yaml").get("experiment") or {}
         named = str((settings.get("replay") or {}).get("store", "auto"))
     return path / "replay" if named in ("auto", "none") else named if "://" in named else Path(named)
 
 
 def is_store(path: Path) -> bool:
     """Return whether there is a store at ``path``, or a run with one."""
-    place = store_in(path)
-    return isinstance(place, str) or holds_store(place)
+    location = store_in(path)
+    return isinstance(location, str) or holds_store(location)
 
 
 def holds_store(folder: Path) -> bool:
@@ -214,8 +215,8 @@ def part_of(declared: Mapping[str, Any], column: Any) -> ObsPart:
     kind: Any = declared.get("kind") or looks or ("categorical" if column.dtype == "int64" else "vector")
     if kind == "categorical" and not declared.get("classes"):
         raise DataError("the number of classes of an observation is not known: copy the run's spec.json to the store.")
-    known = {name: value for name, value in as_tuples(declared).items() if name in ("classes", "low", "high")}
-    return ObsPart(kind=kind, shape=tuple(column.shape), dtype=column.dtype, **known)
+    fields = {name: value for name, value in as_tuples(declared).items() if name in ("classes", "low", "high")}
+    return ObsPart(kind=kind, shape=tuple(column.shape), dtype=column.dtype, **fields)
 
 
 def as_tuples(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,15 +224,16 @@ def as_tuples(part: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in part.items()}
 
 
-def guessed_obs(spec: ObsSpec) -> Space:
+def guess_obs_space(spec: ObsSpec) -> Space:
     """Return a space of the observations of ``spec``; a single one has no name in it."""
-    found = guessed_leaves(spec)
-    return next(iter(found.values())) if len(found) == 1 and "/" not in next(iter(spec)) else nested_space(found, "obs")
+    leaves = guess_obs_leaves(spec)
+    is_single = len(leaves) == 1 and "/" not in next(iter(spec))
+    return next(iter(leaves.values())) if is_single else nested_space(leaves, "obs")
 
 
-def guessed_leaves(spec: ObsSpec) -> dict[str, Space]:
+def guess_obs_leaves(spec: ObsSpec) -> dict[str, Space]:
     """Return a space for each observation of ``spec``, by column."""
-    found: dict[str, Space] = {}
+    leaves: dict[str, Space] = {}
     for key, part in spec.items():
         dtype = np.dtype(part.dtype).type
         low, high = (part.low, part.high) if part.kind == "image" else (-np.inf, np.inf)
@@ -239,15 +241,15 @@ def guessed_leaves(spec: ObsSpec) -> dict[str, Space]:
         if part.kind == "mask":
             space = spaces.MultiBinary(part.shape[0])
         space = spaces.Box(low, high, part.shape, dtype) if space is None else space
-        found[f"obs/{key}"] = space
-    return found
+        leaves[f"obs/{key}"] = space
+    return leaves
 
 
-def guessed_action(spec: ActionSpec) -> Space:
+def guess_action_space(spec: ActionSpec) -> Space:
     """Return a space of the actions of ``spec``, continuous ones in [-1, 1]."""
-    found: dict[str, Space] = {}
+    leaves: dict[str, Space] = {}
     for key, part in spec.parts.items():
         name, shape = "action" if key == "action" else f"action/{key}", (len(part.classes),)
         box = spaces.Box(-1.0, 1.0, (part.size,), np.float32)
-        found[name] = classes_space(part.classes, () if shape == (1,) else shape) if part.classes else box
-    return nested_space(found, "action")
+        leaves[name] = classes_space(part.classes, () if shape == (1,) else shape) if part.classes else box
+    return nested_space(leaves, "action")

@@ -21,8 +21,8 @@ from reverie.core.rows import Rows, episodes_of
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import FLAGS
 from reverie.datasets.npz import arrays_in, open_npz
-from reverie.datasets.own_store import ABOUT, SPEC, SeenReader, as_tuples, content_of, guessed_leaves
-from reverie.datasets.reader import About, MeasuredAction, Reader, ReadOptions, as_flags, by_number, files_of
+from reverie.datasets.own_store import ABOUT, SPEC, SeenReader, as_tuples, guess_obs_leaves, read_json_or_yaml
+from reverie.datasets.reader import DatasetInfo, MeasuredAction, Reader, ReadOptions, as_flags, by_number, list_files
 
 from reverie.datasets.reader import Space, measured_action, reading, seen_space  # isort: skip
 
@@ -42,7 +42,7 @@ class PyDreamerReader(Reader):
 
     def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> None:
         super().__init__(path, options)
-        self.paths: list[Path] = sorted(paths or (files_of(path, "npz") if path.is_dir() else [path]), key=by_number)
+        self.paths: list[Path] = sorted(paths or (list_files(path, "npz") if path.is_dir() else [path]), key=by_number)
         self.spec: ObsSpec = {}
 
     def uses(self, option: str) -> bool:
@@ -54,32 +54,32 @@ class PyDreamerReader(Reader):
 
     @cached_property
     def _one_hot(self) -> bool:
-        every = (load(path, "action", "reset") for path in self.paths)
-        found = (is_one_hot(arrays["action"], arrays["reset"]) for arrays in every)
-        telling = list(itertools.islice((one for one in found if one is not None), LOOKED_AT))
+        every = (load_npz_arrays(path, "action", "reset") for path in self.paths)
+        answers = (is_one_hot(arrays["action"], arrays["reset"]) for arrays in every)
+        telling = list(itertools.islice((answer for answer in answers if answer is not None), LOOKED_AT))
         return bool(telling) and all(telling)
 
-    def about(self) -> About:
+    def info(self) -> DatasetInfo:
         """Return what the files show. Observations are those of the first file; continuous actions are those of all."""
-        first = load(self.paths[0])
+        first = load_npz_arrays(self.paths[0])
         arrays = {name: (v.shape[1:], v.dtype) for name, v in self._obs(first).items()}
-        observation = seen_space(arrays, self.options, guessed_leaves(self.spec), self.path)
+        observation = seen_space(arrays, self.options, guess_obs_leaves(self.spec), self.path)
         if self._one_hot:
             action = MeasuredAction(spaces.Discrete(first["action"].shape[-1]), False, False)
         else:
             action = measured_action(self, self._actions, scaled=True)
         text = {"files": f"{len(self.paths):,}", "actions": "one-hot" if self._one_hot else "continuous"}
         space, measured, numbered = action
-        return About(
-            observation=observation, action=space, inferred=not self.options.classes, measured=measured,
+        return DatasetInfo(
+            observation=observation, action=space, inferred=not self.options.classes, has_measured_bounds=measured,
             numbered=numbered, text=text,
         )  # fmt: skip
 
     def _actions(self) -> Iterator[np.ndarray]:
-        return (load(path, "action")["action"] for path in self.paths)
+        return (load_npz_arrays(path, "action")["action"] for path in self.paths)
 
     def rows(self) -> int:
-        return sum(len(load(path, "reset")["reset"]) for path in self.paths)
+        return sum(len(load_npz_arrays(path, "reset")["reset"]) for path in self.paths)
 
     def parts(self) -> Iterator[Rows]:
         """Yield the rows of :meth:`flat`, with class numbers in place of one-hot actions."""
@@ -92,7 +92,7 @@ class PyDreamerReader(Reader):
         files = itertools.chain(self._files(), [(None, Rows())])
         for (path, values), (after, coming) in itertools.pairwise(files):
             with reading(path or self.path):
-                goes_on = after is not None and follows(path, after) and not coming["reset"].reshape(-1)[0]
+                goes_on = after is not None and is_next_piece(path, after) and not coming["reset"].reshape(-1)[0]
                 first, terminal = (as_flags(values[name], f"{path}: '{name}'") for name in ("reset", "terminal"))
                 lost += int(not first[0] and not inside)
                 first[0] |= not inside
@@ -111,7 +111,7 @@ class PyDreamerReader(Reader):
         """Yield the files that have rows, with their arrays."""
         empty = 0
         for path in self.paths:
-            values = load(path)
+            values = load_npz_arrays(path)
             empty += not values["reset"].size
             if values["reset"].size:
                 yield path, values
@@ -120,7 +120,7 @@ class PyDreamerReader(Reader):
     def origin(self, row: int, column: str) -> str:
         row += column.startswith("action")  # a file has it beside what it led to
         for path in self.paths:
-            if row < (rows := len(load(path, "reset")["reset"])):
+            if row < (rows := len(load_npz_arrays(path, "reset")["reset"])):
                 return f"index {row:,} of {path.name}"
             row -= rows
         return ""
@@ -130,17 +130,17 @@ class PyDreamerReader(Reader):
 
         What an environment calls otherwise is renamed; without one, a lone ``vecobs`` becomes ``obs``.
         """
-        found = {}
+        columns = {}
         for key, value in values.items():
             if key in OF_ROWS or key in OF_GENERATOR:
                 continue
             value = np.moveaxis(value, -1, 0) if key.endswith("_t") and value.ndim == 4 else value
             if value.shape[:1] == (len(values["reset"]),):
-                found["obs/" + (key.removesuffix("_t") if value.ndim == 4 else key)] = value
+                columns["obs/" + (key.removesuffix("_t") if value.ndim == 4 else key)] = value
         if not self.spec:
-            return {"obs": found["obs/vecobs"]} if list(found) == ["obs/vecobs"] else found
+            return {"obs": columns["obs/vecobs"]} if list(columns) == ["obs/vecobs"] else columns
         names = columns_in_files(self.spec)
-        return {name if names.get(name, name) in found else names[name]: value for name, value in found.items()}
+        return {name if names.get(name, name) in columns else names[name]: value for name, value in columns.items()}
 
 
 class OwnPyDreamerReader(SeenReader):
@@ -152,11 +152,11 @@ class OwnPyDreamerReader(SeenReader):
         super().__init__(path, options)
         self.files: PyDreamerReader = PyDreamerReader(path, options, paths)
         folder = self.files.paths[0].parent
-        spec = content_of(folder / SPEC)
+        spec = read_json_or_yaml(folder / SPEC)
         obs = {key: ObsPart(**as_tuples(part)) for key, part in spec["observation"].items()}
         actions = {key: ActionPart(**as_tuples(part)) for key, part in spec["action"].items()}
-        self.files.assume(self.files.about().observation, obs)
-        self.declare(content_of(folder / ABOUT), (obs, ActionSpec(parts=actions)))
+        self.files.assume(self.files.info().observation, obs)
+        self.declare(read_json_or_yaml(folder / ABOUT), (obs, ActionSpec(parts=actions)))
 
     def rows(self) -> int:
         return self.files.rows()
@@ -166,8 +166,8 @@ class OwnPyDreamerReader(SeenReader):
         for rows in episodes_of(self.files.flat()):
             if missing := ", ".join(sorted(dtypes.keys() - rows.keys())):
                 raise DataError(f"{self.path}: {SPEC} beside the files declares {missing}, which one of them lacks.")
-            seen = {name: rows[name].astype(dtype, copy=False) for name, dtype in dtypes.items()}
-            yield seen | {name: rows[name] for name in ("action", "reward", *FLAGS)}
+            observations = {name: rows[name].astype(dtype, copy=False) for name, dtype in dtypes.items()}
+            yield observations | {name: rows[name] for name in ("action", "reward", *FLAGS)}
         self.note_all(self.files.notes)
 
 
@@ -195,25 +195,25 @@ def columns_in_files(spec: ObsSpec) -> dict[str, str]:
     return {f"obs/{name}": f"obs/{key}" for key, name in untimed.items()}
 
 
-def follows(before: Path | None, path: Path) -> bool:
+def is_next_piece(before: Path | None, path: Path) -> bool:
     """Return True if ``path`` is the piece after ``before``: ``ep000003_000003-1-r5-1000`` follows ``...-0-...``."""
     pattern = r"ep(\d+)_(\d+)-(\d+)-r.*"
-    one, two = (re.fullmatch(pattern, p.stem) if p is not None else None for p in (before, path))
-    return bool(one and two and one[1] == two[1] and one[2] == two[2] and int(two[3]) == int(one[3]) + 1)
+    a, b = (re.fullmatch(pattern, p.stem) if p is not None else None for p in (before, path))
+    return bool(a and b and a[1] == b[1] and a[2] == b[2] and int(b[3]) == int(a[3]) + 1)
 
 
 def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
     """Return whether all actions ``[n, A]`` are one-hot vectors; None if all rows are those of a reset, without one."""
     if action.ndim != 2 or action.shape[1] < 2 or len(action) != reset.size:
         return False
-    taken = action[~reset.astype(bool).reshape(-1)]
-    return bool(((taken == 0) | (taken == 1)).all() and (taken.sum(axis=1) == 1).all()) if len(taken) else None
+    actions = action[~reset.astype(bool).reshape(-1)]
+    return bool(((actions == 0) | (actions == 1)).all() and (actions.sum(axis=1) == 1).all()) if len(actions) else None
 
 
-def load(path: Path, *names: str) -> Rows:
+def load_npz_arrays(path: Path, *names: str) -> Rows:
     """Return the arrays ``names`` of a file, by default all but those of Python objects."""
     with open_npz(path) as file:
         if missing := sorted(OF_ROWS - set(file.files)):
-            found = f"has {', '.join(file.files)}, but no {', '.join(missing)}"
-            raise DataError(f"{path} {found}: a PyDreamer file has {', '.join(sorted(OF_ROWS))}.")
+            error_prefix = f"has {', '.join(file.files)}, but no {', '.join(missing)}"
+            raise DataError(f"{path} {error_prefix}: a PyDreamer file has {', '.join(sorted(OF_ROWS))}.")
         return arrays_in(file, names or file.files)

@@ -29,9 +29,10 @@ from reverie.core.errors import ConfigError, DataError, ReverieError, RowError, 
 from reverie.core.rows import Rows
 from reverie.core.spaces import looks_like_image
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.envs.limits import EXACT, INEXACT, is_wide
 
 Space = spaces.Space[Any]
-Named = str | tuple[str, ...]
+ColumnNames = str | tuple[str, ...]
 """The name of a table's column, or of several that together are one vector."""
 SUFFIXES = {
     ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
@@ -56,9 +57,9 @@ class ReadOptions(Config):
     """What the user says about files that do not say it themselves."""
 
     reader: str = ""
-    """Class that reads a format of your own, module:Class or module:Class(setting=value); empty: the format is
+    """Class that reads a custom format, module:Class or module:Class(setting=value); empty: the format is
     detected."""
-    columns: dict[str, Named] = field(default_factory=dict)
+    columns: dict[str, ColumnNames] = field(default_factory=dict)
     """Tables: the column of each quantity, '{obs: state, action: action, reward: reward, terminal: done}'; several
     number columns that form one vector are a list, '{obs: [x, y], ...}'. propensity is the probability with which the
     recorded action was taken: see `reverie estimate`."""
@@ -75,17 +76,17 @@ class ReadOptions(Config):
         for key, classes in self.classes.items():
             if not classes or min(classes if isinstance(classes, tuple) else (classes,)) < 1:
                 raise ConfigError(f"data.classes.{key} = {brief(classes)}: expected numbers of classes, 1 or more.")
-        for role, given in self.columns.items():
-            names = list(given) if isinstance(given, list | tuple) else [given]
+        for role, columns in self.columns.items():
+            names = list(columns) if isinstance(columns, list | tuple) else [columns]
             if not names or not all(isinstance(name, str) for name in names):
                 raise ConfigError(
-                    f"data.columns.{role} = {brief(given)}: expected a column name, or a list of numeric columns "
+                    f"data.columns.{role} = {brief(columns)}: expected a column name, or a list of numeric columns "
                     "that form one vector, such as [x, y]. Name several observations obs.state, obs.camera and so on."
                 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
+class DatasetInfo:
     """Description of a dataset: what it declares, or else what its arrays show."""
 
     observation: Space
@@ -102,11 +103,11 @@ class About:
     """Number of steps after which the environment truncated episodes; None if not declared."""
     inferred: bool = False
     """True if observations are as the arrays look, as no space of them is declared."""
-    measured: bool = False
+    has_measured_bounds: bool = False
     """True if the bounds or the number of actions come from recorded actions, as none are declared."""
     numbered: bool = False
     """True if ``action`` has classes only because recorded floats are whole numbers: see ``classes_in``."""
-    declared: Space | None = None
+    declared_action_space: Space | None = None
     """The declared action space if it is infinite, so that only the bounds of ``action`` are measured; else None."""
     specs: tuple[ObsSpec, ActionSpec] | None = None
     """For our own stores, whose rows are as learners see them: their observations and actions; else None."""
@@ -117,7 +118,7 @@ class About:
 class Reader(ABC):
     """A recorded dataset in one file, or in several files that belong together.
 
-    Users may write one for a format of their own (docs/datasets.md). It raises DataError if the dataset is of another
+    Users may write a reader for a custom format (docs/datasets.md). It raises DataError if the dataset is of another
     format, is damaged, or cannot be learned from.
     """
 
@@ -125,23 +126,25 @@ class Reader(ABC):
     """Name of the format, for messages."""
 
     def __init_subclass__(cls) -> None:
-        """Let libraries' errors leave our own readers as DataErrors. Those of a user's reader show its lines."""
+        """Turn the errors of libraries in our own readers into DataErrors. A user's reader shows its own tracebacks."""
         super().__init_subclass__()
         for name in GUARDED.intersection(vars(cls)) if cls.__module__.startswith("reverie.") else ():
-            setattr(cls, name, guarded(vars(cls)[name]))
+            setattr(cls, name, guard_reading(vars(cls)[name]))
 
     def __init__(self, path: Path | str, options: ReadOptions | None = None) -> None:
         self.path: Path = Path(path)
         self.options: ReadOptions = options or ReadOptions()
         self.notes: Counter[str] = Counter()
         """What was left out or assumed, and how often."""
+        self.largest: dict[str, float] = {}
+        """The largest whole number of each observation that has larger ones than float32 holds."""
 
     def uses(self, option: str) -> bool:
         """Return whether an option of ``ReadOptions`` can change what is read from this dataset. Another is refused."""
         return False
 
     @abstractmethod
-    def about(self) -> About:
+    def info(self) -> DatasetInfo:
         """Return the spaces, and whatever else is known about the dataset."""
 
     def assume(self, observation: Space, spec: ObsSpec) -> None:  # noqa: B027  # most formats declare their spaces
@@ -151,26 +154,26 @@ class Reader(ABC):
         """
 
     def env_id(self) -> str:
-        """Return the environment's id as ``about`` does, but without reading anything large; "" if not declared."""
+        """Return the environment's id as ``info`` does, but without reading anything large; "" if not declared."""
         return ""
 
     @abstractmethod
     def rows(self) -> int:
-        """Return how many rows ``parts`` will yield. Some formats must be scanned for that, without decoding values."""
+        """Return the number of rows that ``parts`` yields. Some formats have to be scanned; no values are decoded."""
 
     @abstractmethod
     def parts(self) -> Iterator[Rows]:
         """Yield all rows, columns ``[n, ...]`` by name, one part at a time."""
 
     def as_recorded(self) -> Iterator[Rows]:
-        """Yield all rows with values in the spaces of ``about``, perhaps with the columns ``BOTH`` and ``SEED``.
+        """Yield all rows with values in the spaces of ``info``, perhaps with the columns ``BOTH`` and ``SEED``.
 
         The same as ``parts`` except for our own stores.
         """
         return self.parts()
 
-    def disordered(self) -> np.ndarray:
-        """Return the numbers of episodes that had to be cut, as a step does not begin with what the last one led to."""
+    def cut_episodes(self) -> np.ndarray:
+        """Return the numbers of episodes that were cut where a step does not begin with the last next observation."""
         return np.empty(0, np.int64)
 
     def origin(self, row: int, column: str) -> str:
@@ -193,15 +196,15 @@ class Reader(ABC):
         return f"{self.path}, {step_text(episode, row - begins, column, origin)}"
 
     @contextlib.contextmanager
-    def telling_places(self, whole: bool = True) -> Iterator[None]:
-        """While entered, turn errors of rows into those that tell their place.
+    def telling_places(self, is_whole: bool = True) -> Iterator[None]:
+        """While entered, turn errors of rows into errors that name the place in the files.
 
-        ``whole``: they are rows of ``parts``; else of some of its episodes, whose numbers are not those in the files.
+        ``is_whole``: the rows are all of ``parts``; else those of some episodes, which are numbered in another way.
         """
         try:
             yield
         except RowError as error:
-            if not whole:
+            if not is_whole:
                 raise DataError(f"{self.path}: {error} (row of the chosen episodes)") from None
             raise DataError(f"{self.place_of(error.row, error.column)}: {error.subject} {error.problem}") from None
 
@@ -214,17 +217,29 @@ class Reader(ABC):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def note(self, what: str, times: int = 1) -> None:
-        """Note something that the user of the data should know. Rows may be read again: the largest number counts."""
-        self.note_all({what: times})
+    def note(self, remark: str, times: int = 1) -> None:
+        """Add a remark for the user of the data. Rows may be read again: the largest number counts."""
+        self.note_all({remark: times})
 
-    def note_all(self, met: Mapping[str, int]) -> None:
-        """Note what was met how often; of what was noted before, the larger number counts."""
-        self.notes |= Counter(met)
+    def note_all(self, counts: Mapping[str, int]) -> None:
+        """Add remarks with the number of their occurrences; for a known remark the larger number counts."""
+        self.notes |= Counter(counts)
+
+    def note_large(self, name: str, values: np.ndarray, space: Space) -> None:
+        """Note the largest whole number of an observation ``[n, ...]``, if learners, who see float32, see another."""
+        if not isinstance(space, spaces.Box) or not is_wide(space):
+            return
+        largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
+        if EXACT < largest < np.inf and largest == round(largest):
+            key = f"observation '{name.removeprefix('obs/')}'"
+            self.largest[key] = max(largest, self.largest.get(key, 0.0))
 
     def remarks(self) -> list[str]:
         """Return all notes as sentences."""
-        return [with_count(what, times) for what, times in self.notes.items()]
+        remarks = [with_count(remark, times) for remark, times in self.notes.items()]
+        inexact = INEXACT.format(high=EXACT).rstrip(".")
+        large = (f"{name} has whole numbers up to {value:,.0f}, {inexact}" for name, value in self.largest.items())
+        return [*remarks, *large]
 
 
 def step_text(episode: int, row: int, column: str, origin: str) -> str:
@@ -235,13 +250,13 @@ def step_text(episode: int, row: int, column: str, origin: str) -> str:
 
 # ---------------------------------------------------------------- damaged files
 
-GUARDED = frozenset({"about", "env_id", "rows", "parts", "as_recorded", "disordered"})
+GUARDED = frozenset({"info", "env_id", "rows", "parts", "as_recorded", "cut_episodes"})
 """Methods of readers in which files are read."""
 
 
 @contextlib.contextmanager
-def reading(what: Path | str) -> Iterator[None]:
-    """While entered, turn any error but ours into a DataError that says that ``what``, a file or a part, seems damaged.
+def reading(source: Path | str) -> Iterator[None]:
+    """While entered, turn any error but ours into a DataError: ``source``, a file or a part, seems damaged.
 
     Libraries raise errors of all types for damaged files, down to AttributeError and SyntaxError.
     """
@@ -250,17 +265,17 @@ def reading(what: Path | str) -> Iterator[None]:
     except (ReverieError, ModuleNotFoundError):
         raise
     except Exception as error:
-        told = " ".join(f"{type(error).__name__}: {error}".split())
+        details = " ".join(f"{type(error).__name__}: {error}".split())
         if isinstance(error, OSError) and error.errno is not None:
-            raise DataError(f"{what} cannot be read: {error}.") from error
+            raise DataError(f"{source} cannot be read: {error}.") from error
         seems = "it seems damaged, incomplete or of another format"
-        raise DataError(f"{what} cannot be read: {seems} ({told}).") from error
+        raise DataError(f"{source} cannot be read: {seems} ({details}).") from error
 
 
-def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+def guard_reading(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of a reader whose errors, or those of the iterator that it returns, name the reader's path."""
 
-    def iterated(reader: Reader, parts: Iterator[Any]) -> Iterator[Any]:
+    def iterate(reader: Reader, parts: Iterator[Any]) -> Iterator[Any]:
         with reading(reader.path):
             yield from parts
 
@@ -268,7 +283,7 @@ def guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(reader: Reader) -> Any:
         with reading(reader.path):
             result = method(reader)
-        return iterated(reader, result) if isinstance(result, Iterator) else result
+        return iterate(reader, result) if isinstance(result, Iterator) else result
 
     return call
 
@@ -278,30 +293,30 @@ def format_of(path: Path) -> str:
     return SUFFIXES.get(path.suffix.lower(), "")
 
 
-def files_of(folder: Path, format_: str) -> list[Path]:
+def list_files(folder: Path, format_: str) -> list[Path]:
     """Return the files in a folder whose suffix names a format, by number; hidden ones are left out."""
-    found = (path for path in folder.iterdir() if format_of(path) == format_ and path.name[:1] != ".")
-    return sorted((path for path in found if not path.is_dir()), key=by_number)
+    files = (path for path in folder.iterdir() if format_of(path) == format_ and path.name[:1] != ".")
+    return sorted((path for path in files if not path.is_dir()), key=by_number)
 
 
 def by_number(path: Path) -> list[int | str]:
     """Return a sort key that puts ``part-10`` after ``part-9``."""
-    return [int(word) if word.isdecimal() else word for word in re.split(r"(\d+)", path.as_posix())]
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.as_posix())]
 
 
-def package(name: str, extra: str) -> Any:
+def import_optional(name: str, extra: str) -> Any:
     """Return a module of a package; raise ConfigError if that is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        what = name.partition(".")[0]
-        raise ConfigError(f"{what} is needed ({error}): pip install 'reverie-rl[{extra}]'.") from None
+        package_name = name.partition(".")[0]
+        raise ConfigError(f"{package_name} is needed ({error}): pip install 'reverie-rl[{extra}]'.") from None
 
 
-def as_flags(values: np.ndarray, where: str, place: Callable[[int], str] = "row {:,}".format) -> np.ndarray:
+def as_flags(values: np.ndarray, label: str, format_row: Callable[[int], str] = "row {:,}".format) -> np.ndarray:
     """Return a column of true and false, or of 1 and 0, as bool ``[n]``.
 
-    ``where`` names it in messages, ``place`` one of its rows.
+    ``label`` names it in messages, ``format_row`` one of its rows.
     """
     values = values.reshape(-1)
     if values.dtype == bool:
@@ -309,7 +324,7 @@ def as_flags(values: np.ndarray, where: str, place: Callable[[int], str] = "row 
     wrong = (values != 0) & (values != 1) if values.dtype.kind in "biuf" else np.ones(len(values), bool)
     if wrong.any():
         row = int(wrong.argmax())
-        raise DataError(f"{where} has the value {values[row]} in {place(row)}: expected true or false, or 1 or 0.")
+        raise DataError(f"{label} has the value {values[row]} in {format_row(row)}: expected true or false, or 1 or 0.")
     return values.astype(bool)
 
 
@@ -327,12 +342,12 @@ WHOLE = (
 )
 
 
-def nested_space(found: Mapping[str, Space], root: str) -> Space:
+def nested_space(leaves: Mapping[str, Space], root: str) -> Space:
     """Return the spaces of columns such as ``obs/arm/camera`` as one: nested dictionaries, or the lone ``obs``."""
-    if root in found:
-        return found[root]
+    if root in leaves:
+        return leaves[root]
     parts: dict[str, dict[str, Space]] = {}
-    for name, space in found.items():
+    for name, space in leaves.items():
         key = name.removeprefix(f"{root}/").partition("/")[0]
         parts.setdefault(f"{root}/{key}", {})[name] = space
     return spaces.Dict({name.removeprefix(f"{root}/"): nested_space(inner, name) for name, inner in parts.items()})
@@ -357,40 +372,40 @@ def classes_space(classes: Sequence[int], shape: tuple[int, ...]) -> Space:
 
 
 def seen_space(
-    arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], options: ReadOptions, known: Mapping[str, Space],
-    where: Path,
+    arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], options: ReadOptions, env_spaces: Mapping[str, Space],
+    path: Path,
 ) -> Space:  # fmt: skip
     """Return a space of observations by column, of which the files tell only shape and dtype.
 
-    The kind of each is what ``options.classes`` say, or else that of the same name and shape in ``known``, spaces of an
-    environment, or else a guess: see :func:`observed_space`.
+    The kind of each is what ``options.classes`` say, or else that of the same name and shape in ``env_spaces``, the
+    spaces of an environment, or else a guess: see :func:`observed_space`.
     """
     classes = {"obs" if name == "observation" and "obs" in arrays else f"obs/{name}": n
                for name, n in options.classes.items()}  # fmt: skip
     if unknown := ", ".join(sorted(name.removeprefix("obs/") for name in classes.keys() - arrays.keys())):
         names = ", ".join("observation" if name == "obs" else name.removeprefix("obs/") for name in arrays)
-        raise ConfigError(f"data.classes: {where} has no observation '{unknown}'. It has: {names}.")
-    found: dict[str, Space] = {}
+        raise ConfigError(f"data.classes: {path} has no observation '{unknown}'. It has: {names}.")
+    leaves: dict[str, Space] = {}
     for name, (shape, dtype) in arrays.items():
         if name in classes:
-            found[name] = _classes_space(
-                classes[name], shape, f"data.classes: '{name.removeprefix('obs/')}' in {where}"
+            leaves[name] = _classes_space(
+                classes[name], shape, f"data.classes: '{name.removeprefix('obs/')}' in {path}"
             )
-        elif (leaf := known.get(name)) is not None and _tells_kind(leaf, shape, dtype):
-            found[name] = leaf
+        elif (leaf := env_spaces.get(name)) is not None and _tells_kind(leaf, shape, dtype):
+            leaves[name] = leaf
         else:
-            found[name] = observed_space(shape, dtype)
-    return nested_space(found, "obs")
+            leaves[name] = observed_space(shape, dtype)
+    return nested_space(leaves, "obs")
 
 
-def _classes_space(classes: int | tuple[int, ...], shape: tuple[int, ...], what: str) -> Space:
+def _classes_space(classes: int | tuple[int, ...], shape: tuple[int, ...], label: str) -> Space:
     size = math.prod(shape)
-    each = (classes,) * size if isinstance(classes, int) else classes
-    if len(each) != size:
+    counts = (classes,) * size if isinstance(classes, int) else classes
+    if len(counts) != size:
         raise ConfigError(
-            f"{what} has shape {list(shape)}, but {len(each)} numbers of classes: expected {size}, or one."
+            f"{label} has shape {list(shape)}, but {len(counts)} numbers of classes: expected {size}, or one."
         )
-    return classes_space(each, shape)
+    return classes_space(counts, shape)
 
 
 def _tells_kind(leaf: Space, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
@@ -402,7 +417,7 @@ def _tells_kind(leaf: Space, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bo
 
 
 def action_space(
-    blocks: Callable[[], Iterable[np.ndarray]], where: Path | str, *, scaled: bool = False
+    blocks: Callable[[], Iterable[np.ndarray]], label: Path | str, *, scaled: bool = False
 ) -> tuple[Space, bool]:
     """Return a space that contains the recorded actions ``[n, ...]``, and whether its bounds had to be measured.
 
@@ -410,25 +425,26 @@ def action_space(
     float32, as which learners see actions. ``blocks`` returns the actions, some at a time, and is called several times.
     ``scaled``: the format stores the policy's output, so that bounds of [-1, 1] do not count as measured.
     """
-    seen = [(block.min(), block.max(), block.dtype) for block in blocks() if block.size]
-    if not seen:
-        raise DataError(f"{where} contains no actions, or none that are finite float32 numbers.")
-    low, high, whole = min(s[0] for s in seen), max(s[1] for s in seen), all(s[2].kind in "iub" for s in seen)
-    if whole and low < 0:
-        raise DataError(f"{where} contains integer actions down to {low}: expected class numbers, 0 or more.")
-    if not _fits(np.array([float(bound) for s in seen for bound in s[:2]])).all():  # reported when they are read
+    ranges = [(block.min(), block.max(), block.dtype) for block in blocks() if block.size]
+    if not ranges:
+        raise DataError(f"{label} contains no actions, or none that are finite float32 numbers.")
+    low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
+    is_integer = all(r[2].kind in "iub" for r in ranges)
+    if is_integer and low < 0:
+        raise DataError(f"{label} contains integer actions down to {low}: expected class numbers, 0 or more.")
+    if not _fits(np.array([float(bound) for r in ranges for bound in r[:2]])).all():  # reported when they are read
 
         def finite() -> Iterator[np.ndarray]:
             return (block[_fits(block.reshape(len(block), -1)).all(axis=1)] for block in blocks())
 
-        return action_space(finite, where, scaled=scaled)
+        return action_space(finite, label, scaled=scaled)
     shape = next(block.shape[1:] for block in blocks() if block.size)
-    dtype = np.result_type(np.float32, *{s[2] for s in seen}).type
-    if not whole and low >= -1.0 - 1e-5 and high <= 1.0 + 1e-5:
+    dtype = np.result_type(np.float32, *{r[2] for r in ranges}).type
+    if not is_integer and low >= -1.0 - 1e-5 and high <= 1.0 + 1e-5:
         return spaces.Box(-1.0, 1.0, shape, dtype), not scaled
-    each = [(block.min(axis=0), block.max(axis=0)) for block in blocks() if block.size]
-    lows, highs = np.min([e[0] for e in each], axis=0), np.max([e[1] for e in each], axis=0)
-    if not whole:
+    bounds = [(block.min(axis=0), block.max(axis=0)) for block in blocks() if block.size]
+    lows, highs = np.min([e[0] for e in bounds], axis=0), np.max([e[1] for e in bounds], axis=0)
+    if not is_integer:
         lows, highs = lows.astype(np.float32), highs.astype(np.float32)
         highs = np.where(highs > lows, highs, lows + 1)
         return spaces.Box(lows.astype(dtype), highs.astype(dtype), shape, dtype), True
@@ -437,7 +453,7 @@ def action_space(
 
 
 class MeasuredAction(NamedTuple):
-    """The space of recorded actions, for ``About``."""
+    """The space of recorded actions, for ``DatasetInfo``."""
 
     space: Space
     measured: bool
@@ -466,12 +482,12 @@ def classes_in(blocks: Iterable[np.ndarray]) -> int:
     A class is stored as a float where a table had missing values, or where one array holds all columns. Floats are
     taken for classes if all are whole numbers from 0 to at most ``MOST_CLASSES - 1``, and not all of them 0.
     """
-    most = 0.0
+    largest = 0.0
     for block in blocks:
         if block.dtype.kind != "f" or not ((block >= 0) & (block < MOST_CLASSES) & (block == np.rint(block))).all():
             return 0
-        most = max(most, float(block.max(initial=0)))
-    return int(most) + 1 if most else 0
+        largest = max(largest, float(block.max(initial=0)))
+    return int(largest) + 1 if largest else 0
 
 
 def _fits(values: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from gymnasium import spaces
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.types import FLAGS
-from reverie.datasets.reader import About, Reader, ReadOptions, files_of
+from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, list_files
 
 MASK = 0xA282EAD8
 GZIP = b"\x1f\x8b"
@@ -47,18 +47,18 @@ class Record(NamedTuple):
     episode: int
 
     @classmethod
-    def of(cls, values: dict[str, Values], where: str) -> Record:
-        """Make a record from the features of a tf.Example; ``where`` is for messages."""
+    def of(cls, values: dict[str, Values], label: str) -> Record:
+        """Make a record from the features of a tf.Example; ``label`` is for messages."""
         if missing := [name for name in NEEDED if name not in values or not len(values[name])]:
-            raise DataError(f"{where} has no {', '.join(missing)}: a record of RL Unplugged has {', '.join(NEEDED)}.")
+            raise DataError(f"{label} has no {', '.join(missing)}: expected transitions of RL Unplugged's Atari.")
         before, after = list(values["o_t"]), list(values["o_tp1"])
         episode = values.get("episode_id", [0])
         action, reward, discount = (values[name][0] for name in ("a_t", "r_t", "d_t"))
         return cls(before, after, int(action), float(reward), float(discount) == 0.0, int(episode[0]))
 
-    def leads_to(self, other: Record) -> bool:
-        """Return True if ``other`` continues the episode: it begins with the frames that this one led to."""
-        return not self.terminal and self.episode == other.episode and self.after == other.before
+    def leads_to(self, record: Record) -> bool:
+        """Return True if ``record`` continues the episode: it begins with the frames that this one led to."""
+        return not self.terminal and self.episode == record.episode and self.after == record.before
 
 
 class Scan(NamedTuple):
@@ -82,12 +82,12 @@ class RLUnpluggedReader(Reader):
     def uses(self, option: str) -> bool:
         return option == "partial"
 
-    def about(self) -> About:
+    def info(self) -> DatasetInfo:
         scan, game = self._scan, self.paths[0].parent.name
         text = {"shards": f"{len(self.paths):,}", "transitions": f"{scan.transitions:,}"}
         text |= {"game": game} if game else {}
         observation, action = spaces.Box(0, 255, scan.shape, np.uint8), spaces.Discrete(max(2, scan.actions))
-        return About(observation=observation, action=action, measured=True, text=text)
+        return DatasetInfo(observation=observation, action=action, has_measured_bounds=True, text=text)
 
     def rows(self) -> int:
         return self._scan.transitions + self._scan.episodes
@@ -96,8 +96,8 @@ class RLUnpluggedReader(Reader):
     def _scan(self) -> Scan:
         transitions = ends = actions = 0
         shape: tuple[int, ...] = ()
-        for record, end in self._linked():
-            shape = shape or stacked(record.before, png).shape
+        for record, end in self._with_ends():
+            shape = shape or decode_frame_stack(record.before, decode_gray_png).shape
             transitions, ends, actions = transitions + 1, ends + end, max(actions, record.action + 1)
         return Scan(transitions, ends, actions, shape)
 
@@ -109,35 +109,36 @@ class RLUnpluggedReader(Reader):
                     yield Record.of(example(record), f"{path}, record {count}")
                     count += 1
             except CutOff as reason:
-                what = f"{path} is incomplete: {reason}. Only {count:,} transitions can be read"
+                problem = f"{path} is incomplete: {reason}. Only {count:,} transitions can be read"
                 if not self.options.partial:
-                    raise DataError(f"{what}. Download the shard again, or pass --data.partial to use these.") from None
-                self.note(what)
+                    advice = "Download the shard again, or pass --data.partial to use these."
+                    raise DataError(f"{problem}. {advice}") from None
+                self.note(problem)
 
-    def _linked(self) -> Iterator[tuple[Record, bool]]:
+    def _with_ends(self) -> Iterator[tuple[Record, bool]]:
         """Yield every record, and whether its episode ends with it."""
-        held: Record | None = None
+        previous: Record | None = None
         for record in self._records():
-            if held is not None:
-                yield held, not held.leads_to(record)
-            held = record
-        if held is not None:
-            yield held, True
+            if previous is not None:
+                yield previous, not previous.leads_to(record)
+            previous = record
+        if previous is not None:
+            yield previous, True
 
     def parts(self) -> Iterator[Rows]:
         rows = self._rows()
-        decode = lru_cache(64)(png)  # a frame is in several neighbouring stacks
+        decode = lru_cache(64)(decode_gray_png)  # a frame is in several neighbouring stacks
         while chunk := list(itertools.islice(rows, BLOCK)):
-            pictures, action, reward, *flags = zip(*chunk, strict=True)
+            stacks, action, reward, *flags = zip(*chunk, strict=True)
             block: dict[str, np.ndarray] = {name: np.array(flag) for name, flag in zip(FLAGS, flags, strict=True)}
-            block["obs"] = np.stack([stacked(each, decode) for each in pictures])
+            block["obs"] = np.stack([decode_frame_stack(stack, decode) for stack in stacks])
             block["action"], block["reward"] = np.array(action, np.int64), np.array(reward, np.float32)
             yield block
 
     def _rows(self) -> Iterator[tuple[list[bytes], int, float, bool, bool, bool]]:
         """Yield the compressed frames of each row, its action, its reward and its flags."""
         reward, first = 0.0, True
-        for record, end in self._linked():
+        for record, end in self._with_ends():
             yield record.before, record.action, reward, first, False, False
             reward, first = record.reward, False
             if end:
@@ -145,12 +146,12 @@ class RLUnpluggedReader(Reader):
                 reward, first = 0.0, True
 
 
-def stacked(pictures: list[bytes], decode: Decode) -> np.ndarray:
+def decode_frame_stack(pictures: list[bytes], decode: Decode) -> np.ndarray:
     """Return decoded frames as ``[H, W, frames]``, oldest first."""
     return np.stack([decode(picture) for picture in pictures], axis=-1)
 
 
-def png(picture: bytes) -> np.ndarray:
+def decode_gray_png(picture: bytes) -> np.ndarray:
     """Decode a picture to grey values, uint8 ``[H, W]``."""
     from PIL import Image
 
@@ -159,7 +160,7 @@ def png(picture: bytes) -> np.ndarray:
 
 def shards_in(path: Path) -> list[Path]:
     """Return the shards in a folder, sorted by name."""
-    return sorted({*files_of(path, "TFRecord"), *(p for p in path.iterdir() if SHARD.fullmatch(p.name))})
+    return sorted({*list_files(path, "TFRecord"), *(p for p in path.iterdir() if SHARD.fullmatch(p.name))})
 
 
 # ---------------------------------------------------------------- TFRecord files and tf.Example
@@ -183,7 +184,7 @@ def has_crc(data: bytes, stored: bytes) -> bool:
     return masked == int.from_bytes(stored, "little")
 
 
-def _opened(plain: IO[bytes]) -> IO[bytes]:
+def _decompress(plain: IO[bytes]) -> IO[bytes]:
     """Return the file, or its decompressed contents if it is compressed by gzip."""
     zipped = plain.read(2) == GZIP
     plain.seek(0)
@@ -193,7 +194,7 @@ def _opened(plain: IO[bytes]) -> IO[bytes]:
 def records(path: Path) -> Iterator[bytes]:
     """Yield the records of a file, which may be compressed by gzip; every checksum is verified."""
     with path.open("rb") as plain:
-        file = _opened(plain)
+        file = _decompress(plain)
         while True:
             try:
                 head = file.read(12)
@@ -211,7 +212,7 @@ def records(path: Path) -> Iterator[bytes]:
 def looks_like_records(path: Path) -> bool:
     """Return True if the file begins with the length of a record and a matching checksum."""
     with path.open("rb") as plain:
-        head = _opened(plain).read(12)
+        head = _decompress(plain).read(12)
     return len(head) == 12 and has_crc(head[:8], head[8:])
 
 
@@ -246,20 +247,20 @@ def example(data: bytes) -> dict[str, Values]:
     out: dict[str, Values] = {}
     for features in (value for number, value in fields(data) if number == 1):
         for entry in (value for number, value in fields(features) if number == 1):
-            found = dict(fields(entry))
-            for kind, values in fields(found.get(2, b"")):
-                out[found.get(1, b"").decode()] = _values(kind, [value for _, value in fields(values)])
+            feature = dict(fields(entry))
+            for kind, values in fields(feature.get(2, b"")):
+                out[feature.get(1, b"").decode()] = _values(kind, [value for _, value in fields(values)])
     return out
 
 
-def _values(kind: int, found: list[Any]) -> Values:
+def _values(kind: int, items: list[Any]) -> Values:
     """Return a list of bytes (kind 1), floats (2) or integers (3); numbers are packed, or one value per field."""
     if kind == 1:
-        return found
+        return items
     if kind == 2:
-        return np.frombuffer(b"".join(found), "<f4")
+        return np.frombuffer(b"".join(items), "<f4")
     numbers: list[int] = []
-    for value in found:
+    for value in items:
         at = 0
         while isinstance(value, bytes) and at < len(value):
             number, at = varint(value, at)

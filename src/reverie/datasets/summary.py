@@ -29,7 +29,7 @@ class ActionUse:
             self.bounds: list[np.ndarray] = [bound.reshape(-1).astype(np.float64) for bound in (space.low, space.high)]
             self.classes: np.ndarray = np.full(len(self.bounds[0]), BINS)
         else:
-            counts, start = (np.reshape(each, -1) for each in classes_of(space))
+            counts, start = (np.reshape(array, -1) for array in classes_of(space))
             self.bounds, self.classes = [start, start + counts - 1], counts
         self.is_box: bool = isinstance(space, spaces.Box)
         self.counts: np.ndarray = np.zeros((len(self.classes), int(self.classes.max())), np.int64)
@@ -46,11 +46,11 @@ class ActionUse:
         self.used = np.stack([np.fmin(self.used[0], np.fmin.reduce(flat)), np.fmax(self.used[1], np.fmax.reduce(flat))])
         self.outside += int(((flat < low - slack) | (flat > high + slack)).sum())
         self.at_bounds += int(((flat <= low + slack) | (flat >= high - slack)).sum())
-        place = (flat - low) / span * self.classes
-        good = np.isfinite(place) & (self.is_box | (place >= 0) & (place < self.classes))
-        place = np.where(good, np.clip(place, 0, self.classes - 1), 0).astype(np.int64)
+        bins = (flat - low) / span * self.classes
+        good = np.isfinite(bins) & (self.is_box | (bins >= 0) & (bins < self.classes))
+        bins = np.where(good, np.clip(bins, 0, self.classes - 1), 0).astype(np.int64)
         for choice, row in enumerate(self.counts):
-            row += np.bincount(place[good[:, choice], choice], minlength=len(row))
+            row += np.bincount(bins[good[:, choice], choice], minlength=len(row))
 
     @property
     def coverage(self) -> float:
@@ -64,14 +64,14 @@ class ActionUse:
 
     def words(self) -> str:
         """Return the statistics as one line of text."""
-        more = f", {self.outside:,} outside" if self.outside else ""
+        suffix = f", {self.outside:,} outside" if self.outside else ""
         if self.is_box:
             used = ", ".join(f"{a:.3g} to {b:.3g}" for a, b in self.used.T[:6])
             dots, share = " ..." * (len(self.classes) > 6), self.at_bounds / max(1, self.steps * len(self.classes))
-            return f"{self.coverage:.0%} of the range used ({used}{dots}), {share:.1%} at the bounds{more}"
+            return f"{self.coverage:.0%} of the range used ({used}{dots}), {share:.1%} at the bounds{suffix}"
         shares = self.counts / max(1, self.steps)
-        shown = "; ".join(" ".join(f"{share:.0%}" for share in row[:18]) for row in shares[:3])
-        return f"{self.coverage:.0%} of the classes used ({shown}){more}"
+        listing = "; ".join(" ".join(f"{share:.0%}" for share in row[:18]) for row in shares[:3])
+        return f"{self.coverage:.0%} of the classes used ({listing}){suffix}"
 
 
 @dataclass
@@ -105,8 +105,8 @@ class Summary:
         self.scores.append(float(rewards.sum()))
         self.lengths.append(steps)
         self.terminal += bool(episode["is_terminal"][-1])
-        finite, (least, most) = rewards[np.isfinite(rewards)], self.rewards
-        self.rewards = (float(finite.min(initial=least)), float(finite.max(initial=most)))
+        finite, (low, high) = rewards[np.isfinite(rewards)], self.rewards
+        self.rewards = (float(finite.min(initial=low)), float(finite.max(initial=high)))
         for use in self.actions:
             use.add(episode[use.name][:-1])
 
@@ -115,8 +115,8 @@ class Summary:
         lines = []
         for name, counts in self.broken.items():
             at = ", ".join(map(str, np.flatnonzero(counts)[:8]))
-            where = f", in elements {at}" if len(counts) > 1 else ""
-            lines.append((name, f"{plural(int(counts.sum()), 'value')} NaN or infinite{where}"))
+            elements = f", in elements {at}" if len(counts) > 1 else ""
+            lines.append((name, f"{plural(int(counts.sum()), 'value')} NaN or infinite{elements}"))
         return lines
 
 

@@ -18,16 +18,18 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.space_json import space_of
-from reverie.datasets.arrow import Piece, TableColumn, open_table, pieces_of, pyarrow_of, vectors
-from reverie.datasets.reader import PROPENSITY, About, Named, ReadOptions, as_flags, by_number, format_of
-from reverie.datasets.transitions import STEPLESS, Column, Transitions, TransitionsReader, limited, reordered
+from reverie.datasets.arrow import Piece, TableColumn, import_pyarrow, join_columns, open_table, table_pieces
+from reverie.datasets.reader import PROPENSITY, ColumnNames, DatasetInfo, ReadOptions, as_flags, by_number, format_of
+from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, TransitionsReader
+
+from reverie.datasets.transitions import reorder, time_limit_truncations  # isort: skip
 
 FORMATS = ("Arrow", "Parquet", "CSV")
 END_ROLES = ("terminal", "truncated", "end")
 """Roles of columns that say where episodes end."""
 ROLES = ("obs", "next_obs", "action", "reward", *END_ROLES, "episode", PROPENSITY)
 NEEDED, NESTED = ("obs", "action", "reward"), ("obs", "next_obs", "action")
-USUAL: dict[str, tuple[str, ...]] = {
+COMMON_COLUMN_NAMES: dict[str, tuple[str, ...]] = {
     "obs": ("observation", "observations", "obs", "observation.state", "state"),
     "next_obs": ("next_observation", "next_observations", "next_obs"),
     "action": ("action", "actions", "act"),
@@ -61,61 +63,62 @@ class TableReader(TransitionsReader):
         """``paths``: its files, if ``path`` names several. ``table``: the Arrow table itself, if it is in memory."""
         super().__init__(path, options)
         self.paths: list[Path] = list(paths) or (tables_in(path) if path.is_dir() else [path])
-        found = {file: open_table(file) if table is None else pieces_of(table, str(path)) for file in self.paths}
-        self.pieces: list[Piece] = [piece for _, pieces in found.values() for piece in pieces]
-        self.ends: np.ndarray = np.cumsum([sum(piece.rows for piece in pieces) for _, pieces in found.values()])
+        tables = {file: open_table(file) if table is None else table_pieces(table, str(path)) for file in self.paths}
+        self.pieces: list[Piece] = [piece for _, pieces in tables.values() for piece in pieces]
+        self.ends: np.ndarray = np.cumsum([sum(piece.rows for piece in pieces) for _, pieces in tables.values()])
         """Number of rows up to the end of each file."""
         self.total: int = int(self.ends[-1])
-        schemas = {file: schema for file, (schema, pieces) in found.items() if pieces}
+        schemas = {file: schema for file, (schema, pieces) in tables.items() if pieces}
         if not schemas:
-            names = ", ".join(map(str, found[self.paths[0]][0].names)) or "none"
+            names = ", ".join(map(str, tables[self.paths[0]][0].names)) or "none"
             raise DataError(f"{path} has no rows, only names of columns: {names}.")
         self.schema: Any = next(iter(schemas.values()))
         self._made: dict[str, TableColumn] = {}
-        self.roles: dict[str, Named] = {k: v for k, v in (options.columns or self._own(COLUMNS_OF_OURS)).items() if v}
+        roles = options.columns or self._schema_entry(COLUMNS_OF_OURS)
+        self.roles: dict[str, ColumnNames] = {role: names for role, names in roles.items() if names}
         check_roles(self.roles, list(map(str, self.schema.names)), path)
         check_schemas(schemas, list(itertools.chain.from_iterable(map(_names, self.roles.values()))), path)
 
-    def _own(self, key: bytes) -> Any:
+    def _schema_entry(self, key: bytes) -> Any:
         """Return an entry of the schema of a table written by this package; empty for other tables."""
         return json.loads((self.schema.metadata or {}).get(key, b"{}"))
 
     def uses(self, option: str) -> bool:
-        marked = {"truncated", "end", "episode"} & self.roles.keys()
-        declared = not self.options.columns and self._own(OBS_OF_OURS)
-        limits = not self.whole and not marked
+        end_roles = {"truncated", "end", "episode"} & self.roles.keys()
+        declared = not self.options.columns and self._schema_entry(OBS_OF_OURS)
+        limits = not self.has_episode_rows and not end_roles
         return {"columns": True, "classes": not declared, "time_limit": limits}.get(option, False)
 
     @cached_property
-    def whole(self) -> bool:
+    def has_episode_rows(self) -> bool:
         """True if a row of the table is a whole episode, that is a list of each of the columns that are needed."""
         named = [name for role in self.roles if _head(role) in NEEDED for name in _names(self.roles[role])]
         return all(map(self._is_list, named))
 
     def _is_list(self, name: str) -> bool:
-        kind, types = self.schema.field(name).type, pyarrow_of().types
+        kind, types = self.schema.field(name).type, import_pyarrow().types
         return bool(types.is_list(kind) or types.is_large_list(kind))
 
     def columns(self, role: str) -> list[TableColumn]:
         """Return the columns of a role, one value for each step."""
         for name in _names(self.roles[role]):
             if name not in self._made:
-                flat = self.whole and self._is_list(name)
+                flat = self.has_episode_rows and self._is_list(name)
                 self._made[name] = TableColumn(self.pieces, name, f"{self.path}: '{name}'", flat)
         return [self._made[name] for name in _names(self.roles[role])]
 
-    def column(self, role: str) -> Column:
+    def column(self, role: str) -> LazyColumn:
         """Return the column of a role, or the several columns that form its vector."""
-        found = self.columns(role)
-        return found[0].values if isinstance(self.roles[role], str) else vectors(found)
+        columns = self.columns(role)
+        return columns[0].values if isinstance(self.roles[role], str) else join_columns(columns)
 
-    def group(self, head: str) -> dict[str, Column]:
+    def group(self, head: str) -> dict[str, LazyColumn]:
         """Return all columns of a role such as obs, whose keys are ``obs`` or ``obs.camera``, by their new names."""
         return {_column(role): self.column(role) for role in self.roles if _head(role) == head}
 
     @cached_property
     def transitions(self) -> Transitions:
-        if self.whole:
+        if self.has_episode_rows:
             self._check_lengths()
         obs, next_obs, limit = self.group("obs"), self.group("next_obs"), self.options.time_limit
         flags = {role: self._flag(role) for role in END_ROLES if role in self.roles}
@@ -124,37 +127,37 @@ class TableReader(TransitionsReader):
         self.note(NO_ENDS, int("terminal" not in flags))
         if self.uses("time_limit"):
             self.note(UNSEEN, int(limit is None and not next_obs))
-            flags["truncated"] = np.zeros_like(terminal) if limit is None else limited(terminal, limit)
+            flags["truncated"] = np.zeros_like(terminal) if limit is None else time_limit_truncations(terminal, limit)
         end = np.any([*flags.values(), terminal], axis=0)
-        if self.whole:
+        if self.has_episode_rows:
             end = self._last_steps(self.steps > 0)
             self._check_flags(flags, end)
             self.note(STEPLESS, int(np.count_nonzero(self.steps == 0)))
             for role in filter(self._has_final, self.roles):
-                seen = self.columns(role)[0].lengths
-                before = np.cumsum(seen - self.steps) - (seen - self.steps)  # final observations of earlier episodes
+                extra = self.columns(role)[0].lengths - self.steps
+                before = np.cumsum(extra) - extra  # final observations of earlier episodes
                 index = np.arange(len(end)) + np.repeat(before, self.steps)
-                obs[_column(role)] = reordered(self.column(role), index)
-                next_obs[_column(role)] = reordered(self.column(role), index + 1)
+                obs[_column(role)] = reorder(self.column(role), index)
+                next_obs[_column(role)] = reorder(self.column(role), index + 1)
         elif "episode" in self.roles:
             end = self._episode_ends(end, flags)
-        told, action = not self.uses("time_limit") or limit is not None, self.group("action")
+        has_truncations, action = not self.uses("time_limit") or limit is not None, self.group("action")
         return Transitions(
             obs=obs, next_obs=next_obs, action=action, reward=reward, end=end, terminal=terminal, reader=self,
-            ends_told=told, propensity=self.column(PROPENSITY) if PROPENSITY in self.roles else None,
+            has_truncations=has_truncations, propensity=self.column(PROPENSITY) if PROPENSITY in self.roles else None,
         )  # fmt: skip
 
     def _flag(self, role: str) -> np.ndarray:
-        column, is_of_episode = self.column(role), self.whole and not self.columns(role)[0].flat
-        place = "row {:,}".format if is_of_episode else self.position
-        flags = as_flags(column.read(0, column.shape[0]), f"{self.path}: '{self.roles[role]}'", place)
+        column, is_of_episode = self.column(role), self.has_episode_rows and not self.columns(role)[0].flat
+        format_row = "row {:,}".format if is_of_episode else self.position
+        flags = as_flags(column.read(0, column.shape[0]), f"{self.path}: '{self.roles[role]}'", format_row)
         return self._last_steps(flags) if is_of_episode else flags
 
     def position(self, index: int) -> str:
         """Return where a step lies: in which row of which file, and of a list also in which place."""
-        row = int(np.searchsorted(np.cumsum(self.steps), index, "right")) if self.whole else index
+        row = int(np.searchsorted(np.cumsum(self.steps), index, "right")) if self.has_episode_rows else index
         file = int(np.searchsorted(self.ends, row, "right"))
-        item = f", item {index - int(self.steps[:row].sum()):,}" if self.whole else ""
+        item = f", item {index - int(self.steps[:row].sum()):,}" if self.has_episode_rows else ""
         name = f" of {self.paths[file].name}" if len(self.paths) > 1 else ""
         return f"row {row - int(np.append(0, self.ends)[file]):,}{item}{name}"
 
@@ -165,11 +168,11 @@ class TableReader(TransitionsReader):
         last = np.ones(self.total, bool)
         last[:-1] = number[1:] != number[:-1]
         last[self.ends - 1] |= end[self.ends - 1]
-        left, again = interrupted(number, end)
-        if again >= 0:
+        stop, resume = find_split_episode(number, end)
+        if resume >= 0:
             raise DataError(
-                f"{self.path}: the steps of episode {ids[number[again]]} ('{column.name}') are not contiguous: they "
-                f"stop after {self.position(left)} and continue in {self.position(again)}. Sort the table by this "
+                f"{self.path}: the steps of episode {ids[number[resume]]} ('{column.name}') are not contiguous: they "
+                f"stop after {self.position(stop)} and continue in {self.position(resume)}. Sort the table by this "
                 "column, stably."
             )
         self._check_flags(flags, last)
@@ -179,9 +182,9 @@ class TableReader(TransitionsReader):
         """Raise DataError if one of ``flags`` ends an episode in another step than its ``last``, bool ``[n]``."""
         for role, flag in flags.items():
             if (early := flag & ~last).any():
-                what = f"'{self.roles[role]}' ends an episode in {self.position(int(early.argmax()))}"
-                others = f"the next step belongs to the episode too ({int(early.sum()):,} such steps)"
-                raise DataError(f"{self.path}: {what}, but {others}. One of the columns is wrong.")
+                problem = f"'{self.roles[role]}' ends an episode in {self.position(int(early.argmax()))}"
+                detail = f"the next step belongs to the episode too ({int(early.sum()):,} such steps)"
+                raise DataError(f"{self.path}: {problem}, but {detail}. One of the columns is wrong.")
 
     @cached_property
     def steps(self) -> np.ndarray:
@@ -210,7 +213,7 @@ class TableReader(TransitionsReader):
                     row = int(wrong.argmax())
                     raise DataError(
                         f"{self.path}: row {row} has {self.steps[row]} rewards, but {lengths[row]} values in "
-                        f"'{column.name}': expected as many, or one more of observations in each row."
+                        f"'{column.name}': expected as many (observations may have one more) in each row."
                     )
 
     def _last_steps(self, chosen: np.ndarray) -> np.ndarray:
@@ -221,13 +224,13 @@ class TableReader(TransitionsReader):
 
     # ------------------------------------------------------------------ all
 
-    def about(self) -> About:
+    def info(self) -> DatasetInfo:
         # Declared spaces are those of the columns that the table itself names.
         keys = {} if self.options.columns else {"observation": OBS_OF_OURS, "action": ACTIONS_OF_OURS}
-        own = {name: self._own(key) for name, key in keys.items()}
-        declared: dict[str, Any] = {name: space_of(text, str(self.path)) for name, text in own.items() if text}
-        text = {"a row is": "an episode" if self.whole else "a transition"}
-        return self.measured(text=text, **declared)
+        texts = {name: self._schema_entry(key) for name, key in keys.items()}
+        declared: dict[str, Any] = {name: space_of(text, str(self.path)) for name, text in texts.items() if text}
+        text = {"a row is": "an episode" if self.has_episode_rows else "a transition"}
+        return self.infer_info(text=text, **declared)
 
 
 def _head(role: str) -> str:
@@ -238,11 +241,11 @@ def _column(role: str) -> str:
     return "/".join(filter(None, ("action" if _head(role) == "action" else "obs", role.partition(".")[2])))
 
 
-def _names(named: Named) -> Sequence[str]:
+def _names(named: ColumnNames) -> Sequence[str]:
     return [named] if isinstance(named, str) else named
 
 
-def interrupted(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
+def find_split_episode(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
     """Find an episode whose number ``[n]`` comes again after it was left without an ``end``, bool ``[n]``.
 
     Returns the index of the last transition before the interruption, and of the first one after it; -1, -1 if none.
@@ -250,10 +253,10 @@ def interrupted(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
     first = np.flatnonzero(np.append(True, episode[1:] != episode[:-1]))  # of each run of one number
     last = np.append(first[1:], len(episode)) - 1
     order = np.argsort(episode[first], kind="stable")
-    one, two = order[:-1], order[1:]
-    broken = (episode[first[one]] == episode[first[two]]) & ~end[last[one]]
+    run, next_run = order[:-1], order[1:]
+    broken = (episode[first[run]] == episode[first[next_run]]) & ~end[last[run]]
     at = int(broken.argmax()) if broken.any() else -1
-    return (int(last[one[at]]), int(first[two[at]])) if at >= 0 else (-1, -1)
+    return (int(last[run[at]]), int(first[next_run[at]])) if at >= 0 else (-1, -1)
 
 
 def tables_in(path: Path, *, with_text: bool = True) -> list[Path]:
@@ -264,60 +267,60 @@ def tables_in(path: Path, *, with_text: bool = True) -> list[Path]:
     every = {p: format_of(p) for p in path.rglob("*") if format_of(p) in FORMATS}
     text = {"CSV"} == set(every.values()) and with_text
     below = {p: p.relative_to(path).parts for p, kind in every.items() if text or kind != "CSV"}
-    shown = {p: parts for p, parts in below.items() if not any(n.startswith(("cache-", ".", "_")) for n in parts)}
-    splits = {parts[0] for parts in shown.values() if len(parts) > 1}
+    visible = {p: parts for p, parts in below.items() if not any(n.startswith(("cache-", ".", "_")) for n in parts)}
+    splits = {parts[0] for parts in visible.values() if len(parts) > 1}
     if {"train"} < splits and splits <= {"train", "test", "validation"}:
         raise ConfigError(
             f"{path} has the splits {', '.join(sorted(splits))}: pass the path of one, such as {path}/train."
         )
-    return sorted(shown, key=by_number)
+    return sorted(visible, key=by_number)
 
 
 def check_schemas(schemas: Mapping[Path, Any], names: Sequence[str], path: Path) -> None:
     """Check that all files of a table have the columns ``names``, each once and of one type."""
     first, schema = next(iter(schemas.items()))
     groups: dict[str, list[Path]] = {}
-    for file, other in schemas.items():
-        groups.setdefault(", ".join(map(str, other.names)), []).append(file)
-    if any(name not in other.names for name in names for other in schemas.values()):
-        found = "; ".join(f"{len(files)} such as {files[0]} with {columns}" for columns, files in groups.items())
-        raise DataError(f"{path} has tables of different columns: {found}. Pass the path or a glob of one kind.")
-    for file, other in schemas.items():
+    for file, candidate in schemas.items():
+        groups.setdefault(", ".join(map(str, candidate.names)), []).append(file)
+    if any(name not in candidate.names for name in names for candidate in schemas.values()):
+        listing = "; ".join(f"{len(files)} such as {files[0]} with {columns}" for columns, files in groups.items())
+        raise DataError(f"{path} has tables of different columns: {listing}. Pass the path or a glob of one kind.")
+    for file, candidate in schemas.items():
         for name in names:
-            if other.names.count(name) > 1:
-                raise DataError(f"{file} has {other.names.count(name)} columns that are called '{name}': rename them.")
-            if (kind := other.field(name).type) != (expected := schema.field(name).type):
+            if (count := candidate.names.count(name)) > 1:
+                raise DataError(f"{file} has {count} columns that are called '{name}': rename them.")
+            if (kind := candidate.field(name).type) != (expected := schema.field(name).type):
                 raise DataError(f"'{name}' is {kind} in {file}, but {expected} in {first}: expected one type.")
 
 
-def check_roles(given: Mapping[str, Named], columns: Sequence[str], path: Path) -> None:
-    """Check which columns a table has been ``given`` for its roles, of its ``columns``; ``path`` is for messages."""
-    for role, named in given.items():
+def check_roles(roles: Mapping[str, ColumnNames], columns: Sequence[str], path: Path) -> None:
+    """Check which columns a table has been ``roles`` for its roles, of its ``columns``; ``path`` is for messages."""
+    for role, named in roles.items():
         head, _, key = role.partition(".")
         if head not in (NESTED if key or not isinstance(named, str) else ROLES):
             raise ConfigError(
                 f"data.columns.{role} = {named}: expected one column for {', '.join(ROLES)}; only "
                 f"{', '.join(NESTED)} can have keys, such as obs.camera, or be vectors of several columns."
             )
-        if key and head in given:
+        if key and head in roles:
             raise ConfigError(f"data.columns: both {head} and {role} are named. Expected one, or two keys.")
         for column in _names(named):
             if column not in columns:
                 hint = did_you_mean(column, columns)
                 raise ConfigError(f"data.columns: {path} has no column '{column}'.{hint} It has: {', '.join(columns)}.")
-    if missing := [n for n in NEEDED if not any(role.partition(".")[0] == n for role in given)]:
+    if missing := [n for n in NEEDED if not any(role.partition(".")[0] == n for role in roles)]:
         raise ConfigError(
             f"{path} has the columns {', '.join(columns)}: no column is named for {', '.join(missing)}. "
-            f"Pass the names, such as {proposal(given, columns)}; COLUMN stands for a name, or several: [a, b]."
+            f"Pass the names, such as {propose_columns(roles, columns)}; COLUMN stands for a name, or several: [a, b]."
         )
 
 
-def proposal(given: Mapping[str, Named], columns: Sequence[str]) -> str:
-    """Return the option with the columns ``given``, or with those of usual names; COLUMN where there is none."""
-    named = {role: name if isinstance(name, str) else f"[{', '.join(name)}]" for role, name in given.items()}
-    heads = {role.partition(".")[0] for role in given}
-    for role, names in USUAL.items():
-        found = next((name for name in names if name in columns), "COLUMN" if role in NEEDED else "")
-        if found and role not in heads:
-            named[role] = found
+def propose_columns(roles: Mapping[str, ColumnNames], columns: Sequence[str]) -> str:
+    """Return the option with the columns ``roles``, or with those of usual names; COLUMN where there is none."""
+    named = {role: name if isinstance(name, str) else f"[{', '.join(name)}]" for role, name in roles.items()}
+    heads = {role.partition(".")[0] for role in roles}
+    for role, names in COMMON_COLUMN_NAMES.items():
+        column = next((name for name in names if name in columns), "COLUMN" if role in NEEDED else "")
+        if column and role not in heads:
+            named[role] = column
     return "--data.columns '{" + ", ".join(f"{role}: {name}" for role, name in named.items()) + "}'"

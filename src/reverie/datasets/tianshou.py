@@ -15,8 +15,8 @@ import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.datasets.hdf5 import Hdf5File
-from reverie.datasets.reader import About, ReadOptions, as_flags
-from reverie.datasets.transitions import Column, Transitions, TransitionsReader, reordered
+from reverie.datasets.reader import DatasetInfo, ReadOptions, as_flags
+from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader, reorder
 
 UNTOLD = "the buffer does not distinguish truncated from terminated: all ends are treated as terminal"
 CUT = "the oldest episode of a full ring may have lost its first steps: it starts at the oldest stored step"
@@ -31,55 +31,55 @@ class TianshouReader(TransitionsReader):
         super().__init__(path, options)
         self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader
         with self.file:
-            self.names: set[Any] = set(self.file.opened["_meta"])
-            self.attributes: dict[Any, Any] = dict(self.file.opened.attrs)
+            self.names: set[Any] = set(self.file.handle["_meta"])
+            self.attributes: dict[Any, Any] = dict(self.file.handle.attrs)
         self.frames: int = int(self.attributes.get("stack_num", 1))
         """How many frames make an observation; each is stored once."""
 
-    def about(self) -> About:
+    def info(self) -> DatasetInfo:
         text = {"buffer": f"{len(self._order):,} transitions in {len(self._rings)} rings"}
         with self.file:
-            return self.measured(scaled=True, text=text)
+            return self.infer_info(scaled=True, text=text)
 
     @cached_property
     def _rings(self) -> list[tuple[int, ...]]:
         """Return (first slot, number of slots, number of transitions, slot of the newest) of each ring."""
         names = ("last_index", "_lengths", "_extend_offset")
         with self.file:
-            room = int(self.attributes.get("maxsize", self.file.opened["_meta/rew"].shape[0]))
-            arrays = {n: np.atleast_1d(self.file.opened[n][()]) for n in names if n in self.file.opened}
+            room = int(self.attributes.get("maxsize", self.file.handle["_meta/rew"].shape[0]))
+            arrays = {n: np.atleast_1d(self.file.handle[n][()]) for n in names if n in self.file.handle}
         if "_lengths" not in arrays:
-            held = int(self.attributes.get("_size", room))
-            said = (self.attributes.get(name) for name in ("_insertion_idx", "_index"))
-            following = int(next((index for index in said if index is not None), held % max(1, room)))
-            return [(0, room, held, (following - 1) % max(1, held))]
+            length = int(self.attributes.get("_size", room))
+            candidates = (self.attributes.get(name) for name in ("_insertion_idx", "_index"))
+            following = int(next((index for index in candidates if index is not None), length % max(1, room)))
+            return [(0, room, length, (following - 1) % max(1, length))]
         newest, lengths, edges = (arrays[name] for name in names)
         return [tuple(map(int, ring)) for ring in zip(edges[:-1], np.diff(edges), lengths, newest, strict=True)]
 
     @cached_property
     def _order(self) -> np.ndarray:
         """Indices of all transitions in the file, ``[n]``, ring by ring, oldest first."""
-        places = [
-            start + (newest - start + 1 + np.arange(room)) % room if held >= room > 0 else start + np.arange(held)
-            for start, room, held, newest in self._rings
+        slots = [
+            start + (newest - start + 1 + np.arange(room)) % room if length >= room > 0 else start + np.arange(length)
+            for start, room, length, newest in self._rings
         ]
-        return np.concatenate(places).astype(np.int64)
+        return np.concatenate(slots).astype(np.int64)
 
-    def _columns(self, group: str, root: str) -> dict[str, Column]:
-        found: dict[str, Column] = {}
-        top = self.file.opened[f"_meta/{group}"]
+    def _columns(self, group: str, root: str) -> dict[str, LazyColumn]:
+        columns: dict[str, LazyColumn] = {}
+        top = self.file.handle[f"_meta/{group}"]
         items = {"": top} if hasattr(top, "dtype") else {}
         if not items:
             top.visititems(lambda name, item: items.update({name: item} if hasattr(item, "dtype") else {}))
-        for way, item in items.items():
-            kind, name = str(item.attrs.get("__data_type__", "ndarray")), f"_meta/{group}/{way}".rstrip("/")
+        for key, item in items.items():
+            kind, name = str(item.attrs.get("__data_type__", "ndarray")), f"_meta/{group}/{key}".rstrip("/")
             if kind not in ("ndarray", "Tensor"):
                 raise DataError(
                     f"{self.path}: '{name}' is a pickled {kind.removeprefix('pickled_')}, which is not read because "
                     "unpickling can run any code. Save the buffer with arrays of numbers."
                 )
-            found[f"{root}/{way}".rstrip("/")] = reordered(self.file.column(name), self._order)
-        return found
+            columns[f"{root}/{key}".rstrip("/")] = reorder(self.file.column(name), self._order)
+        return columns
 
     @cached_property
     def transitions(self) -> Transitions:
@@ -90,13 +90,13 @@ class TianshouReader(TransitionsReader):
                 self.note(UNTOLD)
                 terminal, truncated = done, np.zeros_like(done)
             end = done | terminal | truncated
-            cuts = np.cumsum([held for _, _, held, _ in self._rings]) - 1
+            cuts = np.cumsum([length for _, _, length, _ in self._rings]) - 1
             end[cuts[cuts >= 0]] = True  # the newest episode of each ring may be unfinished: it is truncated
-            self.note(CUT, sum(held >= room for _, room, held, _ in self._rings))
+            self.note(CUT, sum(length >= room for _, room, length, _ in self._rings))
             obs = self._columns("obs", "obs")
             next_obs = self._columns("obs_next", "obs") if "obs_next" in self.names else {}
             if self.frames > 1:
-                obs = {name: stacked(column, end, self.frames) for name, column in obs.items()}
+                obs = {name: stack_frames(column, end, self.frames) for name, column in obs.items()}
                 next_obs = {}  # single frames; the earlier frames of their stacks would have to be guessed
             action, reward = self._columns("act", "action"), self._columns("rew", "reward")["reward"]
             return Transitions(
@@ -113,7 +113,7 @@ class TianshouReader(TransitionsReader):
         return f"index {self._order[index]:,}"
 
 
-def stacked(frames: Column, end: np.ndarray, count: int) -> Column:
+def stack_frames(frames: LazyColumn, end: np.ndarray, count: int) -> LazyColumn:
     """Return the last ``count`` of the ``frames`` up to each transition, oldest first.
 
     Images are stacked along their channels, ``[n, H, W, C * count]``, everything else along a new first axis,
@@ -122,8 +122,8 @@ def stacked(frames: Column, end: np.ndarray, count: int) -> Column:
     """
     shape = frames.shape[1:]
     image = len(shape) in (2, 3)
-    one = {2: (*shape, 1), 3: shape}.get(len(shape), (1, *shape))
-    whole = (*one[:-1], one[-1] * count) if image else (count, *shape)
+    frame_shape = {2: (*shape, 1), 3: shape}.get(len(shape), (1, *shape))
+    stack_shape = (*frame_shape[:-1], frame_shape[-1] * count) if image else (count, *shape)
     begins = np.zeros(len(end), np.int64)
     begins[1:] = np.where(end[:-1], np.arange(1, len(end)), 0)
     begins = np.maximum.accumulate(begins)  # [n], the first transition of each one's episode
@@ -131,9 +131,9 @@ def stacked(frames: Column, end: np.ndarray, count: int) -> Column:
     def read(start: int, stop: int) -> np.ndarray:
         low, index = max(start - count + 1, 0), np.arange(start, stop)
         near = frames.read(low, stop)
-        near = near.reshape(len(near), *one)
+        near = near.reshape(len(near), *frame_shape)
         first = np.maximum(begins[start:stop], low)
         parts = [near.take(np.maximum(index - back, first) - low, axis=0) for back in range(count - 1, -1, -1)]
         return np.concatenate(parts, axis=-1 if image else 1)
 
-    return Column((frames.shape[0], *whole), frames.dtype, read)
+    return LazyColumn((frames.shape[0], *stack_shape), frames.dtype, read)

@@ -33,7 +33,7 @@ from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.spaces import columns_in
 from reverie.core.specs import ObsSpec
-from reverie.datasets.reader import OF_OUTCOMES, PART_BYTES, PROPENSITY, About, Reader, Space, measured_action
+from reverie.datasets.reader import OF_OUTCOMES, PART_BYTES, PROPENSITY, DatasetInfo, Reader, Space, measured_action
 
 from reverie.datasets.reader import nested_space, seen_space  # isort: skip
 
@@ -52,7 +52,7 @@ COMPARED = 1 << 10
 
 
 @dataclass(frozen=True)
-class Column:
+class LazyColumn:
     """One field of all n transitions, wherever it is stored."""
 
     shape: tuple[int, ...]  # [n, ...]
@@ -61,7 +61,7 @@ class Column:
     """Returns the values of transitions ``start`` to ``stop - 1``, read-only: they may be the file itself."""
 
 
-def reordered(column: Column, order: np.ndarray) -> Column:
+def reorder(column: LazyColumn, order: np.ndarray) -> LazyColumn:
     """Return the transitions of a column in another order."""
 
     def read(start: int, stop: int) -> np.ndarray:
@@ -70,50 +70,50 @@ def reordered(column: Column, order: np.ndarray) -> Column:
         parts = [column.read(int(run[0]), int(run[-1]) + 1) for run in runs]  # neighbours in the file together
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    return Column((len(order), *column.shape[1:]), column.dtype, read)
+    return LazyColumn((len(order), *column.shape[1:]), column.dtype, read)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transitions:
     """Columns of n transitions in the order in which they were collected, episode after episode."""
 
-    obs: Mapping[str, Column]
-    next_obs: Mapping[str, Column]
+    obs: Mapping[str, LazyColumn]
+    next_obs: Mapping[str, LazyColumn]
     """The same keys as ``obs``; empty if next observations were not recorded."""
-    action: Mapping[str, Column]
-    reward: Column
+    action: Mapping[str, LazyColumn]
+    reward: LazyColumn
     end: np.ndarray  # [n] bool, an episode ends with this transition, terminated or truncated
     terminal: np.ndarray  # [n] bool, it is terminated: the value of the next observation is 0
     reader: Reader
     """Takes notes, and is named in messages."""
-    propensity: Column | None = None
+    propensity: LazyColumn | None = None
     """See ``reader.PROPENSITY``."""
-    ends_told: bool = True
+    has_truncations: bool = True
     """True if ``end`` includes truncations. Else these are found only where ``next_obs`` differs from what follows."""
 
     def __post_init__(self) -> None:
-        where = self.reader.path
+        path = self.reader.path
         if math.prod(self.reward.shape[1:]) != 1:
-            raise DataError(f"{where}: rewards have shape {list(self.reward.shape)}: expected one for each step.")
+            raise DataError(f"{path}: rewards have shape {list(self.reward.shape)}: expected one for each step.")
         if self.propensity is not None:
             chance = self.propensity.read(0, self.propensity.shape[0])
             if (wrong := ~((chance > 0) & (chance <= 1))).any():
                 step = int(wrong.argmax())
                 expected = "a probability above 0, at most 1: the recorded action was taken with it"
-                raise DataError(f"{where}: the propensity of step {step:,} is {chance[step]}: expected {expected}.")
-        shapes, later = ({name: c.shape[1:] for name, c in columns.items()} for columns in (self.obs, self.next_obs))
-        if later and later != shapes:
+                raise DataError(f"{path}: the propensity of step {step:,} is {chance[step]}: expected {expected}.")
+        shapes, next_shapes = ({name: c.shape[1:] for name, c in part.items()} for part in (self.obs, self.next_obs))
+        if next_shapes and next_shapes != shapes:
             expected = f"expected {shapes}, as those of observations"
-            raise DataError(f"{where}: next observations have shapes {later}: {expected}.")
+            raise DataError(f"{path}: next observations have shapes {next_shapes}: {expected}.")
         self.reader.note(OPEN, int(len(self.end) and not self.end[-1]))
-        torn = np.count_nonzero(self.ends) - np.count_nonzero(self._declared)  # reads all observations, once
-        self.reader.note(TORN, int(torn) if self.ends_told else 0)
+        torn = np.count_nonzero(self.ends) - np.count_nonzero(self._declared_ends)  # reads all observations, once
+        self.reader.note(TORN, int(torn) if self.has_truncations else 0)
         if not self.next_obs:
             self.reader.note(DROPPED, int(np.count_nonzero(self.ends & ~self.terminal)))
             self.reader.note(REPEATED, int(np.count_nonzero(self.terminal)))
 
     @cached_property
-    def _declared(self) -> np.ndarray:
+    def _declared_ends(self) -> np.ndarray:
         """Where an end is declared or no transition follows, bool ``[n]``."""
         out: np.ndarray = self.end | self.terminal
         out[-1:] = True
@@ -122,7 +122,7 @@ class Transitions:
     @cached_property
     def ends(self) -> np.ndarray:
         """Where an end is declared or the next transition does not begin with what this one led to, bool ``[n]``."""
-        out = self._declared.copy()
+        out = self._declared_ends.copy()
         for name, column in self.next_obs.items():
             mark_jumps(self.obs[name], column, out)
         return out
@@ -146,10 +146,10 @@ class Transitions:
             return index - (not added and index > 0), False
         return index, added and bool(self.next_obs)
 
-    def disordered(self) -> np.ndarray:
+    def cut_episodes(self) -> np.ndarray:
         """Return the numbers of episodes that were cut because the next transition begins with another observation."""
         episode = np.cumsum(self.ends) - self.ends
-        return np.asarray(episode[self.ends & ~self._declared] if self.ends_told else np.empty(0), np.int64)
+        return np.asarray(episode[self.ends & ~self._declared_ends] if self.has_truncations else np.empty(0), np.int64)
 
     def parts(self) -> Iterator[Rows]:
         """Yield the rows, about ``PART_BYTES`` at a time."""
@@ -190,10 +190,10 @@ class TransitionsReader(Reader):
     """A dataset that is stored as transitions, in a ``file`` that is open while it is entered."""
 
     file: ClassVar[Any] = contextlib.nullcontext()
-    known: Mapping[str, Space] = MappingProxyType({})
+    env_spaces: Mapping[str, Space] = MappingProxyType({})
 
     def assume(self, observation: Space, spec: ObsSpec) -> None:
-        self.known = dict(columns_in(observation, "obs"))
+        self.env_spaces = dict(columns_in(observation, "obs"))
 
     def uses(self, option: str) -> bool:
         return option == "classes"
@@ -203,30 +203,30 @@ class TransitionsReader(Reader):
     def transitions(self) -> Transitions:
         """The columns of all transitions."""
 
-    def measured(self, *, scaled: bool = False, classes: bool = True, **more: Any) -> About:
-        """Return the description that the columns give of themselves, and ``more``.
+    def infer_info(self, *, scaled: bool = False, classes: bool = True, **declared: Any) -> DatasetInfo:
+        """Return the description that the columns give of themselves; ``declared`` fields count first.
 
         ``scaled`` and ``classes``: see ``reader.measured_action``.
         """
-        found = self.transitions
+        transitions = self.transitions
 
-        def blocks(column: Column) -> Iterator[np.ndarray]:
+        def blocks(column: LazyColumn) -> Iterator[np.ndarray]:
             return (column.read(i, min(i + BLOCK, column.shape[0])) for i in range(0, column.shape[0], BLOCK))
 
-        known: dict[str, Any] = dict(more)
-        if "observation" not in more:
-            arrays = {name: (column.shape[1:], column.dtype) for name, column in found.obs.items()}
-            known |= {"observation": seen_space(arrays, self.options, self.known, self.path)}
-            known |= {"inferred": not self.options.classes}
-        if "action" in more:
-            return About(**known)
-        every = {
+        fields: dict[str, Any] = dict(declared)
+        if "observation" not in declared:
+            arrays = {name: (column.shape[1:], column.dtype) for name, column in transitions.obs.items()}
+            fields |= {"observation": seen_space(arrays, self.options, self.env_spaces, self.path)}
+            fields |= {"inferred": not self.options.classes}
+        if "action" in declared:
+            return DatasetInfo(**fields)
+        actions = {
             name: measured_action(self, partial(blocks, column), scaled=scaled, classes=classes)
-            for name, column in found.action.items()
+            for name, column in transitions.action.items()
         }
-        known["action"] = nested_space({name: one.space for name, one in every.items()}, "action")
-        measured, numbered = (any(values) for values in zip(*(one[1:] for one in every.values()), strict=True))
-        return About(**{"measured": measured, "numbered": numbered} | known)
+        fields["action"] = nested_space({name: action.space for name, action in actions.items()}, "action")
+        measured, numbered = (any(values) for values in zip(*(action[1:] for action in actions.values()), strict=True))
+        return DatasetInfo(**{"has_measured_bounds": measured, "numbered": numbered} | fields)
 
     def position(self, index: int) -> str:
         """Return where a transition lies in the files, as text."""
@@ -236,8 +236,8 @@ class TransitionsReader(Reader):
         index, is_next = self.transitions.source(row, column)
         return f"{'the next observation of ' * is_next}{self.position(index)}"
 
-    def disordered(self) -> np.ndarray:
-        return self.transitions.disordered()
+    def cut_episodes(self) -> np.ndarray:
+        return self.transitions.cut_episodes()
 
     def rows(self) -> int:
         return self.transitions.rows
@@ -250,7 +250,7 @@ class TransitionsReader(Reader):
         self.file.__exit__(None, None, None)
 
 
-def limited(terminal: np.ndarray, limit: int) -> np.ndarray:
+def time_limit_truncations(terminal: np.ndarray, limit: int) -> np.ndarray:
     """Return where episodes are truncated if each has at most ``limit`` steps, bool ``[n]``."""
     out = np.zeros_like(terminal)
     start = 0
@@ -260,7 +260,7 @@ def limited(terminal: np.ndarray, limit: int) -> np.ndarray:
     return np.asarray(out & ~terminal)
 
 
-def mark_jumps(obs: Column, next_obs: Column, ends: np.ndarray) -> None:
+def mark_jumps(obs: LazyColumn, next_obs: LazyColumn, ends: np.ndarray) -> None:
     """Set ``ends`` ``[n]`` to True where the next transition does not begin with this one's next observation."""
     total = obs.shape[0]
     for begin in range(0, total - 1, BLOCK):
@@ -268,15 +268,15 @@ def mark_jumps(obs: Column, next_obs: Column, ends: np.ndarray) -> None:
         led_to, follows = next_obs.read(begin, end), obs.read(begin + 1, end + 1)
         for start in range(begin, end, COMPARED):
             stop = min(start + COMPARED, end)
-            one, two = (as_stored(values[start - begin : stop - begin]) for values in (led_to, follows))
-            differs = one != two
+            a, b = (to_float32(values[start - begin : stop - begin]) for values in (led_to, follows))
+            differs = a != b
             differs[ends[start:stop]] = False
             if differs.any():
-                differs &= (one == one) & (two == two)  # NaN is reported elsewhere
+                differs &= (a == a) & (b == b)  # NaN is reported elsewhere
                 ends[start:stop] |= differs.reshape(stop - start, -1).any(axis=1)
 
 
-def as_stored(values: np.ndarray) -> np.ndarray:
+def to_float32(values: np.ndarray) -> np.ndarray:
     """Return floats as float32, as which rows are stored: 0.1 + 0.2 and 0.3 are the same observation."""
     if values.dtype.kind != "f" or values.dtype == np.float32:
         return values

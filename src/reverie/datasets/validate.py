@@ -18,9 +18,9 @@ from gymnasium import spaces
 from reverie.core.errors import EnvError, plural
 from reverie.core.rows import Rows, broken_rules, check_rows, episodes_of, mostly_stepless
 from reverie.core.spaces import classes_of, columns_in, nested
-from reverie.datasets.dataset import shown
-from reverie.datasets.reader import SEED, About, Reader, Space, step_text
-from reverie.datasets.recorded_env import env_as_recorded
+from reverie.datasets.dataset import read_progress
+from reverie.datasets.reader import SEED, DatasetInfo, Reader, Space, step_text
+from reverie.datasets.recorded_env import make_dataset_env
 from reverie.envs.make import close_quietly
 from reverie.envs.together import first_of
 
@@ -33,7 +33,7 @@ ROUNDING = 1e-5
 
 
 @dataclass
-class Finding:
+class RuleViolation:
     """The rows and episodes that break one rule."""
 
     rule: str
@@ -52,7 +52,7 @@ class DataReport:
 
     episodes: int = 0
     rows: int = 0
-    findings: dict[str, Finding] = field(default_factory=dict)
+    findings: dict[str, RuleViolation] = field(default_factory=dict)
     bad: list[int] = field(default_factory=list)
     """Indices of the episodes that break a rule, ascending."""
     remarks: list[str] = field(default_factory=list)
@@ -72,8 +72,8 @@ class DataReport:
             return
         number, row, column = self.episodes - 1, int(wrong.argmax()), rule.partition(" ")[0]
         if rule not in self.findings:
-            place = step_text(number, row, column, origin(self.rows + row, column))
-            self.findings[rule] = Finding(rule, f"in {place}")
+            location = step_text(number, row, column, origin(self.rows + row, column))
+            self.findings[rule] = RuleViolation(rule, f"in {location}")
         finding = self.findings[rule]
         finding.rows += int(wrong.sum())
         finding.episodes += 1
@@ -83,42 +83,44 @@ class DataReport:
 
 def validate(reader: Reader, replayed: int = 3) -> DataReport:
     """Check every episode against all rules, and up to ``replayed`` with a known seed against their environment."""
-    about = reader.about()
-    env, why = environment_of(about)
-    rules = Rules(about, env.spec.max_episode_steps if env is not None and env.spec is not None else None)
+    info = reader.info()
+    env, reason = environment_of(info)
+    rules = Rules(info, env.spec.max_episode_steps if env is not None and env.spec is not None else None)
     report, done, stepless = DataReport(), 0, 0
     names = [name for name, _ in (*rules.obs, *rules.actions)]
-    with shown(f"validating {reader.path.name}", reader.rows()) as counted:
-        parts = check_rows(counted(reader.as_recorded()), names, str(reader.path), flags=False)
+    with read_progress(f"validating {reader.path.name}", reader.rows()) as track_progress:
+        parts = check_rows(track_progress(reader.as_recorded()), names, str(reader.path), flags=False)
         for rows in episodes_of(parts):
             report.episodes += 1
             stepless += len(rows["reward"]) < 2
+            for name, space in rules.obs:
+                reader.note_large(name, rows[name], space)
             for rule, wrong in rules(rows):
                 report.add(rule, wrong, reader.origin)
             seed = rows[SEED][0] if SEED in rows else None
             if env is not None and done < replayed and seed is not None and int(seed) >= 0:
                 done += 1
-                report.add(f"differs from a replay in {about.env}", replay(env, rows, about, int(seed)))
+                report.add(f"differs from a replay in {info.env}", replay_episode(env, rows, info, int(seed)))
             report.rows += len(rows["reward"])
-    if len(cut := reader.disordered()):
+    if len(cut := reader.cut_episodes()):
         rule = "observation differs from the previous step's next observation: steps out of order?"
-        report.findings[rule] = Finding(rule, f"in episode {int(cut[0])}", len(cut), len(cut))
+        report.findings[rule] = RuleViolation(rule, f"in episode {int(cut[0])}", len(cut), len(cut))
         report.bad = sorted({*report.bad, *cut.tolist()})
     report.remarks += filter(None, [mostly_stepless(report.rows, stepless)])
     report.remarks += reader.remarks()
     if env is not None:
         close_quietly(env)
-        why = "no episode has a recorded seed" if replayed else "the number of episodes to replay is 0"
+        reason = "no episode has a recorded seed" if replayed else "the number of episodes to replay is 0"
     if not done:
         which = "an" if env is None else "the"
-        report.remarks.append(f"no episodes were replayed in {which} environment: {why}")
+        report.remarks.append(f"no episodes were replayed in {which} environment: {reason}")
     return report
 
 
-def environment_of(about: About) -> tuple[gymnasium.Env[Any, Any] | None, str]:
+def environment_of(info: DatasetInfo) -> tuple[gymnasium.Env[Any, Any] | None, str]:
     """Return the environment that data name, or the reason why there is none."""
     try:
-        return (env_as_recorded(about), "") if about.env else (None, "the data do not name one")
+        return (make_dataset_env(info), "") if info.env else (None, "the data do not name one")
     except EnvError as error:
         return None, str(error)
 
@@ -126,11 +128,11 @@ def environment_of(about: About) -> tuple[gymnasium.Env[Any, Any] | None, str]:
 class Rules:
     """The rules of a dataset, for one episode after the other."""
 
-    def __init__(self, about: About, longest: int | None = None) -> None:
+    def __init__(self, info: DatasetInfo, longest: int | None = None) -> None:
         """``longest``: the environment's limit of steps, if known."""
-        self.obs: list[tuple[str, Space]] = columns_in(about.observation, "obs")
-        self.actions: list[tuple[str, Space]] = columns_in(about.action, "action")
-        self.measured: bool = about.measured
+        self.obs: list[tuple[str, Space]] = columns_in(info.observation, "obs")
+        self.actions: list[tuple[str, Space]] = columns_in(info.action, "action")
+        self.measured: bool = info.has_measured_bounds
         self.longest = longest
         self.seen: set[bytes] = set()
 
@@ -153,7 +155,7 @@ class Rules:
                 yield rule, np.asarray(wrong & ~(last & name.startswith("action")))
         boxes = [space for _, space in self.obs if isinstance(space, spaces.Box)]
         if any(box.dtype.kind == "f" or len(box.shape) > 1 for box in boxes):  # class numbers are often 0
-            yield "all values are 0: never written?", blank(rows)
+            yield "all values are 0: never written?", blank_rows(rows)
         if self.longest is not None:
             yield f"episode exceeds its environment's limit of {self.longest} steps", np.arange(total) > self.longest
         yield "duplicate of an earlier episode", np.full(total, total > 2 and self._seen_before(rows))
@@ -164,9 +166,9 @@ class Rules:
         for name in sorted(rows.keys() - {SEED}):
             values = rows[name]
             hashed.update("\0".join(map(str, values)).encode() if values.dtype == object else values.tobytes())
-        known = hashed.digest() in self.seen
+        is_repeated = hashed.digest() in self.seen
         self.seen.add(hashed.digest())
-        return known
+        return is_repeated
 
 
 def outside(name: str, values: np.ndarray, space: Space) -> Iterator[tuple[str, np.ndarray]]:
@@ -198,7 +200,7 @@ def bounds_of(space: Space) -> tuple[np.ndarray, np.ndarray]:
     return low - ROUNDING * np.maximum(np.abs(low), span), high + ROUNDING * np.maximum(np.abs(high), span)
 
 
-def blank(rows: Rows) -> np.ndarray:
+def blank_rows(rows: Rows) -> np.ndarray:
     """Return a mask ``[n]`` of rows in runs of ``BLANK`` or more whose observation, action and reward are all zero."""
     total = len(rows["reward"])
     nothing = rows["reward"] == 0
@@ -214,15 +216,16 @@ def blank(rows: Rows) -> np.ndarray:
 # ---------------------------------------------------------------- replay in the environment
 
 
-def replay(env: gymnasium.Env[Any, Any], rows: Rows, about: About, seed: int) -> np.ndarray:
+def replay_episode(env: gymnasium.Env[Any, Any], rows: Rows, info: DatasetInfo, seed: int) -> np.ndarray:
     """Replay an episode's actions in ``env``. Return a mask ``[n]`` of the rows that differ, up to the first one."""
     wrong = np.zeros(len(rows["reward"]), bool)
-    seen, _ = env.reset(seed=seed)
-    wrong[0] = not same(seen, value_at(about.observation, rows, "obs", 0))
+    obs, _ = env.reset(seed=seed)
+    wrong[0] = not values_equal(obs, value_at(info.observation, rows, "obs", 0))
     for t in range(1, len(wrong)):
-        seen, reward, terminated, truncated, _ = env.step(value_at(about.action, rows, "action", t - 1))
-        as_seen = same(seen, value_at(about.observation, rows, "obs", t)) and same(float(reward), rows["reward"][t])
-        wrong[t] = not (as_seen and terminated == rows["is_terminal"][t])
+        obs, reward, terminated, truncated, _ = env.step(value_at(info.action, rows, "action", t - 1))
+        same_obs = values_equal(obs, value_at(info.observation, rows, "obs", t))
+        same_reward = values_equal(float(reward), rows["reward"][t])
+        wrong[t] = not (same_obs and same_reward and terminated == rows["is_terminal"][t])
         if wrong[t] or terminated or truncated:
             break  # later rows depend on this one
     return wrong
@@ -233,12 +236,12 @@ def value_at(space: Space, rows: Rows, root: str, row: int) -> Any:
     return first_of(nested(space, {name: values[row : row + 1] for name, values in rows.items()}, root))
 
 
-def same(one: Any, two: Any) -> bool:
+def values_equal(first: Any, second: Any) -> bool:
     """Return whether two values of a space are equal, up to rounding."""
-    if isinstance(one, Mapping):
-        return all(same(one[key], two[key]) for key in one)
-    if isinstance(one, tuple):
-        return all(same(a, b) for a, b in zip(one, two, strict=True))
-    if isinstance(one, str):
-        return bool(one == two)
-    return bool(np.allclose(np.asarray(one, np.float64), np.asarray(two, np.float64), rtol=1e-3, atol=1e-4))
+    if isinstance(first, Mapping):
+        return all(values_equal(first[key], second[key]) for key in first)
+    if isinstance(first, tuple):
+        return all(values_equal(a, b) for a, b in zip(first, second, strict=True))
+    if isinstance(first, str):
+        return bool(first == second)
+    return bool(np.allclose(np.asarray(first, np.float64), np.asarray(second, np.float64), rtol=1e-3, atol=1e-4))

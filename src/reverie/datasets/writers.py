@@ -27,10 +27,10 @@ from reverie.core.lock import lock_of
 from reverie.core.rows import Rows
 from reverie.core.signals import check_signals
 from reverie.core.space_json import text_of
-from reverie.datasets.arrow import pyarrow_of
+from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.minari import MAIN, check_name, minari_root
 from reverie.datasets.pydreamer import OF_GENERATOR, file_names
-from reverie.datasets.reader import About, format_of, package
+from reverie.datasets.reader import DatasetInfo, format_of, import_optional
 from reverie.datasets.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS, OBS_OF_OURS
 from reverie.store.store import Store
 
@@ -50,7 +50,7 @@ ELSE = "Use Minari's format, which can store everything (--to minari)"
 
 
 @dataclass
-class Exported:
+class WriteReport:
     """The result of an export."""
 
     path: Path
@@ -98,16 +98,16 @@ def delete(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def check_room(path: Path, wanted: int) -> None:
-    """Raise RunError if fewer than ``wanted`` bytes are free on the disk of ``path``: HDF5 would abort the process."""
-    if shutil.disk_usage(path.parent).free < wanted:
+def check_room(path: Path, num_bytes: int) -> None:
+    """Raise RunError if fewer than ``num_bytes`` are free on the disk of ``path``: HDF5 would abort the process."""
+    if shutil.disk_usage(path.parent).free < num_bytes:
         raise RunError(f"cannot write {path}: the disk is full. Free some space; nothing is left of it.")
 
 
-def size_of(values: Any) -> int:
+def total_bytes(values: Any) -> int:
     """Return the bytes of all arrays in nested dictionaries and tuples."""
     if isinstance(values, Mapping | tuple):
-        return sum(map(size_of, values.values() if isinstance(values, Mapping) else values))
+        return sum(map(total_bytes, values.values() if isinstance(values, Mapping) else values))
     return int(np.asarray(values).nbytes)
 
 
@@ -116,7 +116,7 @@ def hdf5_file(staged: Path) -> Iterator[Any]:
     """Make the HDF5 file ``staged``, whose content is replaced, and yield it. Code that opens it again shares it."""
     # Without a cache of chunks HDF5 writes values when they are set. It would write cached ones as their dataset is
     # closed, which h5py does in a destructor: the error would be lost, and HDF5 would crash as the file is closed.
-    with package("h5py", "hdf5").File(staged, "w", rdcc_nbytes=0) as file:
+    with import_optional("h5py", "hdf5").File(staged, "w", rdcc_nbytes=0) as file:
         try:
             yield file
             file.flush()
@@ -162,37 +162,39 @@ def check_absent(path: Path) -> None:
         raise RunError(f"{path} exists: choose another name, or delete it first.")
 
 
-def check_distinct(names: Mapping[str, str], what: str) -> None:
-    """Raise ConfigError if ``what`` would give two columns of ``names`` the same name."""
+def check_distinct(names: Mapping[str, str], label: str) -> None:
+    """Raise ConfigError if ``label`` would give two columns of ``names`` the same name."""
     owners: dict[str, str] = {}
     for column, name in names.items():
-        if (other := owners.setdefault(name, column)) != column:
-            raise ConfigError(f"{what} would call both {other} and {column} '{name}'. {ELSE}.")
+        if (owner := owners.setdefault(name, column)) != column:
+            raise ConfigError(f"{label} would call both {owner} and {column} '{name}'. {ELSE}.")
 
 
 # ---------------------------------------------------------------- Minari
 
 
 def write_minari(
-    episodes: Iterable[Mapping[str, Any]], target: str, both: tuple[Any, Any], about: Mapping[str, Any]
-) -> Exported:
+    episodes: Iterable[Mapping[str, Any]], target: str, both: tuple[Any, Any], metadata: Mapping[str, Any]
+) -> WriteReport:
     """Write a Minari dataset to ``target``, a path or minari:NAME; it is moved there when complete.
 
-    ``episodes`` are the fields of ``EpisodeBuffer``; ``both``: spaces of observations and actions; ``about``: metadata.
+    ``episodes`` are the fields of ``EpisodeBuffer``; ``both``: spaces of observations and actions.
     """
-    minari, episode_buffer = package("minari", "minari"), package("minari.data_collector", "minari").EpisodeBuffer
-    storages = package("minari.dataset.minari_storage", "minari").MinariStorage
+    minari = import_optional("minari", "minari")
+    episode_buffer = import_optional("minari.data_collector", "minari").EpisodeBuffer
+    storages = import_optional("minari.dataset.minari_storage", "minari").MinariStorage
     check_target(target, "minari")
     path = target_path(target).absolute()  # Minari needs it
-    done = Exported(path)
+    report = WriteReport(path)
 
     def buffers() -> Iterator[Any]:
         for episode in episodes:
-            done.add(len(episode["rewards"]))
+            report.add(len(episode["rewards"]))
             check_signals()
-            check_room(path, 2 * size_of(episode) + min(CACHED, ABOUT_EPISODE * (done.episodes + 16)))
-            make_compressed(file.create_group(f"episode_{done.episodes - 1}"), "observations", episode["observations"])
-            yield episode_buffer(id=done.episodes - 1, **episode)
+            check_room(path, 2 * total_bytes(episode) + min(CACHED, ABOUT_EPISODE * (report.episodes + 16)))
+            number = report.episodes - 1
+            make_compressed(file.create_group(f"episode_{number}"), "observations", episode["observations"])
+            yield episode_buffer(id=number, **episode)
         file.flush()  # Minari measures its size next
 
     with staged_file(path, folder=True) as staged:
@@ -200,11 +202,11 @@ def write_minari(
         versioned = path.name if re.search(r"-v\d+$", path.name) else f"{path.name}-v0"  # Minari reads no other names
         name = target.removeprefix("minari:")
         named = re.sub(r"[^\w-]", "-", versioned) if name == target else name
-        storage.update_metadata({"dataset_id": named, "minari_version": minari.__version__, **about})
+        storage.update_metadata({"dataset_id": named, "minari_version": minari.__version__, **metadata})
         with hdf5_file(staged / "data" / MAIN) as file:
             storage.update_episodes(buffers())
-        done.check()
-    return done
+        report.check()
+    return report
 
 
 def make_compressed(group: Any, name: str, values: Any) -> None:
@@ -243,47 +245,47 @@ def transitions_of(rows: Rows) -> Rows:
     return out | {"reward": rows["reward"][1:], "terminal": terminal, "truncated": rows["is_last"][1:] & ~terminal}
 
 
-def blocks_of(episodes: Iterable[Rows], done: Exported, check: Callable[[Rows], None]) -> Iterator[Rows]:
-    """Yield the transitions of ``episodes`` in large blocks, with a column ``episode``; count them in ``done``.
+def blocks_of(episodes: Iterable[Rows], report: WriteReport, check: Callable[[Rows], None]) -> Iterator[Rows]:
+    """Yield the transitions of ``episodes`` in large blocks, with a column ``episode``; count them in ``report``.
 
     ``check`` is given those of each episode.
     """
     kinds: dict[str, np.dtype[Any]] = {}
-    held: list[Rows] = []
+    pending: list[Rows] = []
 
     def block() -> Rows:
-        out = {name: np.concatenate([each[name] for each in held]) for name in held[0]}
+        out = {name: np.concatenate([rows[name] for rows in pending]) for name in pending[0]}
         for name, values in out.items():
             dtype = kinds.setdefault(name, values.dtype)
             if not np.can_cast(values.dtype, dtype, "same_kind"):
                 raise DataError(f"'{name}' is {dtype} in the first episodes, but {values.dtype} in later ones. {ELSE}.")
             out[name] = values.astype(dtype, copy=False)
-        held.clear()
+        pending.clear()
         return out
 
     for rows in episodes:
         if (steps := len(rows["reward"]) - 1) < 1:
             continue
-        held.append(transitions_of(rows) | {"episode": np.full(steps, done.episodes, np.int64)})
-        check(held[-1])
-        done.add(steps)
-        if sum(map(size_of, held)) >= BUFFERED:
+        pending.append(transitions_of(rows) | {"episode": np.full(steps, report.episodes, np.int64)})
+        check(pending[-1])
+        report.add(steps)
+        if sum(map(total_bytes, pending)) >= BUFFERED:
             yield block()
-    if held:
+    if pending:
         yield block()
-    done.check()
+    report.check()
 
 
-def check_plain(block: Rows, what: str, expected: str, most: int, nested: bool) -> None:
-    """Raise ConfigError unless all columns are numbers of at most ``most`` dimensions, and only then nested."""
+def check_plain(block: Rows, label: str, expected: str, max_dims: int, nested: bool) -> None:
+    """Raise ConfigError unless all columns are numbers of at most ``max_dims`` dimensions, and only then nested."""
     wrong = [
         f"{name} (shape {list(values.shape[1:])}, {values.dtype})"
         for name, values in block.items()
         if name.partition("/")[0] in ("obs", "action")
-        and (values.dtype == object or not values.size or values.ndim > most or ("/" in name and not nested))
+        and (values.dtype == object or not values.size or values.ndim > max_dims or ("/" in name and not nested))
     ]
     if wrong:
-        raise ConfigError(f"{what} can only store {expected}, not {', '.join(wrong)} of this dataset. {ELSE}.")
+        raise ConfigError(f"{label} can only store {expected}, not {', '.join(wrong)} of this dataset. {ELSE}.")
 
 
 OF_D4RL = {
@@ -296,35 +298,35 @@ FINAL_IMAGES = (
 )
 
 
-def write_d4rl(episodes: Iterable[Rows], target: Path, about: About) -> Exported:
+def write_d4rl(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> WriteReport:
     """Write one HDF5 file in D4RL's format; attributes hold what that lacks: the environment and the action space.
 
     Images are compressed, and not written a second time as next observations.
     """
-    done = Exported(target)
+    report = WriteReport(target)
 
     def check(block: Rows) -> None:
         check_plain(block, "D4RL files", "one array of observations and one of actions", 99, nested=False)
 
     with staged_file(target) as staged, hdf5_file(staged) as file:
-        for block in blocks_of(episodes, done, check):
-            check_room(target, 2 * size_of(block) + BUFFERED)
+        for block in blocks_of(episodes, report, check):
+            check_room(target, 2 * total_bytes(block) + BUFFERED)
             if is_images(block["obs"]):
-                done.remarks = [FINAL_IMAGES]
+                report.remarks = [FINAL_IMAGES]
                 del block["next_obs"]
             for name in block.keys() & OF_D4RL.keys():
                 append(file, OF_D4RL[name], block[name])
-        declared: dict[str, Any] = {} if about.measured else {"action_space": text_of(about.action)}
-        if not about.inferred:
-            declared["observation_space"] = text_of(about.observation, short=True)
+        declared: dict[str, Any] = {} if info.has_measured_bounds else {"action_space": text_of(info.action)}
+        if not info.inferred:
+            declared["observation_space"] = text_of(info.observation, short=True)
         for name in [name for name, text in declared.items() if len(text) > MOST_OF_ATTRIBUTE]:
-            done.remarks.append(f"{name} is too large for an attribute of HDF5: the file does not declare it")
+            report.remarks.append(f"{name} is too large for an attribute of HDF5: the file does not declare it")
             del declared[name]
-        if about.env:
-            declared |= {"env_id": about.env, "env_kwargs": json.dumps(about.env_kwargs)}
-            declared |= {} if about.time_limit is None else {"time_limit": about.time_limit}
+        if info.env:
+            declared |= {"env_id": info.env, "env_kwargs": json.dumps(info.env_kwargs)}
+            declared |= {} if info.time_limit is None else {"time_limit": info.time_limit}
         file.attrs.update(declared)
-    return done
+    return report
 
 
 def append(file: Any, name: str, values: np.ndarray) -> None:
@@ -340,23 +342,23 @@ def append(file: Any, name: str, values: np.ndarray) -> None:
     data[-len(values) :] = values
 
 
-def write_parquet(episodes: Iterable[Rows], target: Path, about: About) -> Exported:
+def write_parquet(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> WriteReport:
     """Write a folder of Parquet tables, a row for each transition; the schema's metadata say what each column means."""
-    arrow = pyarrow_of()
-    done = Exported(target)
+    arrow = import_pyarrow()
+    report = WriteReport(target)
     with staged_file(target, folder=True) as staged, contextlib.ExitStack() as stack:
         writer, written = None, 0
 
         def check(block: Rows) -> None:
             check_plain(block, "tables", "numbers and vectors", 2, nested=True)
 
-        for block in blocks_of(episodes, done, check):
+        for block in blocks_of(episodes, report, check):
             named = {name: column_of(name) for name in block}
             check_distinct(named, "tables")
             table = arrow.table({column: arrow_of(arrow, block[name]) for name, column in named.items()})
             roles = {name.replace("/", ".", 1): column for name, column in named.items()}
-            declared = {} if about.measured else {ACTIONS_OF_OURS: text_of(about.action).encode()}
-            declared |= {} if about.inferred else {OBS_OF_OURS: text_of(about.observation, short=True).encode()}
+            declared = {} if info.has_measured_bounds else {ACTIONS_OF_OURS: text_of(info.action).encode()}
+            declared |= {} if info.inferred else {OBS_OF_OURS: text_of(info.observation, short=True).encode()}
             table = table.replace_schema_metadata({COLUMNS_OF_OURS: json.dumps(roles).encode(), **declared})
             if writer is None or written >= TABLE_STEPS:
                 stack.close()
@@ -364,7 +366,7 @@ def write_parquet(episodes: Iterable[Rows], target: Path, about: About) -> Expor
                 writer, written = stack.enter_context(arrow.parquet.ParquetWriter(path, table.schema)), 0
             writer.write_table(table)
             written += table.num_rows
-    return done
+    return report
 
 
 def column_of(name: str) -> str:
@@ -387,30 +389,30 @@ PYDREAMER = {"action": "action", "reward": "reward", "is_terminal": "terminal", 
 
 
 def write_pydreamer(
-    episodes: Iterable[Rows], folder: Path, beside: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
-) -> Exported:
-    """Write one npz file per episode, ``ep000012_000012-r21-0500.npz``: number, return, steps; others ``beside`` them.
+    episodes: Iterable[Rows], folder: Path, files: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> WriteReport:
+    """Write one npz file per episode, ``ep000012_000012-r21-0500.npz``: number, return, steps; others ``files`` them.
 
     PyDreamer's row t holds the action that *led to* observation t (zeros in the first row): our actions shifted by one.
     A single image is called ``image_t`` and is ``[H, W, C, T]``, as is every image whose name ends with ``_t``; a
     single vector is ``vecobs``.
     """
-    done = Exported(folder)
+    report = WriteReport(folder)
     with staged_file(folder, folder=True) as staged:
         for rows in episodes:
             steps, score = len(rows["reward"]) - 1, rows["reward"].sum(dtype=np.float64)
-            path = staged / f"ep{done.episodes:06}_{done.episodes:06}-r{score:.0f}-{steps:04}.npz"
+            path = staged / f"ep{report.episodes:06}_{report.episodes:06}-r{score:.0f}-{steps:04}.npz"
             with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:  # np.savez cannot write all names
                 for name, array in pydreamer_rows(rows).items():
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                         np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
-            done.add(steps)
-        done.check()
-        write_json(staged, beside)
-    return done
+            report.add(steps)
+        report.check()
+        write_json_files(staged, files)
+    return report
 
 
-def write_json(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+def write_json_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
     """Write ``files``, the content of each by its name."""
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
@@ -432,19 +434,19 @@ def pydreamer_rows(rows: Rows) -> Rows:
 
 
 def write_store(
-    episodes: Iterable[Rows], folder: Path, columns: Mapping[str, Any], beside: Mapping[str, Mapping[str, Any]]
-) -> Exported:
-    """Write a replay store with one stream, and files ``beside`` it, by name, as JSON."""
-    done = Exported(folder)
+    episodes: Iterable[Rows], folder: Path, columns: Mapping[str, Any], files: Mapping[str, Mapping[str, Any]]
+) -> WriteReport:
+    """Write a replay store with one stream, and files ``files`` it, by name, as JSON."""
+    report = WriteReport(folder)
     with staged_file(folder, folder=True) as staged:
         store = Store(staged, waits=False)
         store.begin(columns, 1)
         try:
             for rows in episodes:
                 store.extend({name: values[None] for name, values in rows.items()})
-                done.add(len(rows["reward"]) - 1)
+                report.add(len(rows["reward"]) - 1)
         finally:
             store.close(None)  # its thread must have ended before the files are deleted
-        done.check()
-        write_json(staged, beside)
-    return done
+        report.check()
+        write_json_files(staged, files)
+    return report

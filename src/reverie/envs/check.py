@@ -24,20 +24,11 @@ from reverie.core.specs import MASK, ActionSpec, ObsPart
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import FlatEnv, Outcome, make_flat
 from reverie.envs.limits import EXACT, is_wide
-from reverie.envs.make import (
-    Env,
-    EnvLike,
-    MakeEnv,
-    Single,
-    check_spaces,
-    env_factory,
-    env_name,
-    from_registry,
-    layers_of,
-)
+from reverie.envs.make import Env, EnvLike, MakeEnv, Single, env_factory, env_name, from_registry
 from reverie.envs.masks import ActionMask
 from reverie.envs.slot import EnvSpecs, Failed, Slot, close
 from reverie.envs.worker import workers
+from reverie.envs.wrappers import check_spaces, layers_of
 
 Severity = Literal["fault", "warning", "note"]
 SEEDS, REPLAYED, SAVED = (2, 3, 4, None), 200, 2

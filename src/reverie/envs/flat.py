@@ -20,10 +20,10 @@ from reverie.core.specs import MASK, ActionSpec, ObsPart, observed
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Summary
 from reverie.envs.limits import DeclaredBounds, declared_bounds, own_limit
-from reverie.envs.make import ChangedError, Env, MakeEnv, NoEnvironment, layers_of, make_gym, to_learnable_obs
+from reverie.envs.make import ChangedError, Env, MakeEnv, NoEnvironment, make_gym, to_learnable_obs
 from reverie.envs.masks import ActionMask, has_choices, mask_in, with_mask
 from reverie.envs.snapshot import env_fingerprint
-from reverie.envs.wrappers import FlatObs, FrameStack, checked_reset, checked_step
+from reverie.envs.wrappers import FlatObs, FrameStack, checked_reset, checked_step, layers_of
 
 Rows = Mapping[str, np.ndarray]
 """Arrays by key that an observation is written to, ``[*shape]`` each."""

@@ -28,7 +28,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
 from reverie.envs.suites import ENVPOOL, choose_renderer, load_suite, renderer_hint, unknown
 from reverie.envs.transforms import apply_wrappers
-from reverie.envs.wrappers import OLD_GYM, ActionRepeat, Lives, NoopReset
+from reverie.envs.wrappers import OLD_GYM, ActionRepeat, Lives, NoopReset, check_spaces
 
 Env = gymnasium.Env[Any, Any]
 MakeEnv = Callable[..., Env]
@@ -142,19 +142,6 @@ def _make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> obje
     return from_registry(config, render) if factory is None else _call_factory(factory, config, render)
 
 
-def check_spaces(env: object, prefix: str = "") -> None:
-    """Raise EnvError unless the spaces of ``env`` are Gymnasium's; ``prefix``: of the names of its attributes."""
-    for name in (f"{prefix}observation_space", f"{prefix}action_space"):
-        space = getattr(env, name, None)
-        if not isinstance(space, spaces.Space):
-            problem = f"is {brief(space)}, a {type(space).__module__}.{type(space).__qualname__}"
-            problem = problem if hasattr(env, name) else "is missing"
-            raise EnvError(
-                f"{type(getattr(env, 'unwrapped', env)).__name__}.{name} {problem}: expected a space of Gymnasium, "
-                "such as gymnasium.spaces.Box, or gymnasium.spaces.Dict for a dictionary of spaces."
-            )
-
-
 def _call_factory(factory: MakeEnv, config: EnvConfig, render: bool) -> object:
     """Call ``factory``, with the render mode that is wanted if it has such a parameter."""
     kwargs = dict(config.kwargs)
@@ -241,14 +228,6 @@ def close_quietly(env: Env) -> None:
     """Close the user's environment and ignore any error that its ``close`` raises."""
     with contextlib.suppress(Exception, SystemExit):
         env.close()
-
-
-def layers_of(env: Env) -> list[Env]:
-    """Return ``env``, the environments that it wraps from the outermost on, and the environment itself."""
-    layers = [env]
-    while isinstance(layers[-1], gymnasium.Wrapper):
-        layers.append(layers[-1].env)
-    return layers
 
 
 # ---------------------------------------------------------------- specs

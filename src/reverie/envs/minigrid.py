@@ -22,9 +22,8 @@ from minigrid.core.mission import MissionSpace
 from minigrid.minigrid_env import MiniGridEnv
 
 from reverie.core.errors import EnvError
-from reverie.envs.make import layers_of
 from reverie.envs.transforms import Grayscale, Resize
-from reverie.envs.wrappers import Reset
+from reverie.envs.wrappers import Reset, layers_of
 
 Env = gymnasium.Env[Any, Any]
 RECODED = (grids.RGBImgObsWrapper, grids.RGBImgPartialObsWrapper, grids.SymbolicObsWrapper, grids.FlatObsWrapper,

@@ -14,7 +14,7 @@ import numpy as np
 
 from reverie.core.errors import EnvError
 from reverie.core.specs import ObsSpec
-from reverie.envs.make import layers_of
+from reverie.envs.wrappers import layers_of
 
 RenderFn = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 """Turns observations by key, ``[*shape]`` each, into an image ``[H, W, 3]`` uint8."""

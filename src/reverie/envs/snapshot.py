@@ -35,7 +35,8 @@ import gymnasium
 import numpy as np
 
 from reverie.core.errors import EnvError
-from reverie.envs.make import Env, layers_of
+from reverie.envs.make import Env
+from reverie.envs.wrappers import layers_of
 
 FORMAT = 4
 RANDOM = ("_np_random", "_np_random_seed")

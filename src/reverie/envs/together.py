@@ -15,9 +15,8 @@ from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, told
 from reverie.core.importing import module_of
 from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
-from reverie.envs.make import check_spaces
 from reverie.envs.suites import ENVPOOL, load_suite
-from reverie.envs.wrappers import Reset, Stepped
+from reverie.envs.wrappers import Reset, Stepped, check_spaces
 
 Vector = VectorEnv[Any, Any, Any]
 ALONE = ("wrappers", "action_repeat", "pool_frames", "noop_max", "life_loss", "fire", "time_limit", "frame_stack",

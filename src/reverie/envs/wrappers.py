@@ -29,6 +29,27 @@ IDLE = np.int64(0)
 """The idle action of Atari games, as their space samples it."""
 
 
+def layers_of(env: Env) -> list[Env]:
+    """Return ``env``, the environments that it wraps from the outermost on, and the environment itself."""
+    layers = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper):
+        layers.append(layers[-1].env)
+    return layers
+
+
+def check_spaces(env: object, prefix: str = "") -> None:
+    """Raise EnvError unless the spaces of ``env`` are Gymnasium's; ``prefix``: of the names of its attributes."""
+    for name in (f"{prefix}observation_space", f"{prefix}action_space"):
+        space = getattr(env, name, None)
+        if not isinstance(space, spaces.Space):
+            problem = f"is {brief(space)}, a {type(space).__module__}.{type(space).__qualname__}"
+            problem = problem if hasattr(env, name) else "is missing"
+            raise EnvError(
+                f"{type(getattr(env, 'unwrapped', env)).__name__}.{name} {problem}: expected a space of Gymnasium, "
+                "such as gymnasium.spaces.Box, or gymnasium.spaces.Dict for a dictionary of spaces."
+            )
+
+
 def checked_reset(env: Env, seed: int | None, options: dict[str, Any] | None = None) -> Reset:
     """Return what ``env.reset`` returns: the observation and the info."""
     try:

@@ -29,11 +29,11 @@ from reverie.run.collect import Collector, random_action
 
 MAX_TURNS = 2_000
 """Turns of the loop within which the replay should hold a window."""
-WARM, LEAST = 1, 4
-"""Updates of :func:`turns_of` that are not timed, and its least number of updates in all."""
-RECORDED = 4
+WARMUP_TURNS, MIN_TURNS = 1, 4
+"""Updates of :func:`measure_turns` that are not timed, and its least number of updates in all."""
+CAPTURE_UPDATES = 4
 """The first updates on rows of a shape, which record a tape or a CUDA graph: they take up to 100 times as long."""
-WARM_UP = {"cpu": RECORDED - 1, "cuda": 10}
+WARM_UP = {"cpu": CAPTURE_UPDATES - 1, "cuda": 10}
 """Updates after the first one that are not timed: caches fill, CUDA graphs are captured."""
 
 
@@ -59,7 +59,7 @@ class Speed:
     """Floating-point operations of an update in 1e9, see :func:`gflop`; None if they could not be counted."""
 
 
-class Turns(NamedTuple):
+class TurnTimes(NamedTuple):
     """Times of alternating collection and learning, as in a run: each finds the caches full of the other's data."""
 
     env_step_s: float
@@ -72,8 +72,8 @@ class Turns(NamedTuple):
 class Forecast:
     """Hours that a run will take, all work in sequence, without evaluations and checkpoints.
 
-    With an environment, they follow from :class:`Turns`. Otherwise they follow from the time of each part by itself,
-    which is too little for small networks: caches are then full of their own data.
+    With an environment, they follow from :class:`TurnTimes`. Otherwise they follow from the time of each part by
+    itself, which is too little for small networks: caches are then full of their own data.
     """
 
     env_steps: int
@@ -115,7 +115,7 @@ class Report:
         return None if rate is None or self.speed.gflop is None else self.speed.gflop / self.speed.update_s / rate
 
 
-def measure(
+def benchmark(
     config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, *, env: Env | None = None, seconds: float = 15
 ) -> Report:
     """Time the learner that ``config`` describes on random data, its updates for about ``seconds``, and ``env`` itself.
@@ -127,19 +127,19 @@ def measure(
         torch.set_num_threads(config.threads)
     if device.type == "cpu":
         keep_freed_memory()
-    speed, learner = speed_of(config.algo, obs_spec, action_spec, device, seconds, {1, 8, config.env.num})
+    speed, learner = measure_speed(config.algo, obs_spec, action_spec, device, seconds, {1, 8, config.env.num})
     rate = None if env is None else env_rate(env, seconds / 10)
-    turns = None if env is None else turns_of(config, learner, env, seconds / 3)
+    turns = None if env is None else measure_turns(config, learner, env, seconds / 3)
     return Report(
         speed=speed,
-        forecast=forecast(config, config.ratio(learner.window), speed, rate, turns),
+        forecast=forecast(config, config.updates_per_step(learner.window), speed, rate, turns),
         precision=config.algo.precision,
         matrix_gflops={name: rate / 1e9 for name, rate in matrix_rates(device).items()},
         machine=describe(device) | {"kernels": status(device)},
     )
 
 
-def speed_of(
+def measure_speed(
     algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec, device: torch.device, seconds: float,
     envs: Iterable[int],
 ) -> tuple[Speed, Algorithm]:  # fmt: skip
@@ -151,7 +151,7 @@ def speed_of(
     wait_for(device)
     first = time.perf_counter() - started
     update = median_seconds(
-        lambda: learner.update(batch), device, warm_up=WARM_UP[device.type], seconds=seconds / 2, most=1000
+        lambda: learner.update(batch), device, warm_up=WARM_UP[device.type], seconds=seconds / 2, max_calls=1000
     )
     acts = {n: 1e3 * act_seconds(learner, noise_step(obs_spec, n), seconds=seconds / 15) for n in sorted(envs)}
     speed = Speed(
@@ -170,20 +170,20 @@ def speed_of(
 def env_rate(env: Env, seconds: float = 2.0) -> float:
     """Return the env steps per second of ``env`` under random actions, summed over its environments."""
     rng = np.random.default_rng(0)
-    step, taken = env.reset(0), 0
+    step, num_steps = env.reset(0), 0
     started = time.perf_counter()
-    while (spent := time.perf_counter() - started) < seconds or taken == 0:
-        taken += len(step) - int(step.is_last.sum())
+    while (elapsed := time.perf_counter() - started) < seconds or num_steps == 0:
+        num_steps += len(step) - int(step.is_last.sum())
         step = env.step(random_action(env.action_spec, env.num_envs, rng, step.obs.get(MASK)))
-    return taken / spent
+    return num_steps / elapsed
 
 
-def turns_of(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: float) -> Turns | None:
+def measure_turns(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: float) -> TurnTimes | None:
     """Collect in ``env`` and learn in turns for about ``seconds``, with the updates per env step of a run.
 
     Returns None if the replay holds no window after :data:`MAX_TURNS` turns, or the run makes no updates.
     """
-    window, ratio, now = learner.window, config.ratio(learner.window), time.perf_counter
+    window, ratio, clock = learner.window, config.updates_per_step(learner.window), time.perf_counter
     replay = config.replay.merge({"storage": "ram"}).build(
         obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=learner.extra_spec, num_envs=env.num_envs,
         window=window, seed=0, max_rows=(MAX_TURNS + window.rows) * env.num_envs,
@@ -200,26 +200,26 @@ def turns_of(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: fl
         return None
     steps = updates = 0
     living = learning = 0.0
-    owed, begin = 1.0 + WARM, now()
-    while updates < LEAST or now() < begin + seconds:
-        started = now()
-        taken = collector.collect()
-        living, steps, owed = living + now() - started, steps + taken, owed + taken * ratio
-        while (owed >= 1 or window.rollout) and len(source) and (updates < LEAST or now() < begin + seconds):
-            started = now()
+    owed, begin = 1.0 + WARMUP_TURNS, clock()
+    while updates < MIN_TURNS or clock() < begin + seconds:
+        started = clock()
+        num_steps = collector.collect()
+        living, steps, owed = living + clock() - started, steps + num_steps, owed + num_steps * ratio
+        while (owed >= 1 or window.rollout) and len(source) and (updates < MIN_TURNS or clock() < begin + seconds):
+            started = clock()
             batch = source.sample()
             update = learner.update(batch)
             source.feedback(batch.index, update)
             wait_for(learner.device)
-            learning, updates, owed = learning + now() - started, updates + 1, owed - 1
-            if updates == WARM:
+            learning, updates, owed = learning + clock() - started, updates + 1, owed - 1
+            if updates == WARMUP_TURNS:
                 learning = 0.0
     collector.drain()
-    return Turns(env_step_s=living / max(1, steps), update_s=learning / (updates - WARM))
+    return TurnTimes(env_step_s=living / max(1, steps), update_s=learning / (updates - WARMUP_TURNS))
 
 
 def forecast(
-    config: ExperimentConfig, ratio: float, speed: Speed, env_steps_per_s: float | None, turns: Turns | None = None
+    config: ExperimentConfig, ratio: float, speed: Speed, env_steps_per_s: float | None, turns: TurnTimes | None = None
 ) -> Forecast:
     """Forecast a run of ``config.steps`` env steps with ``ratio`` updates each."""
     steps, num = config.steps, config.env.num
@@ -286,8 +286,8 @@ def noise_batch(learner: Algorithm, obs_spec: ObsSpec, action_spec: ActionSpec, 
     """
     b, t, window = windows or learner.window.batch, learner.window.rows, learner.window
     if window.rollout:
-        wanted, t = b, window.context + window.rollout + 1
-        b = -(-wanted * window.length // window.rollout)
+        num_windows, t = b, window.context + window.rollout + 1
+        b = -(-num_windows * window.length // window.rollout)
     actions = random_action(action_spec, b * t, np.random.default_rng(0))  # [B * T, A]
     none = torch.zeros(b, t, dtype=torch.bool)
     extras = {}
@@ -300,22 +300,23 @@ def noise_batch(learner: Algorithm, obs_spec: ObsSpec, action_spec: ActionSpec, 
         reward=torch.randn(b, t), is_first=none, is_last=none, is_terminal=none, weight=torch.ones(b),
         index=torch.arange(b), extras=extras,
     )  # fmt: skip
-    return learner.estimated(rows).map(lambda x: x[:wanted]) if isinstance(learner, OnPolicy) else rows
+    return learner.estimated(rows).map(lambda x: x[:num_windows]) if isinstance(learner, OnPolicy) else rows
 
 
 # ---------------------------------------------------------------- times
 
 
 def median_seconds(
-    call: Callable[[], object], device: torch.device, *, warm_up: int, seconds: float, least: int = 3, most: int
-) -> float:
-    """Return the median seconds of ``call``, over ``least`` to ``most`` calls within about ``seconds``."""
+    call: Callable[[], object], device: torch.device, *, warm_up: int, seconds: float, min_calls: int = 3,
+    max_calls: int,
+) -> float:  # fmt: skip
+    """Return the median seconds of ``call``, over ``min_calls`` to ``max_calls`` calls within about ``seconds``."""
     for _ in range(warm_up):
         call()
     wait_for(device)
     times: list[float] = []
     end = time.perf_counter() + seconds
-    while len(times) < least or (len(times) < most and time.perf_counter() < end):
+    while len(times) < min_calls or (len(times) < max_calls and time.perf_counter() < end):
         started = time.perf_counter()
         call()
         wait_for(device)
@@ -327,20 +328,20 @@ def act_seconds(learner: Algorithm, step: Step, mode: Mode = "explore", *, secon
     """Return the seconds of one decision for the environments of ``step``."""
     state = learner.policy.initial(len(step))
     return median_seconds(
-        lambda: learner.policy.act(step, state, mode), learner.device, warm_up=10, seconds=seconds, most=1000
+        lambda: learner.policy.act(step, state, mode), learner.device, warm_up=10, seconds=seconds, max_calls=1000
     )
 
 
 LONG = 16.0
-"""Seconds of an update above which :func:`pace` only times one with a part of its windows."""
-FEW = 16
+"""Seconds of an update above which :func:`measure_learner_speed` only times one with a part of its windows."""
+MAX_PARTS = 16
 """How many such parts a batch has at most."""
-MARGIN = 1.3
+THREADS_MARGIN = 1.3
 """How many times as fast several threads must be to be preferred to one: a single thread waits for no other."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class LearnerSpeed:
     """Seconds that a learner needs on this machine's CPU, at its present load."""
 
     update_s: float
@@ -351,9 +352,9 @@ class Pace:
     """With this number of threads."""
 
 
-def pace(
+def measure_learner_speed(
     algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec, envs: int, threads: Sequence[int]
-) -> Pace | None:
+) -> LearnerSpeed | None:
     """Time a learner made for this purpose on random data, for about a second; None if it does not accept them.
 
     The global random generators stay as they are, and no environment is touched. ``threads``: numbers to choose from;
@@ -363,25 +364,26 @@ def pace(
         try:
             learner = algo.build(obs_spec, action_spec, "cpu")
             torch.set_num_threads(threads[-1])
-            few = max(1, learner.window.batch // FEW)
-            thin = noise_batch(learner, obs_spec, action_spec, windows=few)
-            times = {threads[-1]: learner.window.batch / few * update_seconds(learner, thin, warm_up=RECORDED)}
+            part_size = max(1, learner.window.batch // MAX_PARTS)
+            part = noise_batch(learner, obs_spec, action_spec, windows=part_size)
+            parts = learner.window.batch / part_size
+            times = {threads[-1]: parts * update_seconds(learner, part, warm_up=CAPTURE_UPDATES)}
             if times[threads[-1]] < LONG:
                 batch = noise_batch(learner, obs_spec, action_spec)
-                warm_up = RECORDED if times[threads[-1]] < 1 else 0
+                warm_up = CAPTURE_UPDATES if times[threads[-1]] < 1 else 0
                 for number in threads:
                     torch.set_num_threads(number)
                     times[number] = update_seconds(learner, batch, seconds=0.5, warm_up=warm_up)
-            best = min(times, key=lambda number: times[number] * (1.0 if number == threads[0] else MARGIN))
+            best = min(times, key=lambda number: times[number] * (1.0 if number == threads[0] else THREADS_MARGIN))
             torch.set_num_threads(best)
             act = act_seconds(learner, noise_step(obs_spec, envs), seconds=0.1)
         except Exception:  # a learner of the user's own may need more of its data than their shapes
             return None
-    return Pace(update_s=times[best], act_s=act, threads=best)
+    return LearnerSpeed(update_s=times[best], act_s=act, threads=best)
 
 
 def update_seconds(learner: Algorithm, batch: Batch, *, seconds: float = 0.0, warm_up: int = 0) -> float:
     """Return the median seconds of an update on ``batch``, for about ``seconds``."""
     return median_seconds(
-        lambda: learner.update(batch), learner.device, warm_up=warm_up, seconds=seconds, least=1, most=500
+        lambda: learner.update(batch), learner.device, warm_up=warm_up, seconds=seconds, min_calls=1, max_calls=500
     )

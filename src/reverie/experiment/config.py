@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,24 +12,19 @@ from typing import Annotated, Any, Literal
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.bounds import AtLeast, Regex
-from reverie.core.config import Choice, Config
+from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
-from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
-from reverie.core.logger import logger
+from reverie.core.errors import ConfigError
 from reverie.core.types import Window
-from reverie.datasets.dataset import DatasetConfig, open_recorded
-from reverie.datasets.detect import open_reader
+from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.memory import OBJECT, path_of, paths_in
-from reverie.datasets.recorded_env import env_as_recorded, env_of
 from reverie.envs.config import EnvConfig
-from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
 from reverie.nn.rewards import ReturnStd
 from reverie.replay.config import ReplayConfig
 from reverie.replay.durable import absolute_store_path
 from reverie.replay.sources import Experience, Mixed, of_share
 from reverie.run.callback import parse_callback
 from reverie.run.evaluate import Score
-from reverie.run.folder import Saved, check_origin
 from reverie.run.schedule import Schedule, parse_period
 
 DEFAULT_REPLAY_RATIO = 0.5
@@ -39,8 +32,8 @@ END_OF_SCHEDULES = 10**15
 """Env steps after which every schedule of exploration is over."""
 NO_ENV = "none"
 """Environment id of a run that has no environment."""
-OWN_ENV = "auto"
-"""Environment id that stands for the environment that the recorded data name, until :func:`resolved`."""
+DATASET_ENV = "auto"
+"""Environment id that stands for the environment that the recorded data name, until ``resolve_env``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +41,8 @@ class ExperimentConfig(Config):
     """Every setting of a run."""
 
     preset: str = field(default="", compare=False)
-    """Preset to start from. By default the one of the environment's suite and of this machine; without a GPU that is
-    cpu, the suite's with small networks and a short run. In Python only a record of where the settings began."""
+    """Preset to start from. Default: the preset for the environment's suite. Without a GPU: cpu, the same preset with
+    smaller networks and a shorter run. In Python only a record of where the settings began."""
     experience: Experience | None = None
     """Rows to learn from: collected, recorded, or mixed(0.5) with that part of each batch recorded, rounded to whole
     windows. None: recorded if there are data, or mixed if the algorithm needs both; else collected."""
@@ -66,8 +59,8 @@ class ExperimentConfig(Config):
     learner acts, in turn with its updates. Several learners have a part of the actors each, or, if there are fewer, of
     the environments of each."""
     ratio_slack: Annotated[float | None, AtLeast(0)] = 100.0
-    """With actors, updates by which learner or actors may be ahead of the ratio before they wait. None: nobody waits,
-    and the ratio is what this machine makes of it."""
+    """With actors, updates by which learner or actors may be ahead of the ratio before they wait. None: nothing waits,
+    and the actual ratio depends on the speed of the machine."""
     learning_starts: Annotated[int, AtLeast(0)] = 1024
     """Windows that the replay must hold before learning starts."""
     pretrain_updates: Annotated[int, AtLeast(0)] = 0
@@ -83,8 +76,8 @@ class ExperimentConfig(Config):
     """Run folder, or a checkpoint in one, whose agent a new run begins with: weights, optimisers and normalisation; of
     another algorithm the actor and the normalisation of observations."""
     init_parts: Annotated[str | tuple[str, ...], Regex()] = ()
-    """Regular expression, or several: of `init`, take the parameters whose names begin so, where their shapes fit, and
-    no optimisers. The environment may differ."""
+    """Regular expression, or several: load only the parameters of `init` whose names begin so and whose shapes are
+    equal, and no optimisers. The environment may differ."""
     heldout: str | None = None
     """Recorded data, as data.path names them, from which a world model does not learn: at each report and at the end,
     heldout/loss/... are its losses on the same 4 batches of them. data.columns and the like apply."""
@@ -104,16 +97,16 @@ class ExperimentConfig(Config):
     """Steps after which an episode of evaluations, of `data record` and of the page is cut off if it has not ended, but
     not before the environment's own time limit. None: 4 times the longest episode of training, at least 1000."""
     score: str = "eval/score"
-    """Number that evaluations log by which the best agent is chosen: eval/score, the mean return, or one of
-    `env.log_info`; `NAME:min` if the lowest is the best. stop_score, patience and a search go by it too."""
+    """Evaluation metric that selects the best checkpoint: eval/score, the mean return, or a metric of `env.log_info`;
+    `NAME:min` if the lowest is the best. stop_score, patience and a search use it too."""
     stop_score: float | None = None
     """End the run once an evaluation during training reaches this score, and still has it together with as many more
     episodes, which are then played. None: no score ends the run."""
     patience: Annotated[int | None, AtLeast(1)] = None
-    """End the run once so many evaluations during training, one after the other, were no better than the best one
-    before; those before the first update do not count. None: it goes on."""
+    """Stop after this many consecutive evaluations without improvement. Evaluations before the first update do not
+    count. None: never stop early."""
     callbacks: tuple[str, ...] = ()
-    """Code of your own that the run calls: `module:Class` or `module:Class(setting=value)`, a class derived from
+    """Custom code that the run calls: `module:Class` or `module:Class(setting=value)`, a class derived from
     `reverie.Callback`. In Python also objects."""
     eval_envs: Annotated[int, AtLeast(1)] = 4
     """Number of environments that an evaluation steps together."""
@@ -160,9 +153,9 @@ class ExperimentConfig(Config):
             raise ConfigError(f"init_parts = {self.init_parts}: parts of which run? Set init, too.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device = '{self.device}': expected auto, cpu, cuda or cuda:<number>.")
-        if "num" in self.eval_changes:
-            raise ConfigError(f"eval_env.num = {self.eval_changes['num']}: set eval_envs = N in its place.")
-        _ = self.evaluation_env  # its settings are checked where they are made
+        if "num" in self.eval_env_overrides:
+            raise ConfigError(f"eval_env.num = {self.eval_env_overrides['num']}: set eval_envs = N in its place.")
+        _ = self.eval_env_config  # its settings are checked where they are made
         Score.parse(self.score)
         for entry in self.callbacks:
             parse_callback(entry)
@@ -201,7 +194,7 @@ class ExperimentConfig(Config):
         return self.updates if self.offline else self.steps
 
     @property
-    def subject(self) -> str:
+    def task_label(self) -> str:
         """What a run is named after: its environment, or the data that it learns from."""
         names = [Path(path).stem or path for path in paths_in(self.data.path)]
         return "+".join(names) if self.offline else self.env.id
@@ -212,28 +205,28 @@ class ExperimentConfig(Config):
         return algorithm_name(type(self.algo))
 
     @property
-    def evaluates_on_the_way(self) -> bool:
+    def evaluates_during_training(self) -> bool:
         """Whether there are evaluations during training."""
         return parse_period(self.schedule.eval_every)[0] > 0 and self.eval_episodes > 0
 
     @property
-    def eval_changes(self) -> dict[str, Any]:
+    def eval_env_overrides(self) -> dict[str, Any]:
         """Settings of ``env`` that are others in evaluations."""
         return {"id": self.eval_env} if isinstance(self.eval_env, str) else self.eval_env or {}
 
     @property
-    def evaluation_env(self) -> EnvConfig:
+    def eval_env_config(self) -> EnvConfig:
         """Settings of the environments of evaluations: as in training, but whole games, true rewards, ``eval_env``."""
-        return self.env.merge({"life_loss": False, "clip_reward": "none"}).merge(self.eval_changes, "eval_env")
+        return self.env.merge({"life_loss": False, "clip_reward": "none"}).merge(self.eval_env_overrides, "eval_env")
 
-    def explored(self, step: int) -> int:
+    def exploration_step(self, step: int) -> int:
         """Return the env steps at which schedules of exploration stand at ``step`` of the run, for drawn actions.
 
         The steps of a run on recorded data alone are updates. It never explores: its schedules are at their end.
         """
         return END_OF_SCHEDULES if self.offline else step
 
-    def ratio(self, window: Window) -> float:
+    def updates_per_step(self, window: Window) -> float:
         """Return gradient updates per env step, by ``replay_ratio``, ``train_ratio``, or the rollouts of ``window``."""
         if window.rollout:
             rows = window.batch * window.length if window.epochs else window.rollout * self.env.num
@@ -242,7 +235,7 @@ class ExperimentConfig(Config):
             return self.train_ratio / (window.batch * window.length)
         return DEFAULT_REPLAY_RATIO if self.replay_ratio is None else self.replay_ratio
 
-    def planned(self, window: Window) -> tuple[int, int]:
+    def planned_counts(self, window: Window) -> tuple[int, int]:
         """Return the updates of the run, and the policy's decisions, each for all environments."""
         if self.offline:
             return self.updates, 0
@@ -251,34 +244,35 @@ class ExperimentConfig(Config):
             learned = decisions // window.rollout * window.rollout * self.env.num
         else:
             learned = max(0, self.steps - self.first_update_step(window))
-        return int(learned * self.ratio(window)) + self.pretrain_updates * (learned > 0), decisions
+        return int(learned * self.updates_per_step(window)) + self.pretrain_updates * (learned > 0), decisions
 
     def first_update_step(self, window: Window) -> int:
         """Return the env step at which ``learning_starts`` windows exist, if no episode is shorter than a window."""
         return self.learning_starts + (window.rows - window.free - 1) * self.env.num
 
-    def checked(self) -> ExperimentConfig:
+    def validate(self) -> ExperimentConfig:
         """Check that the algorithm gets the rows that it learns from; return it with experience and absolute paths."""
         recorded = bool(self.data.path)
         if recorded != (self.share > 0):
-            given = f"data.path = '{self.data.where}'" if recorded else "no data: pass --data PATH, in Python data=..."
+            no_data = "no data: pass --data PATH, in Python data=..."
+            data_text = f"data.path = '{self.data.label}'" if recorded else no_data
             assert self.experience is not None
-            raise ConfigError(f"experience = {self.experience.text()}, but there is {given}.")
+            raise ConfigError(f"experience = {self.experience.text()}, but there is {data_text}.")
         self.algo.check_data(recorded=recorded, collected=not self.offline)
         self._check_on_policy()
         if self.actors:
             self._check_actors()
-        if self.patience is not None and not self.evaluates_on_the_way:
+        if self.patience is not None and not self.evaluates_during_training:
             raise ConfigError(
                 f"patience = {self.patience} counts evaluations during training, of which there are none: set "
                 "schedule.eval_every, with eval_episodes above 0."
             )
-        if not self.offline and self.env.id in (NO_ENV, OWN_ENV):
+        if not self.offline and self.env.id in (NO_ENV, DATASET_ENV):
             raise ConfigError(f"{self.name} is to collect rows: in which environment? Pass --env ID, in Python env=...")
         experience = self.experience or of_share(self.share)
         path = path_of([_absolute(path) for path in paths_in(self.data.path)])
-        found = self.merge({"data.path": path, "heldout": self.heldout and _absolute(self.heldout)})
-        return found.merge({"replay.store": absolute_store_path(self.replay.store), "experience": experience})
+        config = self.merge({"data.path": path, "heldout": self.heldout and _absolute(self.heldout)})
+        return config.merge({"replay.store": absolute_store_path(self.replay.store), "experience": experience})
 
     def _check_on_policy(self) -> None:
         """Raise ConfigError if settings of replayed rows are given to an algorithm that replays none."""
@@ -303,137 +297,14 @@ class ExperimentConfig(Config):
             "algo.reward_scale = return_std: its running returns are of one actor": isinstance(scale, ReturnStd)
             and (self.actors > 1 or self.learners > 1),
         }
-        if why := next((why for why, found in refused.items() if found), ""):
-            raise ConfigError(f"actors = {self.actors}, {why}. Leave out one of the two.")
+        if reason := next((reason for reason, is_set in refused.items() if is_set), ""):
+            raise ConfigError(f"actors = {self.actors}, {reason}. Leave out one of the two.")
 
     def without_env(self) -> ExperimentConfig:
         """Return this without an environment and without evaluations."""
         return self.merge({"env.id": NO_ENV, "env.num": 1, "eval_episodes": 0})
 
 
-def saved_settings(config: ExperimentConfig, env: EnvLike | None, eval_env: EnvLike | None = None) -> Saved:
-    """Return the content of config.yaml, with names of the objects that a file cannot hold (``module:name``)."""
-    given = {name: one for name, one in {"env": env, "eval_env": eval_env}.items() if not isinstance(one, str | None)}
-    custom = {name: entry_point_name(one) or env_name(one) for name, one in given.items()}
-    custom |= dict(_foreign(config.algo, type(config.algo)(), "algo"))
-    return Saved(algorithm=config.name, experiment=config.to_dict(), custom=custom)
-
-
-def _foreign(value: Any, default: Any, where: str) -> Mapping[str, str]:
-    """Return the places below ``where`` at which ``value`` holds an object of another class than ``default`` does."""
-    if value is None or (isinstance(value, Choice) and value.can_be_found()):
-        return {}  # a file holds its kind and its values
-    if type(value) is not type(default) and (isinstance(default, Config) or isinstance(value, Config)):
-        return {where: f"{type(value).__module__}:{type(value).__qualname__}"}
-    if not isinstance(value, Config):
-        return {}
-    out: dict[str, str] = {}
-    for name in value.__dataclass_fields__:
-        out |= _foreign(getattr(value, name), getattr(default, name), f"{where}.{name}")
-    return out
-
-
-def resolved(
-    config: ExperimentConfig, env: EnvLike | None, before: Mapping[str, Any] | None = None
-) -> ExperimentConfig:
-    """Return ``config`` with its environment filled in: a run on data alone is evaluated in that of the data.
-
-    ``env``: an environment given from Python. ``before``: settings of the run to be continued, whose environment stays
-    unless another is named.
-    """
-    config = config.checked()
-    if not config.offline or (env is not None and not isinstance(env, str)):
-        return config
-    if before is not None and config.env.id == OWN_ENV:
-        check_origin(Saved(algorithm="", experiment={"env": before["env"]}), "the run")
-        config = config.merge({"env": dict(before["env"])})
-    if config.env.id != OWN_ENV:
-        return config.without_env() if config.env.id == NO_ENV else config
-    with contextlib.closing(open_recorded(config.data, config.env)) as recorded:
-        about = recorded.about
-    if not about.env:
-        logger.info("no evaluations: the data do not name their environment. Pass --env ID to evaluate in one")
-        return config.without_env()
-    found = config.merge({"env": env_of(about, config.env).to_dict()})
-    try:
-        close_quietly(env_as_recorded(about, config.env))
-    except EnvError as error:
-        logger.info(f"no evaluations: {error}")
-        return config.without_env()
-    return found
-
-
-def env_id_of(data: DatasetConfig) -> str:
-    """Return the id of the environment that data name; "" if they name none or cannot be read, as reading them says."""
-    try:
-        with open_reader(data.path, data) as reader:
-            return reader.env_id()
-    except ReverieError:
-        return ""
-
-
-def with_beginning(config: ExperimentConfig, before: Mapping[str, Any], path: Path) -> ExperimentConfig:
-    """Return ``config`` with what the run in ``path`` began with and, unless set, with its ``threads``.
-
-    RunError if ``config`` has others, or rows of another kind than ``before``, the settings of the run so far: a
-    checkpoint holds positions in the replay, in the recorded data or in both, and cannot change between these.
-    """
-    had = {"init": before.get("init"), "replay.init": tuple(before.get("replay", {}).get("init", ()))}
-    had["init_parts"] = before.get("init_parts", ())
-    given = {"init": config.init, "replay.init": config.replay.init, "init_parts": config.init_parts}
-    for name, value in given.items():
-        if value and places(value) != places(had[name]):
-            raise RunError(
-                f"{name} = {value!r} applies only to a new run, but {path} began with {name} = {had[name]!r}. Leave it "
-                "out to continue that run, or choose another --run to begin a new one."
-            )
-    learned = {name: before[name] for name in ("experience", "data") if name in before}
-    check_origin(Saved(algorithm="", experiment=learned), f"the run {path}")
-    was = config.merge(learned)
-    if was.offline != config.offline or (config.share and not was.share):
-        kinds = "recorded data alone" if was.offline else "recorded and collected rows"
-        raise RunError(
-            f"{path} was trained on {kinds if was.share else 'collected rows'}, which cannot change when it continues. "
-            f"To start a new run with its agent, pass --init {path}, in Python init='{path}'."
-        )
-    if bool(config.actors) != bool(before.get("actors", 0)):
-        raise RunError(
-            f"actors = {config.actors}, but {path} was trained with actors = {before.get('actors', 0)}: a run with "
-            f"actors continues with actors, one without them without. Or begin a new run with its agent: --init {path}."
-        )
-    return config.merge({**had, "threads": config.threads or before.get("threads", 0)})
-
-
 def _absolute(path: str) -> str:
     fixed = "://" in path or path.startswith(("minari:", OBJECT))
     return path if fixed else os.path.abspath(os.path.expanduser(path))
-
-
-def places(given: Any) -> list[str]:
-    """Return the path or URL, or several of them, as absolute ones; [] for None."""
-    return [absolute_store_path(place) for place in ([given] if isinstance(given, str) else given or ())]
-
-
-def fitted(config: ExperimentConfig, said: Collection[str]) -> ExperimentConfig:
-    """Return ``config`` with learning that starts after a quarter of a run of which it would leave less than half.
-
-    ``said``: the settings that the user has made. ConfigError if they leave nothing to learn in, or nothing to count.
-    """
-    other = "steps" if config.offline else "updates"
-    if other in said and config.unit not in said:
-        kind = "on recorded data alone" if config.offline else "that collects rows"
-        raise ConfigError(f"{other} has no effect on a run {kind}. Set its length with {config.unit}.")
-    starts, steps = config.learning_starts, config.steps
-    if config.offline or config.algo.on_policy or 2 * starts <= steps or 0 in (config.replay_ratio, config.train_ratio):
-        return config
-    if "learning_starts" in said:
-        if starts < steps:
-            return config
-        raise ConfigError(
-            f"learning_starts = {starts}: the run has only {steps:,} env steps, so it would learn nothing. Lower it, "
-            "or take more steps."
-        )
-    soon = max(1, steps // 4)
-    logger.info(f"learning starts after {soon:,} env steps, not {starts:,}: the run has only {steps:,}")
-    random = config.random_steps if "random_steps" in said else min(config.random_steps, soon)
-    return config.merge({"learning_starts": soon, "random_steps": random})

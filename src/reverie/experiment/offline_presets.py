@@ -44,7 +44,10 @@ ATARI_DATA: Settings = {
     "updates": 1_000_000, "steps": 1_000_000, "replay_ratio": 0.25, "learning_starts": 50_000, "env.num": 1,
     **NATURE_ATARI, "replay.capacity": 1_000_000, "algo.batch_size": 32, "algo.networks.units": (512,),
 }
-"""Data of Atari with the batches, updates and learning rates of Tianshou (examples/offline/atari_*.py, 2.0.1)."""
+"""Data of Atari with the settings of Tianshou (examples/offline/atari_*.py, the same from 0.4.8 to 2.0.1).
+
+Other than there, evaluations are greedy (eps_test = 0.001 for BCQ) and pixels are in [0, 1] (scale_obs = 0).
+"""
 
 _ATARI_DATA: Settings = {"updates": 20_000, "steps": 20_000, "learning_starts": 10_000, "replay.capacity": 100_000}
 """Changes for a machine without a GPU; values are ours."""
@@ -126,7 +129,7 @@ TABLE: dict[str, Preset] = {
         ATARI_DATA | {"algo.lr": 6.25e-5, "algo.tau": 1.0, "algo.target_every": 8000},
         "Discrete BCQ on data of Atari, of four 84x84 grey frames (Tianshou: atari_bcq.py).", envs="ALE/",
         cpu=_ATARI_DATA | {"algo.target_every": 1000}),
-    "discrete_cql_atari": Preset("discrete_cql", ATARI_DATA | {"algo.lr": 1e-4},
+    "discrete_cql_atari": Preset("discrete_cql", ATARI_DATA | {"algo.lr": 1e-4, "algo.double": True},
         "Discrete CQL on data of Atari, of four 84x84 grey frames (Tianshou: atari_cql.py).", envs="ALE/",
         cpu=_ATARI_DATA),
     "discrete_crr_atari": Preset("discrete_crr",

@@ -13,7 +13,7 @@ class Preset(NamedTuple):
 
     algorithm: str
     settings: Settings
-    about: str
+    description: str
     """One line for ``reverie list``."""
     envs: str = ""
     """Beginnings of the ids of environments for which it is the default, apart by spaces."""

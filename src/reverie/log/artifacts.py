@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import json
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
+from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, ReverieError, RunError
 from reverie.core.files import write_json
 from reverie.store.places import LocalObjects, open_objects
@@ -290,5 +290,4 @@ def _download_once(folder: Path, fill: Callable[[Path], object]) -> Path:
 def tracker_ids(run: Path) -> dict[str, str]:
     """Return the ids of a run at its trackers, by the tracker's name."""
     file = run / "tracked.json"
-    ids: dict[str, str] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return ids
+    return read_json(file) if file.exists() else {}

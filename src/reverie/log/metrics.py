@@ -17,6 +17,8 @@ from reverie.core.statistics import Series
 
 Values = Mapping[str, float | np.ndarray]
 
+LARGEST_STEP = 2**63
+"""Larger whole numbers, of which JSON may have any, are none that a run has written."""
 FINAL = "eval/final"
 """1 in an evaluation at the end of training, 0 in one during training."""
 
@@ -80,12 +82,17 @@ def read_metrics(path: Path, names: Collection[str] | None = None) -> list[dict[
 
 
 def parse_entry(line: bytes) -> dict[str, Any] | None:
-    """Return the entry in a line; None if it is damaged."""
+    """Return the entry in a line; None if it is damaged: its values are numbers, that of its step is finite."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) and isinstance(row.get("step"), int | float) else None
+    has_step = isinstance(row, dict) and isinstance(row.get("step"), int | float) and abs(row["step"]) < LARGEST_STEP
+    return row if has_step and all(map(_is_number, row.values())) else None
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < LARGEST_STEP)
 
 
 def metric_series(rows: Sequence[Mapping[str, Any]], name: str) -> Series:

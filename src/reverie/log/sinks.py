@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from reverie.core.files import write_json, writing
 from reverie.core.logger import logger
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found
-from reverie.log.artifacts import Export, tracker_ids
+from reverie.log.artifacts import tracker_ids
 from reverie.log.console import ConsoleSink
 from reverie.log.metrics import JsonlSink, Values
-from reverie.log.trackers import MlflowSink, WandbSink
+from reverie.log.trackers import MlflowSink, TrackedRun, WandbSink
 from reverie.log.video import is_video, to_rgb, upscale, video_path, write_video
 
 FPS = 15
@@ -137,16 +137,9 @@ TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outputs:
+class Outputs(TrackedRun):
     """The logs of a run: files in its folder ``path``, its name at trackers, and the sinks that ``settings`` enable."""
 
-    path: Path
-    title: str
-    """The algorithm and the environment: the same for all seeds."""
-    settings: Mapping[str, Any]
-    """All settings of the run as plain values."""
-    export: Export
-    """Copies a checkpoint, for the trackers."""
     user_sinks: Sequence[Sink] = field(default=())
     """Sinks of the user."""
     note: str = ""

@@ -10,20 +10,18 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
-from reverie.log.artifacts import Uploads, missing_package_error
+from reverie.log.artifacts import Export, Uploads, missing_package_error
 from reverie.log.metrics import Values, scalars
 from reverie.log.video import is_video, video_path
-
-if TYPE_CHECKING:
-    from reverie.log.sinks import Outputs
 
 PROJECT = "reverie"
 """Name of the project or experiment, unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME is set."""
@@ -43,6 +41,19 @@ def mlflow_experiment_id(client: Any) -> str:
     return str(experiment.experiment_id if experiment else client.create_experiment(name))
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrackedRun:
+    """What a tracker has to know of a run, whose folder is ``path``."""
+
+    path: Path
+    title: str
+    """The algorithm and the environment: the same for all seeds."""
+    settings: Mapping[str, Any]
+    """All settings of the run as plain values."""
+    export: Export
+    """Copies a checkpoint, for the trackers."""
+
+
 class WandbSink:
     """Logs to Weights & Biases: scalars under their names over ``env_step``, and videos.
 
@@ -52,7 +63,7 @@ class WandbSink:
         RunError: the run cannot be started, for example without a login.
     """
 
-    def __init__(self, run: Outputs, ident: str | None) -> None:
+    def __init__(self, run: TrackedRun, ident: str | None) -> None:
         """``ident``: id of the W&B run to resume; None starts a new one."""
         import wandb  # optional
 
@@ -122,7 +133,7 @@ class MlflowSink:
     TIMEOUT_SECONDS, FILES_TIMEOUT_SECONDS = 20.0, 600.0
     """Seconds that the end of a run waits for unsent entries, and for files."""
 
-    def __init__(self, run: Outputs, ident: str | None) -> None:
+    def __init__(self, run: TrackedRun, ident: str | None) -> None:
         """``ident``: id of the MLflow run to resume; None starts a new one."""
         import mlflow  # optional
 
@@ -147,7 +158,7 @@ class MlflowSink:
         self._thread = threading.Thread(target=self._send_all, name="mlflow", daemon=True)
         self._thread.start()
 
-    def _begin(self, run: Outputs) -> None:
+    def _begin(self, run: TrackedRun) -> None:
         """Resume the run ``ident``, or create one and log the settings."""
         if self.ident:
             self._client.update_run(self.ident, status="RUNNING")

@@ -13,9 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.agent.agent import Agent, mode_of
-from reverie.agent.dreaming import error_of, one_hot, unit_of
-from reverie.agent.imagining import Mind, ModelState, Said, array, seen_in, with_classes
+from reverie.agent.agent import Agent
+from reverie.agent.conversion import to_numpy
+from reverie.agent.dreaming import error_unit, one_hot_classes, prediction_error
+from reverie.agent.imagining import (
+    ModelState,
+    Predictions,
+    WorldModelInspector,
+    predicted_observations,
+    replace_classes,
+)
+from reverie.agent.player import parse_mode
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.protocols import Env, Policy
@@ -44,7 +52,7 @@ class RealRow:
     policy_action: Tensor  # [1, A]
     picture: bytes | None
     values: dict[str, Any]  # shown on the page
-    predictions: Said | None  # of the networks, from the state after the row
+    predictions: Predictions | None  # of the networks, from the state after the row
 
 
 @dataclass
@@ -53,7 +61,7 @@ class DreamRow:
 
     latent: Latent  # [1, ...]
     origin: str  # "seen" (the model observes the row), "imagined" or "edited"
-    predictions: Said  # [...] each
+    predictions: Predictions  # [...] each
     picture: bytes | None = None
 
 
@@ -125,7 +133,9 @@ class Session:
 
     def _set_agent(self, agent: Agent) -> None:
         self.agent: Agent = agent
-        self.inspector: Mind | None = Mind(agent) if getattr(agent.algo, "world", None) is not None else None
+        self.inspector: WorldModelInspector | None = (
+            WorldModelInspector(agent) if getattr(agent.algo, "world", None) is not None else None
+        )
         self.policy: Policy[Any] = agent.algo.policy
 
     def close(self) -> None:
@@ -190,14 +200,14 @@ class Session:
 
     def _process_row(self, step: Step, state: Any, picture: bytes | None) -> RealRow:
         """Return a row with the agent's action, its values and the divergence of its world model."""
-        proposed, after = self.policy.act(step, state, mode_of(self.mode))
+        proposed, after = self.policy.act(step, state, parse_mode(self.mode))
         facts: dict[str, Any] = {"reward": float(step.reward[0]), "last": bool(step.is_last[0])}
         facts["terminal"] = bool(step.is_terminal[0])
         vectors = {key: step.obs[key][0].flatten() for key in self._vector_keys()}
         facts["numbers"] = {key: x.tolist() for key, x in vectors.items() if len(x) <= MAX_SHOWN_NUMBERS}
         predictions = None
         if self.inspector is not None:
-            predictions = self._split_rows(self.inspector.say([after.latent]))[0]
+            predictions = self._split_rows(self.inspector.predict([after.latent]))[0]
             facts |= {"value": float(predictions[f"{INSIDE}value"]), "policy": predictions["policy"].tolist()}
             facts |= self.inspector.divergence(step, after)
         else:
@@ -269,7 +279,7 @@ class Session:
 
     def _imagine(self, steps: int) -> None:
         """Add imagined rows under the chosen actions; after these the policy acts."""
-        line, inspector, mode = self.timeline, self._require_inspector(), mode_of(self.mode)
+        line, inspector, mode = self.timeline, self._require_inspector(), parse_mode(self.mode)
         at = len(line.dream) - 1
         fixed = line.actions[at:]
 
@@ -282,7 +292,7 @@ class Session:
             line.dream += self._dream_rows(latents)
 
     def _dream_rows(self, latents: list[Latent]) -> list[DreamRow]:
-        rows = self._split_rows(self._require_inspector().say(latents))
+        rows = self._split_rows(self._require_inspector().predict(latents))
         return [DreamRow(latent, "imagined", predictions) for latent, predictions in zip(latents, rows, strict=True)]
 
     # ------------------------------------------------------------------ branches
@@ -307,7 +317,7 @@ class Session:
 
         with self.dream_stream():
             latents, actions = inspector.imagine(start, steps, choose, line.pinned_classes)
-            predictions = inspector.say(latents)
+            predictions = inspector.predict(latents)
         totals = inspector.predicted_return(predictions)
         self.branched = at
         self.branches = [
@@ -351,7 +361,7 @@ class Session:
         line.edits.append((at, old, line.context, dict(line.pinned_classes)))
         stoch = old.latent.stoch.clone()
         if classes > 1:
-            stoch = with_classes(stoch, {latent: value})
+            stoch = replace_classes(stoch, {latent: value})
             line.pinned_classes |= {latent: int(value)} if pin else {}
         else:
             stoch[:, latent] = value
@@ -377,10 +387,10 @@ class Session:
         state: dict[str, Any] = {"at": at, "held": {str(k): v for k, v in self.timeline.pinned_classes.items()}}
         state["edits"] = [row for row, *_ in self.timeline.edits]
         if "logits" in named:
-            state |= {"classes": latent.stoch[0].argmax(-1).tolist(), "prior": array(named["logits"][0].exp())}
+            state |= {"classes": latent.stoch[0].argmax(-1).tolist(), "prior": to_numpy(named["logits"][0].exp())}
         else:
-            state |= {"values": array(latent.stoch[0, :, 0])}
-            state |= {name: array(values[0]) for name, values in named.items()}
+            state |= {"values": to_numpy(latent.stoch[0, :, 0])}
+            state |= {name: to_numpy(values[0]) for name, values in named.items()}
         return state | {"probes": self._probe_predictions(at)}
 
     def _probe_predictions(self, at: int) -> dict[str, dict[str, Any]]:
@@ -395,10 +405,10 @@ class Session:
         if at < len(self.timeline.real):
             truth = {key: values[0].numpy() for key, values in self.timeline.real[at].step.obs.items()}
         needed = {key for parts in probe.given.values() for key in parts}
-        obs = seen_in(row.predictions, self._vector_keys()) | truth
+        obs = predicted_observations(row.predictions, self._vector_keys()) | truth
         inputs = {key: x for key, x in obs.items() if key in needed}
         probes: dict[str, dict[str, Any]] = {key: {} for key in probe.parts}
-        state = ModelState(array(row.latent.deter), array(row.latent.stoch))
+        state = ModelState(to_numpy(row.latent.deter), to_numpy(row.latent.stoch))
         for key, (values, *_) in self.agent.probe(state, inputs).items():
             probes[key]["read"] = values
             if (part := probe.parts[key]).kind == "categorical":
@@ -458,7 +468,7 @@ class Session:
             "fps": agent.frames_per_second,
             "names": [] if recorded else self.action_names,
             "recorded": recorded is not None,
-            "units": {dreamt_name(key): unit_of(dreamt_name(key), part) for key, part in agent.obs_spec.items()},
+            "units": {dreamt_name(key): error_unit(dreamt_name(key), part) for key, part in agent.obs_spec.items()},
             "dreams": self.inspector is not None,
             "horizon": getattr(agent.config.algo, "horizon", None),
         }
@@ -488,7 +498,10 @@ class Session:
 
     def _dream_values(self, row: DreamRow) -> dict[str, Any]:
         predictions = row.predictions
-        numbers, names = seen_in(predictions, self._vector_keys()), ("reward", "cont", "prior_entropy", "policy")
+        numbers, names = (
+            predicted_observations(predictions, self._vector_keys()),
+            ("reward", "cont", "prior_entropy", "policy"),
+        )
         return {
             "how": row.origin,
             "value": predictions[f"{INSIDE}value"],
@@ -496,14 +509,16 @@ class Session:
             **{name: predictions[name] for name in names if name in predictions},
         }
 
-    def _errors(self, real: RealRow, predictions: Said) -> dict[str, float]:
+    def _errors(self, real: RealRow, predictions: Predictions) -> dict[str, float]:
         """Return the error of each observation in its units (``dreaming.unit_of``), and of reward and cont."""
         errors: dict[str, float] = {}
         for key, part in self.agent.obs_spec.items():
             if (name := dreamt_name(key)) in predictions and part.kind != "mask":
                 truth = real.step.obs[key].numpy()[None]  # [1, 1, ...]
-                exact = one_hot(truth, part) if part.kind == "categorical" else truth
-                errors[name] = float(error_of(predictions[name].reshape(1, 1, -1), exact.reshape(1, 1, -1), part)[0])
+                exact = one_hot_classes(truth, part) if part.kind == "categorical" else truth
+                errors[name] = float(
+                    prediction_error(predictions[name].reshape(1, 1, -1), exact.reshape(1, 1, -1), part)[0]
+                )
         errors["reward"] = abs(float(predictions["reward"]) - real.values["reward"])
         return errors | {"cont": abs(float(predictions["cont"]) - (1.0 - real.values["terminal"]))}
 
@@ -521,7 +536,7 @@ class Session:
 
     # ------------------------------------------------------------------ checks
 
-    def _require_inspector(self) -> Mind:
+    def _require_inspector(self) -> WorldModelInspector:
         assert self.inspector is not None, "the agent has no world model"
         return self.inspector
 
@@ -545,7 +560,7 @@ class Session:
     def _vector_keys(self) -> list[str]:
         return [key for key, part in self.agent.obs_spec.items() if part.kind == "vector"]
 
-    def _split_rows(self, predictions: Said) -> list[Said]:
+    def _split_rows(self, predictions: Predictions) -> list[Predictions]:
         """Split the predictions ``[1, T, ...]`` of one episode into rows."""
         length = len(predictions["reward"][0])
         return [{name: values[0, t] for name, values in predictions.items()} for t in range(length)]

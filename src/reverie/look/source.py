@@ -12,14 +12,14 @@ from PIL import Image
 from torch import Tensor
 
 from reverie.agent.agent import Agent
-from reverie.agent.dream_figures import light, newest, painting
-from reverie.agent.imagining import seen_in
+from reverie.agent.dream_figures import newest_frame, open_renderer, to_uint8_image
+from reverie.agent.imagining import predicted_observations
 from reverie.core.errors import EnvError
 from reverie.core.protocols import Env
 from reverie.core.types import FLAGS, Batch, Obs, Step
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.make import close_quietly
-from reverie.experiment.build import make_eval_env
+from reverie.experiment.environments import make_eval_env
 from reverie.log.video import shrink, to_rgb
 
 SIDE = 256
@@ -52,8 +52,8 @@ class RecordedEnv:
     """A recorded episode instead of an environment: its actions cannot be changed."""
 
     def __init__(self, agent: Agent, data: DatasetConfig | str | None, number: int) -> None:
-        """``data``, ``number`` and errors: see ``Agent.episode``."""
-        self.batch: Batch = agent.episode(number, data)
+        """``data``, ``number`` and errors: see ``Agent.load_episode``."""
+        self.batch: Batch = agent.load_episode(number, data)
         self.name: str = f"episode {int(self.batch.index[0])} of {data or 'the run'}"
         self._at = 0
 
@@ -84,7 +84,7 @@ class PictureRenderer:
         self.agent: Agent = agent
         self.dreamt_keys: Collection[str] | None = dreamt
         self._closing = contextlib.ExitStack()
-        self._paint = None if dreamt is None else self._closing.enter_context(painting(agent, dreamt))
+        self._paint = None if dreamt is None else self._closing.enter_context(open_renderer(agent, dreamt))
         self._image = next((key for key, part in agent.obs_spec.items() if part.kind == "image"), None)
 
     def real(self, env: Env | RecordedEnv, obs: Obs) -> bytes | None:
@@ -97,7 +97,9 @@ class PictureRenderer:
 
     def dream(self, predictions: Mapping[str, np.ndarray]) -> bytes | None:
         """Return a picture of the networks' predictions ``[...]``, by the names of a dream."""
-        return self._draw({key: x[None, None] for key, x in seen_in(predictions, self.agent.obs_spec).items()})
+        return self._draw(
+            {key: x[None, None] for key, x in predicted_observations(predictions, self.agent.obs_spec).items()}
+        )
 
     def _draw(self, obs: Mapping[str, np.ndarray]) -> bytes | None:
         spec, stacked = self.agent.obs_spec, self.agent.config.env.frame_stack
@@ -105,7 +107,7 @@ class PictureRenderer:
             return encode_png(self._paint(dict(obs))[0, 0])
         if self._image is None or self._image not in obs:
             return None
-        picture = newest(light(obs[self._image][0, 0], spec[self._image]), stacked)
+        picture = newest_frame(to_uint8_image(obs[self._image][0, 0], spec[self._image]), stacked)
         return encode_png(to_rgb(picture, 255))
 
     def close(self) -> None:

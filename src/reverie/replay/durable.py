@@ -272,8 +272,7 @@ class DurableReplay:
         """Begin a segment with the rows of ``source``, or an empty one. ``imported``: the store has these already."""
         self.replay.begin_at(0)
         if source is not None and (count := fill_storage(self.replay.storage, source)):
-            flags = self.replay.storage.read(0, count, ["is_first", "is_last"])
-            self.replay.batch_sampler.add(flags["is_first"], flags["is_last"], collected=False)
+            self.replay.register(self.replay.storage.read(0, count, ["is_first", "is_last"]))
         if self.store is not None:
             copies = self.replay.count if imported else 0
             self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest, imported=copies)
@@ -351,8 +350,16 @@ def fill_storage(storage: Storage, source: Pieces) -> int:
         storage.make_room(rows_per_stream)
         num_placed = fill_streams(storage, from_first_rows(source(None)), total - rows_per_stream * streams)
         if num_placed == total:
+            end_cut_episodes(storage)
             return rows_per_stream
         total = num_placed
+
+
+def end_cut_episodes(storage: Storage) -> None:
+    """Make each row ``is_last`` that precedes an ``is_first`` row: the rest of its episode is not there."""
+    flags = storage.read(0, storage.count, ["is_first", "is_last"])
+    for stream, row in np.argwhere(flags["is_first"][:, 1:] & ~flags["is_last"][:, :-1]).tolist():
+        storage.end_episode(row, stream)
 
 
 def fill_streams(storage: Storage, parts: Iterable[Mapping[str, np.ndarray]], skip: int) -> int:

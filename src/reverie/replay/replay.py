@@ -43,6 +43,7 @@ class Replay:
         self.annotator: RowAnnotator | None = None
         self.stale: bool = False  # rows were added that the annotator has not seen
         self.pending: list[Feedback] = []
+        self.ended: list[bool] = [True] * storage.streams  # whether the newest row of each stream is_last; none: True
         names = list(storage.specs)
         self.obs_names: dict[str, str] = {name: name[len("obs/") :] for name in names if name.startswith("obs/")}
         self.extra_names: dict[str, str] = {name: name[len(EXTRAS) :] for name in names if name.startswith(EXTRAS)}
@@ -79,16 +80,29 @@ class Replay:
         rows["is_first"], rows["is_last"], rows["is_terminal"] = step.is_first, step.is_last, step.is_terminal
         if version is not None:
             rows[VERSION] = torch.full((self.storage.streams,), version, dtype=torch.int32)
+        is_first, is_last = step.is_first.tolist(), step.is_last.tolist()
+        if True in is_first:
+            self._end_cut_episodes(is_first)
         if self.store is not None:  # first, as it can fail: then nothing is added
             self.store.add(rows)
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
-        self.batch_sampler.add_one(step.is_first.tolist(), step.is_last.tolist())
+        self.batch_sampler.add_one(is_first, is_last)
+        self.ended = is_last
         if self.annotator is not None and not self.stale:
             self.annotator.on_add(self.storage, step)
+
+    def _end_cut_episodes(self, is_first: list[bool]) -> None:
+        """Make the newest rows ``is_last`` that the next rows do not continue: an environment or a process failed."""
+        cut = [stream for stream, first in enumerate(is_first) if first and not self.ended[stream]]
+        for stream in cut:
+            self.storage.end_episode(self.count - 1, stream)
+            if self.store is not None:
+                self.store.end_episode(stream)
 
     def begin_at(self, first: int) -> None:
         """Drop all rows. The next one gets the number ``first``, as if those before it had been evicted."""
         self.storage.begin_at(first)
+        self.ended = [True] * self.storage.streams
         self.stale = True
         self.pending.clear()
         self.batch_sampler.clear()
@@ -105,11 +119,14 @@ class Replay:
             rows = {name: values[:, -capacity:] for name, values in rows.items()}
         self.storage.extend(rows)
         self.stale = True
-        self._register(rows)
+        self.register(rows)
 
-    def _register(self, rows: Mapping[str, np.ndarray]) -> None:
+    def register(self, rows: Mapping[str, np.ndarray]) -> None:
         """Register stored ``rows``, ``[N, n, ...]`` by column, with the samplers."""
-        self.batch_sampler.add(rows["is_first"].astype(bool), rows["is_last"].astype(bool), collected=False)
+        is_last = rows["is_last"].astype(bool)
+        self.batch_sampler.add(rows["is_first"].astype(bool), is_last, collected=False)
+        if is_last.shape[1]:
+            self.ended = is_last[:, -1].tolist()
 
     def room(self, rows: int) -> dict[str, np.ndarray] | None:
         """Return views ``[N, rows, ...]`` of the memory for the next rows, without extras; see ``Storage.room``."""
@@ -124,7 +141,7 @@ class Replay:
             if chunk.in_buffer:
                 self.storage.make_room(chunk.stop - chunk.start)
                 self.stale = True
-                self._register(chunk.rows)
+                self.register(chunk.rows)
             else:
                 self.extend(chunk.rows)
         return True

@@ -139,6 +139,12 @@ class Storage(ABC):
         for slots, part in self._runs(start, start + len(values)):
             self._assign(name, slots, values[None, part], stream)
 
+    def end_episode(self, row: int, stream: int) -> None:
+        """Make a held row the last of its episode: ``is_last``, and no action is taken there."""
+        slots = slice(row % self.capacity, row % self.capacity + 1)
+        self._assign("is_last", slots, np.ones((1, 1), bool), stream)
+        self._assign("action", slots, None, stream)
+
     def _assign_all(self, rows: Mapping[str, np.ndarray], part: slice, slots: slice) -> None:
         """Write rows ``part`` of ``[N, n, ...]`` to ``slots``, all columns; absent ones are set to 0."""
         for name in self.specs:

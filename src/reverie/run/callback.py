@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from reverie.core.clock import Clock
 from reverie.core.config import call_of
@@ -17,9 +17,7 @@ from reverie.core.protocols import Algorithm, Env, Sink
 from reverie.core.randomness import left_as_found
 from reverie.core.types import State
 from reverie.run.metrics import check_names
-
-if TYPE_CHECKING:
-    from reverie.run.run import TrainResult
+from reverie.run.result import TrainResult
 
 Values = Mapping[str, float]
 """Logged numbers by name."""

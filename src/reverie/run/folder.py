@@ -21,7 +21,7 @@ from reverie.core.documents import near, read_json
 from reverie.core.documents import read_yaml as read_yaml
 from reverie.core.errors import RunError, brief
 from reverie.core.files import check_links, check_local, read_file, write_atomic, write_json
-from reverie.core.importing import check_module, names_in, remember
+from reverie.core.importing import check_module, names_in, remember, texts_in
 from reverie.core.lock import LOCK, folder_lock
 from reverie.core.specs import differences, other_bounds
 
@@ -31,6 +31,8 @@ SCHEMA = 1
 
 DELETE = "Delete it: the next evaluation or estimate writes it anew."
 """What to do about a damaged file of results."""
+STEPS = ("updates", "env_steps", "step")
+"""Names of the step at which a result was measured; the first counts."""
 
 
 SPEC_ADVICE = "Restore it from a backup, or delete it: training that goes on writes it anew."
@@ -96,14 +98,22 @@ def found_at_end(path: Path) -> dict[str, Any] | None:
     """Return the result at the end of training from eval.json or estimate.json at ``path``; None if it has none."""
     if not path.exists():
         return None
-    result = read_json(path, DELETE)
-    return result.get("final") if "checkpoint" in result else result
+    content = read_json(path, DELETE)
+    result: dict[str, Any] | None = content.get("final") if "checkpoint" in content else content
+    if result is None:
+        return None
+    try:
+        numbers = [value for name, value in result.items() if name in STEPS]
+        float(sum(numbers) + (result["score"]["mean"] if path.name == "eval.json" else 0))
+    except (AttributeError, LookupError, TypeError, OverflowError) as error:
+        raise RunError(f"{path} is damaged: its score or step is no number ({error!r}). {DELETE}") from error
+    return result
 
 
 def is_of(path: Path, step: int) -> bool:
     """Return whether the file holds the result at the end of training, written at this ``step`` and not before."""
     result = found_at_end(path) or {}
-    return next((result[name] for name in ("updates", "env_steps", "step") if name in result), None) == step
+    return next((result[name] for name in STEPS if name in result), None) == step
 
 
 # ---------------------------------------------------------------- spec.json
@@ -186,6 +196,7 @@ def saved_in(content: Mapping[str, Any], path: Path) -> Saved:
         raise RunError(f"{path} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
     experiment = nest(content["experiment"])  # so that check_origin sees every name that merge would
     check_kinds(experiment, dict.fromkeys(("env", "algo", "data", "replay", "schedule"), Mapping), path)
+    check_kinds(experiment, dict.fromkeys(("steps", "updates", "seed", "eval_episodes"), int), path)
     custom = {str(key_path): str(name) for key_path, name in content.get("custom", {}).items()}
     return Saved(algorithm=content["algorithm"], experiment=experiment, custom=custom)
 
@@ -278,10 +289,10 @@ def _module_names(saved: Saved) -> dict[str, list[str]]:
     settings, custom = saved.experiment, saved.custom
     env, eval_env = settings.get("env") or {}, settings.get("eval_env") or {}
     eval_env = eval_env if isinstance(eval_env, Mapping) else {"id": eval_env}
-    kinds = [text for text in _texts(settings.get("algo")) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
+    kinds = [text for text in texts_in(settings.get("algo")) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
     return {
-        "env": _class_names(env.get("id"), custom.get("env")) + names_in(env.get("kwargs")),
-        "wrappers": _class_names(env.get("wrappers")),
+        "env": _class_names(env.get("id"), custom.get("env")),
+        "wrappers": _class_names(env.get("wrappers")) + names_in(env.get("kwargs")),  # stay if another env is named
         "eval_env": _class_names(eval_env.get("id"), eval_env.get("wrappers"), custom.get("eval_env"))
         + names_in(eval_env.get("kwargs")),
         "algo": _class_names(saved.algorithm, kinds),
@@ -293,13 +304,8 @@ def _module_names(saved: Saved) -> dict[str, list[str]]:
 
 def _class_names(*values: Any) -> list[str]:
     """Return the texts in ``values`` that name a class of a module, without the settings that follow in brackets."""
-    names = [text.partition("(")[0].strip() for value in values for text in _texts(value)]
+    names = [text.partition("(")[0].strip() for value in values for text in texts_in(value)]
     return [name for name in names if ":" in name]
-
-
-def _texts(value: Any) -> list[str]:
-    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return [value] if isinstance(value, str) else [text for item in inside for text in _texts(item)]
 
 
 # ---------------------------------------------------------------- whether a run can begin or go on here
@@ -311,6 +317,7 @@ def holds_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:
     ``settings``: the file that a run (config.yaml), or several seeds (settings.yaml), have there. RunError if the
     folder belongs to another algorithm, another environment, or to something else.
     """
+    check_links(path)
     if not path.exists() or all(_is_leftover(inside) for inside in path.iterdir()):
         return False
     if not settings.is_file():

@@ -13,12 +13,10 @@ damaged checkpoints                            the newest that is whole counts (
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import html
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -48,6 +46,7 @@ from reverie.run.folder import (
     write_found,
 )
 from reverie.run.manifest import encode, problem_of, step_of
+from reverie.run.result import TrainResult
 from reverie.run.schedule import Every, Schedule
 from reverie.run.signals import Stopped, stopping
 
@@ -132,45 +131,6 @@ class Trainable(Protocol):
 
     def close(self, *, failed: bool) -> None:
         """Close environments and store; the store at once if the run has ``failed``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainResult:
-    """How a run ended, and the files that it left."""
-
-    run: Path
-    """Run folder."""
-    reason: Literal["finished", "interrupted"]
-    """Either "finished" (all steps were made, or see ``stop_reason``), or "interrupted" by a signal: the same call then
-    continues the run."""
-    stop_reason: str = ""
-    """Why it finished before its last step: by ``stop_score``, ``patience`` or a callback; "" if it did not."""
-    signal: int | None = None
-    """Number of the signal that interrupted the run; None if it finished."""
-    env_steps: int
-    """Env steps since the run began: decisions of the policy over all environments, action repeat not counted."""
-    updates: int
-    """Gradient updates since the run began."""
-    evaluation: Evaluation | None = None
-    """The final evaluation, on the environment's true rewards; None if there was none."""
-    estimate: Any = None
-    """FQE's :class:`~reverie.PolicyEstimate` of the policy's return, in a run on recorded data that has no environment
-    to evaluate in; None if there was none."""
-    files: dict[str, Path] = field(default_factory=dict)
-    """Existing files by name: "settings", "metrics", "curve", "evaluation", "estimate" and "checkpoint"."""
-
-    def _repr_html_(self) -> str:
-        """Show in a notebook how the run ended, and its learning curve."""
-        text = f"{self.run}: {self.reason} at env step {self.env_steps:,}, after {plural(self.updates, 'update')}"
-        if self.evaluation is not None:
-            played = plural(len(self.evaluation.scores), "episode")
-            text += f"; mean return {self.evaluation.score:.2f} of {played}"
-            text += f" ({self.evaluation.cut_text()})" if self.evaluation.cut_off else ""
-        text = f"<p>{html.escape(text)}</p>"
-        if "curve" in self.files:
-            picture = base64.b64encode(self.files["curve"].read_bytes()).decode()
-            text += f'<img src="data:image/png;base64,{picture}" alt="learning curve">'
-        return text
 
 
 OpenSinks = Callable[[Trainable, Mapping[str, float] | None], contextlib.AbstractContextManager[Sequence[Sink]]]

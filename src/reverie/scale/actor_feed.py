@@ -271,7 +271,7 @@ def feeding(
     run: Path | None,
     clock: Clock,
 ) -> tuple[Lanes, Feed, LaneStores | None]:
-    """Build what takes the rows of actors and keeps them; without actors it is ``experiment/build.py: collecting``.
+    """Build what takes the rows of actors and keeps them, as ``experiment/build.py: build_collection`` does without.
 
     ``env`` has the spaces of the environments of actors.
     """

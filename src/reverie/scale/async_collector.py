@@ -59,7 +59,7 @@ class AsyncCollector:
         """
         named = {} if not isinstance(env, str) else {"env.id": env}
         run = {"algo": algo, "actors": actors, "env.num": envs, "steps": steps, "learning_starts": 1, "seed": seed}
-        config = ExperimentConfig().merge(run | named | settings).checked()
+        config = ExperimentConfig().merge(run | named | settings).validate()
         factory, seeds = env_factory(config.env, env), derived_seeds(seed)
         probe = make_env(config.env.merge({"num": 1}), seed=seeds["env"], factory=factory)
         probe.close()

@@ -42,7 +42,8 @@ from reverie.core.protocols import Annealed, Env, RunningStatistics, Source, Sta
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
 from reverie.experiment.build import Experiment
-from reverie.experiment.config import ExperimentConfig, saved_settings
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.resolve import saved_settings
 from reverie.replay.durable import DurableReplay
 from reverie.replay.sources import concat_batches
 from reverie.run import train as training
@@ -50,7 +51,8 @@ from reverie.run.checkpoint import Checkpoints, read, write
 from reverie.run.collect import Collector, EpisodeStats
 from reverie.run.folder import RunFolder, Saved
 from reverie.run.manifest import TENSORS, encode
-from reverie.run.run import MeasurementResult, TrainResult, Which
+from reverie.run.result import TrainResult
+from reverie.run.run import MeasurementResult, Which
 from reverie.scale.actor_feed import Feed
 from reverie.scale.actor_replays import LaneStores
 from reverie.scale.ranks import Group
@@ -326,7 +328,7 @@ class LearnerExperiment(Experiment):
 
     @property
     def saved(self) -> Saved:
-        return saved_settings(self.run_config, self.given, self.eval_given)
+        return saved_settings(self.run_config, self.user_env, self.user_eval_env)
 
     def parts(self) -> dict[str, Stateful]:
         parts: dict[str, Stateful] = {"ranks": self.team, **super().parts()}

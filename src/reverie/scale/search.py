@@ -17,18 +17,21 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import yaml
 
+from reverie.core.config import nest
 from reverie.core.errors import ConfigError, RunError, brief, plural
 from reverie.core.files import check_local, check_writable, write_atomic, writing
 from reverie.core.importing import trusts
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
-from reverie.experiment.config import NO_ENV, ExperimentConfig, resolved
+from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.experiment.resolve import resolve_env
 from reverie.log.console import JsonlTail, RunsDisplay
 from reverie.log.metrics import FINAL
 from reverie.run.evaluate import Score
 from reverie.run.folder import (
     RunFolder,
     Saved,
+    check_origin,
     holds_run,
     new_path,
     read_yaml,
@@ -74,6 +77,13 @@ def as_word(choice: Any) -> Any:
     """Return a choice as Optuna can store it: lists and mappings are text there."""
     plain = choice is None or isinstance(choice, bool | int | float | str)
     return choice if plain else yaml.safe_dump(choice, default_flow_style=True).strip()
+
+
+def read_space_file(path: Path) -> dict[str, Any]:
+    """Return what a file says of a space to search; UntrustedError if it names modules that the user does not trust."""
+    values = read_yaml(path)
+    check_origin(Saved(algorithm="", experiment=nest(values)), path)
+    return values
 
 
 def read_space(values: Mapping[str, Any], config: ExperimentConfig, space_name: str) -> dict[str, Dimension]:
@@ -177,15 +187,15 @@ def tune_of(
             "list of some, or a step between low and high."
         )
     prune = prune and not grid
-    config = resolved(config, None)
+    config = resolve_env(config, None)
     if not config.eval_episodes or config.env.id == NO_ENV:
         raise ConfigError("A search compares evaluations: it needs --eval-episodes above 0, and an environment.")
-    if prune and not config.evaluates_on_the_way:
+    if prune and not config.evaluates_during_training:
         config = config.merge({"schedule.eval_every": max(1, math.ceil(config.length / RUNGS**2))})
         logger.info(
             f"trials are evaluated every {config.schedule.eval_every} {config.unit}, so that bad ones end early"
         )
-    path = Path(os.path.expanduser(run)) if run is not None else new_path(config.subject, f"{config.name}-tune")
+    path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-tune")
     path = path if on is None else path.absolute()  # the working directory of a node may be another
     check_writable(path)
     check_same(path, config, space)
@@ -193,11 +203,15 @@ def tune_of(
         path.mkdir(parents=True, exist_ok=True)
     with folder_lock(path):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        study = optuna.create_study(
-            storage=f"sqlite:///{path / 'study.db'}", study_name="reverie", load_if_exists=True,
-            direction="minimize" if Score.parse(config.score).lowest else "maximize",
-            pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // RUNGS**2), RUNGS),
-        )  # fmt: skip
+        try:
+            study = optuna.create_study(
+                storage=f"sqlite:///{path / 'study.db'}", study_name="reverie", load_if_exists=True,
+                direction="minimize" if Score.parse(config.score).lowest else "maximize",
+                pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // RUNGS**2), RUNGS),
+            )  # fmt: skip
+        except Exception as error:  # SQLite's, SQLAlchemy's or Optuna's
+            reason = str(error).partition("\n")[0]
+            raise RunError(f"{path / 'study.db'} is damaged ({reason}). Choose another --run.") from error
         requested, before = seeds and list(seeds), study.user_attrs.get("seeds")
         if study.trials and before != requested:
             raise RunError(f"{path} holds a search with other seeds ({before} -> {requested}). Choose another --run.")
@@ -254,7 +268,7 @@ class Search:
         finished = [trial.state.is_finished() for trial in self.study.trials]
         self.runs = {i: self.places(i) for i in range(count) if i >= len(finished) or not finished[i]}
         runs = [seed_run for group in self.runs.values() for seed_run in group]
-        title = f"{self.config.name} on {self.config.subject}"
+        title = f"{self.config.name} on {self.config.task_label}"
         if runs:
             seeds_text = "" if self.seeds is None else f" of {plural(len(self.seeds), 'seed')}"
             seeds_text += ", all that there can be" if count == size else ""
@@ -384,7 +398,7 @@ class Search:
         with writing(self.path):
             write_atomic(files["trials"], as_csv(trials, list(self.dimensions)))
             logs = {name: bool(getattr(d.distribution, "log", False)) for name, d in self.dimensions.items()}
-            title = f"{self.config.name} on {self.config.subject}"
+            title = f"{self.config.name} on {self.config.task_label}"
             points, pruned = (
                 [(trial.score, trial.settings) for trial in trials if trial.state == state and trial.score is not None]
                 for state in ("finished", "pruned")

@@ -30,7 +30,8 @@ from reverie.core.logger import logger
 from reverie.core.machine import choose_device, cores
 from reverie.core.signals import PARENT, SIGNALS
 from reverie.datasets.memory import OBJECT, paths_in
-from reverie.experiment.config import ExperimentConfig, resolved, saved_settings, with_beginning
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
 from reverie.log.aggregate import (
     Aggregate,
     ComparedSetting,
@@ -129,22 +130,22 @@ def train_seeds_of(
     """
     check_seeds(config, seeds, jobs)
     check_local(run or "", "run")
-    config = resolved(config, None)
-    path = Path(os.path.expanduser(run)) if run is not None else new_path(config.subject, f"{config.name}-seeds")
+    config = resolve_env(config, None)
+    path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-seeds")
     path = path if on is None else path.absolute()  # the working directory of a node may be another
     shared, before = files_of(path)["settings"], None
     check_writable(path)
     if holds_run(path, shared, config.name, config.env.id):
         before = dict(read_yaml(shared)["experiment"])
-        config = with_beginning(config, before, path)
+        config = with_initial_settings(config, before, path)
     plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
     runs = [SeedRun(path, f"seed-{seed}", seed, config) for seed in seeds]
-    written = files_of(path)["aggregate"]
-    listed = read_json(written)["runs"] if written.exists() else []
-    over = {int(entry["seed"]) for entry in listed if entry["state"] == "finished"}
+    over = read_finished(files_of(path)["aggregate"])
     finished = [seed_run for seed_run in runs if seed_run.seed in over and seed_run.begun]
     changes = [] if before is None else settings_changes(before, plain)
-    wrong = [] if before is None or plain[config.unit] > before[config.unit] else learned_otherwise(before, plain)
+    wrong = (
+        [] if before is None or plain[config.unit] > before.get(config.unit, 0) else learned_otherwise(before, plain)
+    )
     if finished and wrong:
         raise RunError(
             f"{path}: seeds {', '.join(str(seed_run.seed) for seed_run in finished)} finished with other settings "
@@ -170,8 +171,19 @@ def train_seeds_of(
             raise
 
 
+def read_finished(path: Path) -> set[int]:
+    """Return the seeds that have finished, from the aggregate.json at ``path``; none if it does not exist."""
+    if not path.exists():
+        return set()
+    advice = "Delete it: training that goes on writes it anew."
+    try:
+        return {entry["seed"] for entry in read_json(path, advice)["runs"] if entry["state"] == "finished"}
+    except (LookupError, TypeError) as error:
+        raise RunError(f"{path} is damaged: it does not list runs ({error!r}). {advice}") from error
+
+
 def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs: int, train: Train) -> SeedsResult:
-    files, title = files_of(path), f"{config.name} on {config.subject}"
+    files, title = files_of(path), f"{config.name} on {config.task_label}"
     num_waiting = sum(run.state == "waiting" for run in runs)
     if num_waiting:
         parallel_text = f"{min(jobs, num_waiting)} at a time" if min(jobs, num_waiting) > 1 else "one at a time"
@@ -215,15 +227,16 @@ def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -
         | {name: getattr(ended.get(run.seed), name, None) for name in ("steps", "score")}
         for run in runs
     ]
-    subject = {"env": config.env.id, "data": config.data.where or None}
+    subject = {"env": config.env.id, "data": config.data.label or None}
     head = {"schema": SCHEMA, "algorithm": config.name, **subject, "runs": listed}
     with writing(path):
         write_aggregate(files_of(path)["aggregate"], summary, head)
     return summary
 
 
-MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patience", "callbacks")
-"""Settings that say how a run is measured."""
+MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patience", "callbacks", "steps", "updates",
+               "data", "seed")  # fmt: skip
+"""Settings that say how a run is measured and compared."""
 
 
 def measured_as(settings: Mapping[str, Any]) -> MeasurementSettings:
@@ -249,7 +262,7 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
     if not found_elsewhere(type(config.algo)):
         custom["algorithm"] = config.name
     if any(path.startswith(OBJECT) for path in paths_in(config.data.path)):
-        custom["data"] = config.data.where
+        custom["data"] = config.data.label
     if custom:
         listed = ", ".join(f"{setting} = {value}" for setting, value in custom.items())
         raise ConfigError(
@@ -333,7 +346,7 @@ def contender(name: str, paths: Sequence[Path]) -> ComparedSetting:
     scores = [result.score for result in final.values() if result.score is not None]
     if not scores and (estimated := [result for result in final.values() if result.estimate is not None]):
         scores = [result.estimate for result in estimated if result.estimate is not None]
-        of = first["data"]["path"] or measured
+        of = first["data"].get("path") or measured
         measured = f"{of}: returns estimated by FQE, discount {estimated[0].discount:g}"
     if not final and len(curve.steps):
         scores = curve.scores[:, -1].tolist()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from reverie.core.errors import ConfigError, RunError, did_you_mean
-from reverie.store.places import Objects
+from reverie.store.objects import Objects
 from reverie.store.retry import for_each, short_error
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}

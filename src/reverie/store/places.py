@@ -4,60 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from abc import ABC, abstractmethod
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from reverie.core.errors import RunError
-from reverie.core.files import below, remedy, sync
+from reverie.core.files import below, open_file, remedy, sync
+from reverie.store.objects import Objects
 
 PART = ".part"
 """Suffix of a file that is being written."""
 AT_ONCE = 32 * 2**20
 """Number of staged bytes that are written to files in one call."""
-
-
-class Objects(ABC):
-    """Bytes under names such as ``0/reward/c.0.3``, replaced atomically. Up to ``threads`` threads may ``stage``."""
-
-    location: str  # the path or URL, for messages
-    threads: int  # number of objects that are best sent or fetched at the same time
-    failures: tuple[type[Exception], ...]
-    """Exceptions if the location is unreachable or full; callers treat ``FileNotFoundError`` separately."""
-
-    @abstractmethod
-    def get(self, name: str) -> bytes:
-        """Return the bytes of an object."""
-
-    @abstractmethod
-    def stage(self, name: str, *parts: bytes | memoryview) -> None:
-        """Write an object, the concatenation of ``parts``. It is safe only once ``publish`` has returned."""
-
-    @abstractmethod
-    def publish(self) -> None:
-        """Make all staged objects survive a power failure. If this fails, all of them must be staged again."""
-
-    @abstractmethod
-    def delete(self, names: Iterable[str]) -> None:
-        """Delete the named objects, where they exist."""
-
-    @abstractmethod
-    def sizes(self, prefix: str = "") -> Mapping[str, int | None]:
-        """Return the size in bytes (None: unknown) of every object below the folder ``prefix``, by name, sorted."""
-
-    @abstractmethod
-    def children(self) -> list[str]:
-        """Return the names of the folders and objects at the top."""
-
-    @abstractmethod
-    def error(self, error: Exception) -> RunError:
-        """Return a RunError for one of ``failures``, with advice on what to do."""
-
-    def put(self, name: str, data: bytes) -> None:
-        """Write one object; it is safe when this returns."""
-        self.stage(name, data)
-        self.publish()
 
 
 def write_files(files: Mapping[Path, Sequence[bytes | memoryview]]) -> None:
@@ -102,7 +61,8 @@ class LocalObjects(Objects):
         self.unwritten_bytes: int = 0
 
     def get(self, name: str) -> bytes:
-        return below(self.folder, name).read_bytes()
+        with open_file(below(self.folder, name), sys.maxsize) as file:  # no pipe or device, which would never end
+            return file.read()
 
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
         path = below(self.folder, name)

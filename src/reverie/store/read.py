@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reverie.store.places import Objects
+from reverie.store.objects import Objects
 from reverie.store.retry import for_each
 from reverie.store.segment import Segment
 from reverie.store.zarr import chunk_name, decode_chunk

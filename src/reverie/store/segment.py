@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from reverie.core.columns import Column
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
-from reverie.store.places import Objects
+from reverie.store.objects import Objects
 
 FORMAT = 3
 META = "zarr.json"

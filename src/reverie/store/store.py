@@ -29,7 +29,8 @@ from reverie.core.errors import ReverieError, RunError, plural
 from reverie.core.logger import logger
 from reverie.core.rows import Rows, joined
 from reverie.store import segment as segments
-from reverie.store.places import LocalObjects, Objects, open_objects
+from reverie.store.objects import Objects
+from reverie.store.places import LocalObjects, open_objects
 from reverie.store.read import Chunk, Damage, Room, read_chunk
 from reverie.store.retry import for_each
 from reverie.store.segment import META, Part, Segment
@@ -177,8 +178,16 @@ class Store:
         """Copy n rows of each stream, columns ``[N, n, *shape]``; else as ``add``."""
         self._writing().extend(rows)
 
+    def end_episode(self, stream: int) -> None:
+        """Make the newest row of a stream the last of its episode: ``is_last``, and no action is taken there."""
+        self._writing().end_episode(stream)
+
     def flush(self, timeout: float | None = None) -> bool:
-        """Store all rows added so far; True if that took at most ``timeout`` seconds (None: wait forever)."""
+        """Store all rows but the newest of each stream; True if that took at most ``timeout`` seconds (None: forever).
+
+        The newest may still become the last of its episode (``end_episode``). It is stored when the next row has been
+        added, or by ``close``.
+        """
         return self._writing().flush(timeout)
 
     def pending(self) -> dict[str, np.ndarray]:

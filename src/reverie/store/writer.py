@@ -12,7 +12,7 @@ import numpy as np
 from reverie.core.columns import RingBuffer, StepRows, check_columns, put_rows
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
-from reverie.store.places import Objects
+from reverie.store.objects import Objects
 from reverie.store.retry import Retrier, StoreClosed, for_each
 from reverie.store.segment import Part, Segment
 from reverie.store.zarr import chunk_files, chunk_name, compressor, encode_chunks
@@ -24,9 +24,10 @@ Block = dict[str, np.ndarray]
 class Writer:
     """Copies rows of one segment into memory, and writes them to the store in its own thread; see ``Store``.
 
-    ``add`` copies into the newest *block*. The thread writes full blocks, and the newest one as far as a flush asks.
-    A block leaves memory once all its rows are committed. Neither side locks a block: the thread reads rows only up to
-    the row number that it was given, and ``add`` writes only later rows.
+    ``add`` copies into the newest *block*. The thread writes full blocks, and the newest one as far as a flush asks;
+    before ``close``, it leaves out the newest row, which ``end_episode`` may still change. A block leaves memory once
+    all its rows are committed. Neither side locks a block: the thread reads rows only up to the row number that it was
+    given, and the caller writes only later rows.
     """
 
     def __init__(
@@ -79,10 +80,16 @@ class Writer:
             done += n
             self._advance(n)
 
-    def flush(self, timeout: float | None) -> bool:
+    def end_episode(self, stream: int) -> None:
+        if self.count > self.segment.first:
+            number, slot = self._block_and_slot(self.count - 1)
+            self.blocks[number]["is_last"][stream, slot] = True
+            self.blocks[number]["action"][stream, slot] = 0
+
+    def flush(self, timeout: float | None, *, newest: bool = False) -> bool:
         end = np.inf if timeout is None else time.monotonic() + timeout
         with self.changed:
-            self.flush_goal = goal = self.count
+            self.flush_goal = goal = self.count if newest else max(self.count - 1, self.committed)
             self.changed.notify_all()
         while self.committed < goal and time.monotonic() < end:
             self._wait(min(0.5, max(0.0, end - time.monotonic())))
@@ -106,7 +113,7 @@ class Writer:
 
     def close(self, timeout: float | None) -> None:
         try:
-            self.flush(timeout)
+            self.flush(timeout, newest=True)
         finally:
             self.retrier.stop.set()
             with self.changed:
@@ -145,8 +152,9 @@ class Writer:
             logger.warning("the store accepts rows again: the run continues")
 
     def _advance(self, n: int) -> None:
+        is_new_block = self._block_and_slot(self.count)[1] == 0
         self.count += n
-        if self._block_and_slot(self.count)[1] == 0:
+        if is_new_block:
             with self.changed:
                 self.changed.notify_all()
 
@@ -196,7 +204,7 @@ class Writer:
         with self.changed:
             while True:
                 first, chunk = self.segment.first, self.segment.chunk
-                goal = max(self.flush_goal, first + self._block_and_slot(self.count)[0] * chunk)
+                goal = max(self.flush_goal, first + self._block_and_slot(self.count - 1)[0] * chunk)
                 stop = min(goal, first + (self._block_and_slot(self.committed)[0] + 1) * chunk)
                 drop = min(self.oldest_needed, self.committed)
                 if stop > self.committed or drop > self.dropped or self.retrier.stop.is_set():

@@ -1,0 +1,77 @@
+"""Evaluation of an agent: whole episodes in new environments, and the files that hold their scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from reverie.agent.player import Actions, Player, parse_mode
+from reverie.core.bounds import AtLeast
+from reverie.core.errors import RunError
+from reverie.core.files import writing
+from reverie.core.logger import logger
+from reverie.core.randomness import derived_seeds, reproducible
+from reverie.experiment.environments import make_eval_env
+from reverie.log.video import write_video
+from reverie.run.evaluate import Evaluation
+from reverie.run.evaluate import evaluate as play_episodes
+from reverie.run.folder import RunFolder, write_found
+
+
+def evaluate(
+    player: Player, episodes: int = 10, *,
+    actions: Actions = "mode", record: bool = False, seed: int | None = None, time_limit: int | None = None,
+) -> Evaluation:  # fmt: skip
+    """Play whole episodes in new environments: see ``Agent.evaluate``."""
+    AtLeast(1).check("episodes", episodes)
+    AtLeast(0).check("seed", seed)
+    AtLeast(1).check("time_limit", time_limit)
+    mode = parse_mode(actions)
+    seed = derived_seeds(player.config.seed)["test"] if seed is None else int(seed)
+    limit = {} if time_limit is None else {"eval_env": {**player.config.eval_env_overrides, "time_limit": time_limit}}
+    config = player.config.merge({"eval_episodes": episodes, **limit})
+    env = make_eval_env(config, player.eval_factory, render=record)
+    try:
+        with reproducible(seed):
+            evaluation = play_episodes(
+                env, player.algo.policy, episodes, mode, np.array if record else None, seed=seed,
+                env_steps=config.exploration_step(player.step), most_steps=player.episode_limit,
+            )  # fmt: skip
+        if evaluation.cut_off:
+            logger.warning(f"{evaluation.cut_text()} (eval_episode_steps): their scores are those until then")
+        return evaluation
+    finally:
+        env.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationReport:
+    """An evaluation, and the files that hold it."""
+
+    evaluation: Evaluation
+    files: dict[str, Path]
+    """Written files by name: "evaluation", and "video" if one was asked for and the environment can be rendered."""
+
+
+def evaluate_run(
+    player: Player, episodes: int = 20, *,
+    actions: Actions = "mode", video: bool = False, seed: int | None = None, time_limit: int | None = None,
+) -> EvaluationReport:  # fmt: skip
+    """Play ``episodes`` as :meth:`Agent.evaluate` does; write eval.json, and with ``video`` the first one."""
+    evaluation = evaluate(player, episodes, actions=actions, record=video, seed=seed, time_limit=time_limit)
+    folder, files = RunFolder(player.run), dict[str, Path]()
+    content = {"updates" if player.config.offline else "env_steps": player.step, **evaluation.to_dict()}
+    content |= {"checkpoint": player.checkpoint.name, "env": player.config.eval_env_config.label()}
+    content |= {} if time_limit is None else {"time_limit": time_limit}
+    try:
+        with writing(folder.path):
+            write_found(folder.evaluation, content)
+            files["evaluation"] = folder.evaluation
+            if evaluation.frames is not None:
+                path = folder.videos / f"eval-{player.step:012d}.mp4"
+                files["video"] = write_video(path, evaluation.frames, player.frames_per_second)
+    except RunError as error:
+        logger.warning(str(error))
+    return EvaluationReport(evaluation=evaluation, files=files)

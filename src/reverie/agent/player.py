@@ -1,0 +1,265 @@
+"""A trained policy that acts on the observations of Gymnasium environments, one or many at once."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from reverie.agent.conversion import action_statistics, obs_to_step, to_numpy
+from reverie.agent.observer import Observer
+from reverie.algos.base import Algorithm
+from reverie.core.errors import ConfigError, DataError, brief, did_you_mean, plural
+from reverie.core.spaces import ActionCodec, column, follow, leaves_of
+from reverie.core.specs import MASK, ActionSpec, ObsSpec
+from reverie.core.types import Mode, Step, Told
+from reverie.envs.flat import FlatEnv
+from reverie.envs.make import MakeEnv, make_gym
+from reverie.envs.wrappers import FrameStack
+from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.nn.encoder import CoderConfig, DenseCoderConfig
+from reverie.nn.preprocess import told
+from reverie.run.collect import initial_state, random_action
+from reverie.run.evaluate import episode_limit
+
+Actions = Literal["mode", "sample"]
+ACT_MODES: dict[str, Mode] = {"mode": "eval", "sample": "explore"}
+
+
+@dataclass(frozen=True)
+class AgentState:
+    """State that an agent carries from one observation to the next. Opaque: pass it back unchanged."""
+
+    policy: Any
+    stacks: tuple[FrameStack | None, ...]
+
+
+class Player:
+    """A trained policy, with the observation and action processing that its training had.
+
+    Users hold an :class:`~reverie.Agent`, which can do more. Its attributes are described there.
+    """
+
+    def __init__(
+        self, config: ExperimentConfig, algo: Algorithm, flat: FlatEnv, factory: MakeEnv | None,
+        eval_factory: MakeEnv | None, run: Path, checkpoint: Path, step: int, longest_episode: int = 0,
+    ) -> None:  # fmt: skip
+        """Set up an agent; users call :func:`reverie.load`. ``flat`` defines the spaces; it is not stepped."""
+        self.config: ExperimentConfig = config
+        self.algo: Algorithm = algo
+        self.factory: MakeEnv | None = factory
+        self.eval_factory: MakeEnv | None = eval_factory
+        self.run: Path = run
+        self.checkpoint: Path = checkpoint
+        self.step: int = step
+        self.longest_episode: int = longest_episode
+        self.observer: Observer = Observer(flat, config.env, unread_observations(config.algo, flat.obs_spec))
+        self.action_space: spaces.Space[Any] = flat.env.action_space
+        self.observation_space: spaces.Space[Any] | None = self.observer.accepted
+        per_second = (flat.metadata or {}).get("render_fps") or 30
+        self.frames_per_second: int = max(1, round(per_second / config.env.frames_per_action))
+        self.codec: ActionCodec = ActionCodec(self.action_space)
+        self.obs_spec: ObsSpec = self.observer.spec
+        self.action_spec: ActionSpec = self.codec.spec
+
+    def __repr__(self) -> str:
+        config = self.config
+        origin = f"on {config.data.label}" if config.env.id == NO_ENV else f"in {config.env.id}"
+        return f"{type(self).__name__}({config.algo.algorithm} {origin}, from {self.checkpoint})"
+
+    def act(
+        self, obs: Any, state: AgentState | None = None, *,
+        actions: Actions = "mode", is_first: Any = None, reward: Any = 0.0, action_mask: Any = None,
+    ) -> tuple[Any, AgentState]:  # fmt: skip
+        """Choose an action for an observation.
+
+        Args:
+            obs: an observation as the Gymnasium environment returns it, or a batch of N as a vector environment does.
+            state: the state that the last call returned; None at the beginning of an episode.
+            actions: "mode" takes the policy's most likely action, "sample" draws one as training did at the checkpoint.
+                A world model samples its latents in both cases, from PyTorch's generator: after ``torch.manual_seed``
+                the same episode is played again.
+            is_first: for batches, ``[N]`` bool: which environments have begun a new episode since the last call.
+            reward: that came with ``obs``; ``[N]`` for batches. Only agents with ``encoder.arrival`` read it.
+            action_mask: which actions are legal, as the environment tells it in ``info["action_mask"]`` or by
+                ``action_masks()``; for batches one for each environment. Agents that were trained with masks need it,
+                unless the observation holds it.
+
+        Returns:
+            ``(action, state)``. The action is ready for ``env.step``, that of a batch for a vector environment's.
+
+        Raises:
+            DataError: ``obs`` does not fit the space the agent was trained on.
+            ConfigError: ``actions`` is neither "mode" nor "sample".
+        """
+        single, step, state = self._prepare_input(obs, state, is_first, reward, action_mask)
+        chosen, policy = self.algo.policy.act(step, state.policy, parse_mode(actions))
+        flat = chosen.cpu().numpy()  # [N, A]
+        return self.codec(flat[0] if single else flat), replace(state, policy=policy)
+
+    def distribution(
+        self, obs: Any, state: AgentState | None = None, *,
+        is_first: Any = None, reward: Any = 0.0, action_mask: Any = None,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
+        """Return what the policy would choose an action from: probabilities, means and deviations, or values.
+
+        The arguments are those of :meth:`act`, which may be called afterwards with the same ``state``: nothing is
+        drawn. Where a world model draws latents, they are those that :meth:`act` would draw now.
+
+        Returns:
+            Arrays by name, which ends with ``/KEY`` for each part of ``Dict`` and ``Tuple`` actions; ``[N, ...]`` for
+            batches.
+
+            ``probabilities`` of classes: ``[n]`` for ``Discrete(n)``; of several choices ``[*shape, C]``, C being the
+            largest number of classes. They are 0 for illegal classes, and for those that a choice does not have.
+
+            ``mean`` and ``std``, the standard deviation, of numbers ``[*shape]`` in the environment's units. Those of
+            tanh policies (SAC, TD-MPC2, DreamerV1) and of truncated normals (DreamerV2) are of the action itself, to
+            three digits; those of other normals (PPO, DreamerV3, IQL) are of the normal before actions are clipped to
+            their bounds. Deterministic policies (TD3, DDPG) have a ``std`` of 0; their exploration is not counted.
+            TD-MPC2 tells of its policy, not of its plan.
+
+            ``values`` of classes in place of probabilities, if the highest value is chosen (DQN, QR-DQN, discrete CQL
+            and BCQ): shaped like those, -inf for illegal classes and for those that a choice does not have.
+
+        Raises:
+            DataError: ``obs`` does not fit the space the agent was trained on.
+            ConfigError: the policy has no distribution: that of BCQ, or your own without a method ``tell``.
+        """
+        single, output = self._inspect_policy(obs, state, is_first, reward, action_mask)
+        statistics = {name: to_numpy(x) for name, x in action_statistics(output.choice, self.action_space).items()}
+        return {name: x[0] for name, x in statistics.items()} if single else statistics
+
+    def value(
+        self, obs: Any, state: AgentState | None = None, *,
+        is_first: Any = None, reward: Any = 0.0, action_mask: Any = None,
+    ) -> Any:  # fmt: skip
+        """Return the discounted sum of rewards that the critic expects from an observation on.
+
+        V(s) of PPO, A2C and world models, whose state includes ``obs``. min_i Q_i(s, a) of the policy's likeliest
+        action of SAC, TD3, DDPG, CQL, IQL and CRR, also of discrete ones. max_a Q(s, a) of DQN, QR-DQN, discrete CQL
+        and discrete BCQ, the mean over several choices. Rewards are those that the critic learns from: after
+        ``env.clip_reward``, ``algo.reward_scale`` and ``algo.rewards``.
+
+        The arguments and DataErrors are those of :meth:`distribution`.
+
+        Returns:
+            A float; ``[N]`` for batches.
+
+        Raises:
+            ConfigError: the algorithm learns no values, as BC, or its policy cannot tell what it sees.
+        """
+        single, output = self._inspect_policy(obs, state, is_first, reward, action_mask)
+        with torch.no_grad():
+            values = to_numpy(self.algo.state_value(output).reshape(-1))  # [N]
+        return float(values[0]) if single else values
+
+    def _prepare_input(
+        self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any
+    ) -> tuple[bool, Step, AgentState]:
+        """Return whether ``obs`` is a single one, the rows, and the state before them with the frames up to them."""
+        count, obs = self.observer.count_obs(obs)
+        num_obs = 1 if count is None else count
+        first = np.full(num_obs, state is None) if is_first is None else np.asarray(is_first, bool).reshape(-1)
+        if state is None:
+            state = AgentState(self.initial_state(num_obs), self.observer.stacks(num_obs))
+            first = np.ones(num_obs, bool)
+        if len(state.stacks) != num_obs or len(first) != num_obs:
+            raise DataError(
+                f"{plural(num_obs, 'observation')}, a state of {len(state.stacks)}, is_first of {len(first)}: expected "
+                "as many of each."
+            )
+        stacks = state.stacks  # copied, as the caller may go back to the old state
+        if stacks[0] is not None:
+            stacks = tuple(copy.deepcopy(stack) for stack in stacks)
+        if count is None:
+            flat_obs = self.observer(obs, stacks[0], first[0], action_mask)
+            flat = {key: x[None] for key, x in flat_obs.items()}
+        else:
+            flat = self.observer.batch(obs, count, stacks, first, action_mask)
+        return count is None, obs_to_step(flat, first, reward), AgentState(state.policy, stacks)
+
+    def _inspect_policy(
+        self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any
+    ) -> tuple[bool, Told]:
+        """Return whether ``obs`` is a single one, and what the policy chooses by; generators stay as they are."""
+        single, step, before = self._prepare_input(obs, state, is_first, reward, action_mask)
+        device = self.algo.device
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            return single, told(self.algo.policy, step, before.policy)
+
+    def random_action(self, obs: Mapping[str, Any], rng: np.random.Generator) -> Any:
+        """Return a random action that is legal by the mask in ``obs``, an observation as learners see it."""
+        legal = torch.from_numpy(np.asarray(obs[MASK], bool))[None]
+        return self.codec(random_action(self.action_spec, 1, rng, legal)[0].numpy())
+
+    def initial_state(self, num_envs: int) -> Any:
+        """Return the policy's state before the first observation: its exploration is that at the checkpoint."""
+        return initial_state(self.algo.policy, num_envs, self.config.exploration_step(self.step))
+
+    def override(self, state: AgentState, action: Any) -> AgentState:
+        """Return the state for the case that another action is executed than :meth:`act` returned with ``state``.
+
+        ``action``: in ``action_space``, else DataError; of N environments, a batch as their vector takes it.
+        """
+        flat = self.flatten_actions(action, len(state.stacks))
+        return AgentState(self.algo.policy.override(state.policy, torch.from_numpy(flat)), state.stacks)
+
+    def flatten_actions(self, actions: Any, count: int = -1) -> np.ndarray:
+        """Return n actions of a vector environment as rows hold them: one-hot, or in [-1, 1]; ``[n, A]`` float32.
+
+        Raises:
+            DataError: one is not in ``action_space``.
+        """
+        columns: dict[str, np.ndarray] = {}
+        for path, leaf in leaves_of(self.action_space):
+            try:
+                values = np.asarray(follow(actions, path)).reshape(count, *(leaf.shape or ()))
+            except DataError as error:
+                raise DataError(f"{column('action', path)} {error}") from None
+            columns[column("action", path)] = values.astype(np.float64)
+            columns["is_last"] = np.zeros(len(values), bool)
+        return self.codec.encode(columns)
+
+    def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
+        """Make an environment as in training; EnvError if it cannot be made. ``render``: as RGB arrays, if it can."""
+        return make_gym(self.config.env, self.factory, render)
+
+    @property
+    def episode_limit(self) -> int:
+        """Steps after which an episode is cut off, unless the environment's own time limit is higher."""
+        return episode_limit(self.config.eval_episode_steps, self.longest_episode)
+
+    def with_learner(self, algo: Algorithm, config: ExperimentConfig) -> Self:
+        """Return the same player with another learner: on another device, or in another precision."""
+        player = object.__new__(type(self))  # copy.copy would make the environment again, as pickle does
+        vars(player).update(vars(self) | {"algo": algo, "config": config})
+        return player
+
+
+def parse_mode(actions: str) -> Mode:
+    """Return the policy's mode for ``actions``."""
+    check_choice("actions", actions, ACT_MODES)
+    return ACT_MODES[actions]
+
+
+def check_choice(name: str, value: str, choices: Collection[str]) -> None:
+    """Raise ConfigError unless ``value`` is one of the words that the setting ``name`` knows."""
+    if value not in choices:
+        words = " or ".join(map(repr, choices))
+        raise ConfigError(f"{name} = {brief(value)}: expected {words}.{did_you_mean(str(value), choices)}")
+
+
+def unread_observations(algo: Any, spec: ObsSpec) -> list[str]:
+    """Return the observations that a policy with the settings ``algo`` does not read, but at most its decoder."""
+    encoder = getattr(algo, "encoder", None)
+    keys = encoder.keys if isinstance(encoder, CoderConfig | DenseCoderConfig) else ".*"
+    return [key for key, part in spec.items() if part.kind != "mask" and not re.fullmatch(keys, key)]

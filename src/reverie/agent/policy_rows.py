@@ -1,0 +1,118 @@
+"""What a policy would do in recorded rows: its actions, their probabilities, and how near they are to the recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.core.errors import ConfigError
+from reverie.core.protocols import Memoryless, Policy, Telling
+from reverie.core.specs import ActionSpec
+from reverie.core.types import FLAGS, Mode, Step
+from reverie.run.collect import initial_state
+
+BLOCK = 1024
+"""First states per forward pass, and rows in a batch for a memoryless policy."""
+MAX_PARALLEL_EPISODES = 256
+"""Most episodes side by side for any other policy."""
+
+
+def policy_actions(
+    policy: Policy[Any], columns: Mapping[str, np.ndarray], width: int, *,
+    mode: Mode = "eval", draws: int = 1, env_steps: int = 0,
+) -> np.ndarray:  # fmt: skip
+    """Return the actions that a policy would take in each row, float32 ``[rows, draws, A]``; ``width`` is A.
+
+    A policy with state sees whole episodes in order, and is told the recorded actions (``override``). ``columns`` are
+    all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward`` and the flags.
+    """
+    actions = np.zeros((len(columns["action"]), draws, width), np.float32)
+
+    def act(step: Step, state: Any, recorded_actions: Tensor, rows: np.ndarray) -> Any:
+        for n in range(draws):
+            action, next_state = policy.act(step, state, mode)
+            actions[rows[rows >= 0], n] = action.numpy()[rows >= 0]
+        return next_state
+
+    run_policy_over(policy, columns, act, mode=mode, env_steps=env_steps)
+    return actions
+
+
+@torch.no_grad()
+def policy_log_probs(
+    policy: Policy[Any], columns: Mapping[str, np.ndarray], device: torch.device, env_steps: int = 0
+) -> np.ndarray:
+    """Return ln pi(a | s) of the recorded action of each row, ``[rows]``; ConfigError if the policy does not know it.
+
+    Arguments are those of :func:`policy_actions`, and the policy's ``device``.
+    """
+    log_probs = np.zeros(len(columns["action"]))
+
+    def ask(step: Step, state: Any, recorded_actions: Tensor, rows: np.ndarray) -> Any:
+        choice: Any = policy.tell(step, state).choice if isinstance(policy, Telling) else None
+        if not hasattr(choice, "log_prob"):
+            raise ConfigError(
+                "this policy does not tell the probabilities of its actions, which importance sampling needs where "
+                "they are drawn. Use method fqe, or let it take its most likely actions (mode)."
+            )
+        log_probs[rows[rows >= 0]] = choice.log_prob(recorded_actions.to(device)).cpu().numpy()[rows >= 0]
+        return policy.act(step, state, "explore")[1]
+
+    run_policy_over(policy, columns, ask, mode="explore", env_steps=env_steps)
+    return log_probs
+
+
+def run_policy_over(
+    policy: Policy[Any], columns: Mapping[str, np.ndarray],
+    visit: Callable[[Step, Any, Tensor, np.ndarray], Any], *, mode: Mode, env_steps: int,
+) -> None:  # fmt: skip
+    """Show all rows to a policy, some at a time: ``visit(step, state, recorded actions, rows [N])`` returns its state.
+
+    Of the numbers of rows, -1 is padding.
+    """
+    observations = {name.removeprefix("obs/"): column for name, column in columns.items() if name.startswith("obs/")}
+    row_columns = {name: columns[name] for name in ("reward", *FLAGS)}
+    memoryless = isinstance(policy, Memoryless) and policy.memoryless(mode)
+    for order in batch_orders(row_columns["is_first"], carried=not memoryless):
+        state = initial_state(policy, order.shape[1], env_steps)
+        for rows in order:
+            indices = rows.clip(min=0)
+            obs = {key: torch.from_numpy(column[indices]) for key, column in observations.items()}
+            step = Step(obs=obs, **{name: torch.from_numpy(column[indices]) for name, column in row_columns.items()})
+            recorded_actions = torch.from_numpy(columns["action"][indices])
+            state = policy.override(visit(step, state, recorded_actions, rows), recorded_actions)
+
+
+def batch_orders(first: np.ndarray, carried: bool) -> Iterator[np.ndarray]:
+    """Yield tables ``[L, N]`` of row numbers, -1 is padding. With state (``carried``), each column is an episode."""
+    total, size = len(first), min(BLOCK, len(first))
+    if not carried:
+        yield np.pad(np.arange(total), (0, -total % size), constant_values=-1).reshape(-1, size)
+        return
+    starts = np.flatnonzero(first)
+    lengths = np.diff(np.append(starts, total))
+    cuts = range(MAX_PARALLEL_EPISODES, len(starts), MAX_PARALLEL_EPISODES)
+    for group in np.split(np.argsort(-lengths, kind="stable"), cuts):
+        t = np.arange(lengths[group].max())[:, None]
+        yield np.where(t < lengths[group], starts[group] + t, -1)
+
+
+def action_agreement(chosen: np.ndarray, recorded_actions: np.ndarray, spec: ActionSpec) -> dict[str, float]:
+    """Compare the policy's actions in R rows, ``[R, n, A]``, with those that were taken there, ``[R, A]``.
+
+    Return ``same_action``, the share whose classes are all those that were recorded, and ``action_distance``, the root
+    mean square difference of continuous actions in units of half their range.
+    """
+    discrete = np.zeros(spec.width, bool)
+    for key, action_slice in spec.slices().items():
+        discrete[action_slice] = spec.parts[key].kind == "categorical"
+    distance, agreement = np.abs(chosen - recorded_actions[:, None]), dict[str, float]()
+    if discrete.any():  # one-hot, but a network's 1 may be off by a rounding error
+        agreement["same_action"] = float((distance[..., discrete] < 0.5).all(-1).mean())
+    if not discrete.all():
+        agreement["action_distance"] = float(np.sqrt(np.square(distance[..., ~discrete], dtype=np.float64).mean()))
+    return agreement

@@ -1,0 +1,107 @@
+"""Sentences about a run that begins: its data, its settings, and how long it will take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reverie.core.accelerate import trouble
+from reverie.core.errors import plural
+from reverie.core.machine import available_memory
+from reverie.core.specs import ObsSpec
+from reverie.core.types import Window
+from reverie.experiment.bench import LearnerSpeed
+from reverie.experiment.config import ExperimentConfig
+from reverie.replay.config import replay_bytes
+from reverie.replay.sources import split_window
+
+if TYPE_CHECKING:
+    from reverie.experiment.build import Experiment
+
+
+def describe_experiment(experiment: Experiment) -> list[str]:
+    """Describe what is about to be trained: its data, the time by the learner's speed, and the memory that it takes."""
+    config, window, algo = experiment.config, experiment.algo.window, experiment.algo
+    lines = [f"{config.data.label}: {remark}" for remark in experiment.remarks]
+    if config.eval_env is not None:
+        lines.append(f"evaluations take place in {config.eval_env_config.label()}: eval_env = {config.eval_env}")
+    if algo.device.type == "cpu" and trouble():
+        lines.append(trouble())
+    if experiment.dataset is not None:
+        statistics = experiment.dataset.statistics()
+        num_recorded = split_window(window, config.share)[0].batch if not config.offline else 0
+        part = f", {num_recorded} of the {window.batch} windows of a batch" if num_recorded else ""
+        low, mean, high = statistics.scores
+        lines.append(
+            f"{plural(statistics.steps, 'recorded step')} in {plural(statistics.episodes, 'episode')} of "
+            f"{config.data.label}{part}: returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
+        )
+        lines += [line] if (line := motionless(config, experiment.obs_spec)) else []
+    elif config.algo.needs_data:
+        lines.append(
+            f"{config.name} is meant for recorded data, but there is none: it learns only from the rows that it "
+            "collects. Pass --data PATH to add recorded data"
+        )
+    if experiment.estimator is not None:
+        lines.append(
+            f"the policy's return will be estimated from the data by FQE ({config.data.estimate_updates:,} updates "
+            "per estimate); set data.estimate_updates = 0 to disable this"
+        )
+    if line := describe_forecast(config, window, experiment.speed):
+        lines.append(line)
+    count = sum(p.numel() for p in algo.parameters() if p.requires_grad)
+    needed = format_bytes(replay_bytes(config.replay, experiment.replay, config.steps))
+    network = f"{count / 1e6:.2f}M parameters on {algo.device}"
+    if config.offline:
+        updates = plural(config.updates, "update")
+        return [*lines, f"{config.name} from recorded data alone: {network}, {updates}, {needed} of rows"]
+    free = available_memory()
+    room = "" if free is None else f" of {free / 1e9:.1f} GB available"
+    if config.replay.device != "cpu" or config.replay.storage != "ram":
+        room = f" on {config.replay.device}" if config.replay.device != "cpu" else " in mapped files"
+    ratio = config.updates_per_step(window)
+    rate = f"{ratio:g} update{'s' * (ratio != 1)} per env step (train ratio {ratio * window.batch * window.length:g})"
+    envs = plural(config.env.num, "env")
+    if config.actors:
+        envs = f"{plural(config.actors, 'actor')} with {envs} each"
+    return [*lines, f"{config.name} on {config.env.id}: {network}, {envs}, {rate}, replay up to {needed}{room}"]
+
+
+def motionless(config: ExperimentConfig, spec: ObsSpec) -> str:
+    """Return a remark if recorded images are learned from one by one, so that no motion is seen; "" if not."""
+    single = [key for key, part in spec.items() if part.kind == "image" and part.shape[-1] in (1, 3)]
+    if not single or getattr(config.algo, "frames", 0) != 1:
+        return ""
+    return (
+        f"each decision sees a single image ({', '.join(single)}), and so no motion: algo.frames = 4 stacks the latest "
+        "four, as Atari's presets do"
+    )
+
+
+def describe_forecast(config: ExperimentConfig, window: Window, speed: LearnerSpeed | None) -> str:
+    """Return the preset, why it was chosen, and how long the run will take, as far as these are known; "" if neither.
+
+    The time is without the environment's own and without evaluations. A run of more than 12 hours, or one that was
+    meant for a CPU and is not short there, gets a length for about an hour.
+    """
+    published, _, shrink_frame = config.preset.partition("+")
+    words = [f"preset {config.preset}{' (for a machine without a GPU)' * bool(shrink_frame)}"] if config.preset else []
+    updates, decisions = config.planned_counts(window)
+    if not updates and not window.rollout:
+        begin = config.first_update_step(window)
+        words.append(f"nothing will be learned in {config.length:,} steps: the first update comes after {begin:,}")
+    if speed is not None:
+        hours = (updates * speed.update_s + decisions * speed.act_s) / 3600
+        time = f"{max(1, 60 * hours):.0f} min" if hours < 1.5 else f"{hours:,.{int(hours < 10)}f} h"
+        machine = f"on this machine, as busy as it is, with {plural(speed.threads, 'thread')}"
+        words.append(f"{config.length:,} {config.unit} take about {time} of learning and acting {machine}")
+        if hours > (3 if shrink_frame else 12):
+            an_hour = float(f"{config.length / hours:.1g}")
+            smaller = "" if shrink_frame else ", and --preset cpu has small networks and a short run"
+            words.append(f"--{config.unit} {max(1, round(an_hour)):_} take about an hour{smaller}")
+    return "; ".join([*words, *([f"published settings: --preset {published}"] if shrink_frame else [])])
+
+
+def format_bytes(size: int) -> str:
+    """Return a number of bytes in GB, or in MB or kB where that would be less than a tenth."""
+    unit, name = next(((u, n) for u, n in ((1e9, "GB"), (1e6, "MB")) if size >= 0.1 * u), (1e3, "kB"))
+    return f"{size / unit:.2f} {name}"

@@ -1,0 +1,149 @@
+"""The environments of a run: what makes them, those of training, and those of evaluations."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from reverie.core.errors import ConfigError, brief
+from reverie.core.protocols import Env
+from reverie.core.randomness import derived_seeds
+from reverie.core.specs import differences, other_bounds, signature
+from reverie.envs.make import EnvLike, MakeEnv, Single, close_quietly, env_factory, make_gym, to_learnable_obs
+from reverie.envs.vector import make_env
+from reverie.experiment.config import NO_ENV, ExperimentConfig
+
+
+class EnvMakers(NamedTuple):
+    """What makes the environments; None: the id in the settings."""
+
+    training: MakeEnv | None
+    evaluation: MakeEnv | None
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, env: EnvLike | None, eval_env: EnvLike | None) -> EnvMakers:
+        """Return the makers by the settings, or by the environments that the user gave. See ``build`` for these."""
+        factory = env_factory(config.env, env)
+        return cls(factory, eval_maker(config, factory, eval_env))
+
+    @property
+    def share_instance(self) -> bool:
+        """Whether training and evaluations have the same instance, which cannot be made a second time."""
+        return isinstance(self.training, Single) and self.evaluation is self.training
+
+
+class ProbedEnv(NamedTuple):
+    """What an environment says of itself; None where none was made."""
+
+    observation: gymnasium.Space[Any] | None = None
+    action: gymnasium.Space[Any] | None = None
+    spec: EnvSpec | None = None
+
+
+class Environments(NamedTuple):
+    """The environments of a run."""
+
+    training: Env | None
+    """None in a run on recorded data alone."""
+    evaluation: Env | None
+    """None if there are no evaluations, or only in the user's instance, in which training goes on."""
+    reopen: Callable[[], Env] | None
+    """Returns the user's instance after training, with its true rewards; None unless evaluations need it."""
+
+
+def plays(config: ExperimentConfig) -> bool:
+    """Return whether the run acts in an environment, to learn or to evaluate."""
+    return config.env.id != NO_ENV and (config.share < 1 or config.eval_episodes > 0)
+
+
+def open_environments(
+    config: ExperimentConfig, makers: EnvMakers, seed: int, undo: contextlib.ExitStack, *, new: bool
+) -> Environments:
+    """Make the environments that the run needs; ``undo`` closes them if the rest of it cannot be built."""
+    training = evaluation = None
+    if config.share < 1:
+        training = make_training_env(config, makers.training, seed, new=new)
+        undo.callback(training.close)
+    # An instance cannot be made a second time: the run is evaluated in it at its end.
+    is_shared = training is not None and makers.share_instance
+    if plays(config) and config.eval_episodes and not is_shared:
+        evaluation = make_eval_env(config, makers.evaluation, config.eval_video, workers=True)
+        undo.callback(evaluation.close)
+        check_eval_env(config, training, evaluation)
+    reopen = functools.partial(make_eval_env, config, makers.training, config.eval_video)
+    return Environments(training, evaluation, reopen if is_shared else None)
+
+
+def probe_env(config: ExperimentConfig, factory: MakeEnv | None) -> ProbedEnv:
+    """Return the spaces of the environment's observations and actions, and its spec if it has one."""
+    env = make_gym(config.env, factory, render=False)
+    observation = to_learnable_obs(env, config.env.mission).observation_space
+    probed = ProbedEnv(observation, env.action_space, env.spec)
+    close_quietly(env)
+    return probed
+
+
+def make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: int, *, new: bool) -> Env:
+    """Make the environments of training. For actors, which make their own, one whose spaces are known, closed."""
+    if not config.actors:
+        return make_env(config.env, seed=seed, factory=factory, new=new)
+    if isinstance(factory, Single):
+        raise ConfigError(
+            f"actors = {config.actors} with an environment instance: each actor makes its own in its own process. Pass "
+            "a function that makes environments, or its class."
+        )
+    vector = "native" if config.env.vector == "native" else "serial"
+    env = make_env(config.env.merge({"num": 1, "vector": vector}), seed=seed, factory=factory, new=new)
+    env.close()
+    return env
+
+
+def make_eval_env(
+    config: ExperimentConfig, factory: MakeEnv | None = None, render: bool = False, *, as_trained: bool = False,
+    workers: bool = False,
+) -> Env:  # fmt: skip
+    """Make the environments of evaluations, ``factory`` being that of :func:`eval_maker`.
+
+    ``as_trained``: in place of them those of training with its rewards and ``factory``, but for whole games. They run
+    in this process. ``workers``: in worker processes if training does, so that a crash does not end the run.
+    """
+    env = config.env.merge({"life_loss": False}) if as_trained else config.eval_env_config
+    num = 1 if isinstance(factory, Single) else max(1, min(config.eval_envs, config.eval_episodes))
+    vector = env.vector if workers or env.vector == "native" else "serial"
+    seed = derived_seeds(config.seed)["evaluation"]
+    warns = not workers or config.eval_env is not None  # else training itself warns
+    env = env.merge({"num": num, "vector": vector})
+    return make_env(env, seed=seed, factory=factory, render=render, new=False, warns=warns)
+
+
+def eval_maker(config: ExperimentConfig, factory: MakeEnv | None, user_env: EnvLike | None = None) -> MakeEnv | None:
+    """Return what makes the environments of evaluations: ``user_env``, if the user gave it; None if it is an id.
+
+    Otherwise it is ``factory``, which makes those of training. ConfigError if they would be one and the same instance.
+    """
+    named = "id" in config.eval_env_overrides
+    if isinstance(factory, Single) and (user_env is factory.env or (config.eval_env is not None and not named)):
+        raise ConfigError(
+            f"eval_env = {brief(config.eval_env if user_env is None else user_env)}, but env is an instance, in which "
+            "training goes on. Pass as eval_env an id, a function that makes an environment, or another instance."
+        )
+    make_env_ = env_factory(config.eval_env_config.merge({"num": 1}), user_env)
+    return make_env_ if named else factory
+
+
+def check_eval_env(config: ExperimentConfig, train_env: Env | None, eval_env: Env) -> None:
+    """Raise ConfigError unless another environment of evaluations has the observations and actions of training."""
+    if train_env is None or config.eval_env is None:
+        return
+    trained, played = (signature(env.obs_spec, env.action_spec) for env in (train_env, eval_env))
+    labels = ("training", "evaluations")
+    if problems := differences(trained, played, labels) or other_bounds(trained, played, labels):
+        raise ConfigError(
+            f"eval_env = {brief(config.eval_env)}: {'; '.join(problems)}. Evaluate in an environment with the same "
+            "observations and actions, perhaps by a wrapper (eval_env: {wrappers: [...]})."
+        )

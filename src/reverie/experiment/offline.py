@@ -1,0 +1,179 @@
+"""The recorded rows of a run: opened, compared with its environments, and read; and those that it is measured on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.envs.registration import EnvSpec
+
+from reverie.algos.base import Algorithm
+from reverie.algos.cql import RETURN
+from reverie.algos.world_model import Dreamer
+from reverie.core.errors import ConfigError, DataError
+from reverie.core.protocols import Env
+from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.specs import EXTRAS, ObsSpec, differences, signature
+from reverie.core.types import Window
+from reverie.datasets.dataset import RecordedEpisodes, open_recorded, read_progress
+from reverie.datasets.recorded_env import check_same_meaning, missing_kwargs_and_wrappers
+from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.experiment.environments import Environments, ProbedEnv
+from reverie.objectives.returns import Later, returns_to_go
+from reverie.replay.dataset import Dataset
+
+NUM_HELDOUT_BATCHES = 4
+"""Batches of held-out rows."""
+
+
+class OfflineRows(NamedTuple):
+    """The recorded rows that a run learns from, read; empty if there are none."""
+
+    dataset: Dataset | None = None
+    estimator: Any = None
+    """A :class:`reverie.agent.estimate.Estimator` where there is no environment to evaluate in; else None."""
+    spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None = None
+    """Observations and actions as they were recorded; None if there is an environment, or the data do not say."""
+    remarks: tuple[str, ...] = ()
+    """What had to be assumed or left out in reading them."""
+    longest_episode: int = 0
+    """Steps of the longest episode."""
+
+
+def open_dataset(
+    config: ExperimentConfig, probed: ProbedEnv, environments: Environments, undo: contextlib.ExitStack
+) -> RecordedEpisodes:
+    """Open the data of a run, and check that they fit its environments; ``undo`` closes them after an error."""
+    recorded = open_recorded(config.data, config.env, probed.action, probed.observation)
+    undo.callback(recorded.close)
+    training, evaluation, _ = environments
+    if training is not None:
+        check_same_task(recorded, config, probed.spec)
+    if (env := training or evaluation) is not None:
+        env_id = config.eval_env_config.id if training is None else config.env.id
+        check_dataset_fits(recorded, signature(env.obs_spec, env.action_spec), env_id)
+    return recorded
+
+
+def read_offline_rows(
+    config: ExperimentConfig, recorded: RecordedEpisodes, algo: Algorithm, window: Window, seed: int,
+    scratch: Path | None, estimates: Callable[..., Any] | None,
+) -> OfflineRows:  # fmt: skip
+    """Read all recorded rows, and close the files. See ``build`` for ``estimates``."""
+    dataset, rewards = load_dataset(config, recorded, algo, window, seed, scratch)
+    if config.share < 1:
+        algo.expect_recorded(window.batch)
+    estimator, has_env = None, config.env.id != NO_ENV
+    if not has_env and config.data.estimate_updates and estimates is not None:
+        specs, eval_seed = (recorded.obs_spec, recorded.action_spec), derived_seeds(config.seed)["evaluation"]
+        estimator = estimates(algo, dataset, *specs, seed=eval_seed, rewards=rewards, reward_clipping=recorded.clipped)
+    recorded.close()
+    starts = np.flatnonzero(dataset.column("is_first"))
+    longest = int(np.diff(starts, append=dataset.count).max(initial=1)) - 1
+    spaces, remarks = None if has_env else recorded.spaces, tuple(recorded.remarks())
+    return OfflineRows(dataset, estimator, spaces, remarks, longest)
+
+
+def load_dataset(
+    config: ExperimentConfig, recorded: RecordedEpisodes, algo: Algorithm, window: Window, seed: int,
+    scratch: Path | None,
+) -> tuple[Dataset, np.ndarray | None]:  # fmt: skip
+    """Read all recorded rows; on a terminal with a progress bar. The array has their true rewards, if clipped here."""
+    unclipped = config.env.id == NO_ENV and recorded.clip != "none"
+    columns: dict[str, list[np.ndarray]] = {"reward": []} if unclipped else {}
+    with read_progress(f"reading {recorded.reader.path.name}", recorded.rows()) as track_progress:
+        dataset = config.data.build(
+            recorded, window=window, seed=seed, batch_sampler=config.replay, extra_spec=algo.extra_spec,
+            scratch=scratch, parts=track_progress(recorded.parts(columns)),
+        )  # fmt: skip
+    if RETURN in algo.extra_spec:
+        write_returns(dataset, algo.cfg.discount)  # type: ignore[arg-type, union-attr]  # such learners have it
+    return dataset, np.concatenate(columns["reward"]) if unclipped else None
+
+
+def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> None:
+    """Store beside each row its return-to-go, for learners such as Cal-QL; from the last ``block`` of rows on back."""
+    reward, first = dataset.column("reward"), dataset.column("is_first")
+    last, terminal = dataset.column("is_last"), dataset.column("is_terminal")
+    next_row = Later()
+    for stop in range(dataset.count, 0, -block):
+        rows = slice(max(0, stop - block), stop)
+        ends = {"first": first[rows], "last": last[rows], "terminal": terminal[rows]}
+        returns = returns_to_go(reward=reward[rows], discount=discount, later=next_row, **ends)
+        dataset.write_column(EXTRAS + RETURN, rows.start, returns)
+        next_row = Later(bool(first[rows.start]), float(returns[0]), float(reward[rows.start]))
+
+
+def check_same_task(recorded: RecordedEpisodes, config: ExperimentConfig, spec: EnvSpec | None) -> None:
+    """Check that the data were recorded in the task of the environment that the run collects in, as far as they say.
+
+    Arguments and wrappers that ``spec``, the environment's, lacks become a remark: to learn from both can be the
+    purpose, as from a simulator and a robot.
+    """
+    check_same_meaning(recorded.about, config.env)
+    if missing := missing_kwargs_and_wrappers(recorded.about, spec):
+        recorded.reader.note(
+            f"the data were recorded in {recorded.about.env} with {', '.join(missing)}, and the environment of this "
+            "run is made without that: the run learns from both as from one task"
+        )
+
+
+def check_dataset_fits(recorded: RecordedEpisodes, expected: Mapping[str, Any], env: str) -> None:
+    """Raise DataError unless the data have the observations and actions ``expected``, of the environment or the agent.
+
+    ``env``: the environment's id, for the message; ``NO_ENV`` for an agent that has none.
+    """
+    name, whose = ("the agent", "the agent") if env == NO_ENV else (env, f"the environment {env}")
+    if problems := differences(signature(recorded.obs_spec, recorded.action_spec), expected, ("the data", name)):
+        advice = (
+            "Use data of the environment that the agent has learned about."
+            if env == NO_ENV
+            else stacks_in(recorded.obs_spec, expected["observation"])
+            or "Use the environment that the data were recorded in with the same options (env.include and "
+            "env.exclude select observations), or other data."
+        )
+        raise DataError(f"{recorded.label} does not fit {whose}: {'; '.join(problems)}. {advice}")
+
+
+def stacks_in(spec: ObsSpec, env_obs: Mapping[str, Any]) -> str:
+    """Return the advice for data whose images are stacks of those that an environment shows; "" for others."""
+    for key, part in spec.items():
+        shape = tuple(env_obs.get(key, {}).get("shape", ()))
+        frames, remainder = divmod(part.shape[-1], shape[-1]) if part.kind == "image" and len(shape) == 3 else (1, 0)
+        if frames > 1 and not remainder and part.shape[:2] == shape[:2]:
+            return (
+                f"Its images are stacks of {frames} frames: let the environment stack them, and the learner not: "
+                f"--env.frame-stack {frames} --algo.frames 1."
+            )
+    return ""
+
+
+def make_heldout_metrics(
+    config: ExperimentConfig, algo: Algorithm, owner: Env | RecordedEpisodes, probed: ProbedEnv, scratch: Path | None
+) -> Callable[[], dict[str, float]]:
+    """Return what measures the world model's losses on ``config.heldout``: on the same windows, by the same draws.
+
+    ``owner`` has the observations and actions of the run. ``probed`` has the spaces of its environment, for data that
+    declare none.
+    """
+    if not isinstance(algo, Dreamer):
+        raise ConfigError(f"heldout = '{config.heldout}': it is for Dreamers, and {config.name} is none. Leave it out.")
+    data, seed = config.data.merge({"path": config.heldout}), derived_seeds(config.seed)["evaluation"]
+    with contextlib.closing(open_recorded(data, config.env, probed.action, probed.observation)) as recorded:
+        check_dataset_fits(recorded, signature(owner.obs_spec, owner.action_spec), config.env.id)
+        window = replace(algo.window, carries=False)
+        dataset = data.build(recorded, window=window, seed=seed, scratch=scratch)
+    batches = [dataset.sample() for _ in range(NUM_HELDOUT_BATCHES)]
+
+    def measure() -> dict[str, float]:
+        with reproducible(seed):
+            losses = [algo.model_losses(batch) for batch in batches]
+        return {f"heldout/{k}": float(torch.stack([terms[k] for terms in losses]).mean()) for k in losses[0]}
+
+    return measure

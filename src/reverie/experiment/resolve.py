@@ -1,0 +1,144 @@
+"""Settings together with what surrounds a run: the environment of the data, an earlier run, a file."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from reverie.core.config import Choice, Config
+from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
+from reverie.core.logger import logger
+from reverie.datasets.dataset import DatasetConfig, open_recorded
+from reverie.datasets.detect import open_reader
+from reverie.datasets.recorded_env import dataset_env_config, make_dataset_env
+from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
+from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
+from reverie.replay.durable import absolute_store_path
+from reverie.run.folder import Saved, check_origin
+
+
+def saved_settings(config: ExperimentConfig, env: EnvLike | None, eval_env: EnvLike | None = None) -> Saved:
+    """Return the content of config.yaml, with names of the objects that a file cannot hold (``module:name``)."""
+    envs = {"env": env, "eval_env": eval_env}
+    objects = {name: value for name, value in envs.items() if not isinstance(value, str | None)}
+    custom = {name: entry_point_name(value) or env_name(value) for name, value in objects.items()}
+    custom |= dict(_foreign(config.algo, type(config.algo)(), "algo"))
+    return Saved(algorithm=config.name, experiment=config.to_dict(), custom=custom)
+
+
+def _foreign(value: Any, default: Any, key_path: str) -> Mapping[str, str]:
+    """Return the paths below ``key_path`` at which ``value`` has another class than ``default``, and that class."""
+    if value is None or (isinstance(value, Choice) and value.can_be_found()):
+        return {}  # a file holds its kind and its values
+    if type(value) is not type(default) and (isinstance(default, Config) or isinstance(value, Config)):
+        return {key_path: f"{type(value).__module__}:{type(value).__qualname__}"}
+    if not isinstance(value, Config):
+        return {}
+    out: dict[str, str] = {}
+    for name in value.__dataclass_fields__:
+        out |= _foreign(getattr(value, name), getattr(default, name), f"{key_path}.{name}")
+    return out
+
+
+def resolve_env(
+    config: ExperimentConfig, env: EnvLike | None, before: Mapping[str, Any] | None = None
+) -> ExperimentConfig:
+    """Return ``config`` with its environment filled in: a run on data alone is evaluated in that of the data.
+
+    ``env``: an environment given from Python. ``before``: settings of the run to be continued, whose environment stays
+    unless another is named.
+    """
+    config = config.validate()
+    if not config.offline or (env is not None and not isinstance(env, str)):
+        return config
+    if before is not None and config.env.id == DATASET_ENV:
+        check_origin(Saved(algorithm="", experiment={"env": before["env"]}), "the run")
+        config = config.merge({"env": dict(before["env"])})
+    if config.env.id != DATASET_ENV:
+        return config.without_env() if config.env.id == NO_ENV else config
+    with contextlib.closing(open_recorded(config.data, config.env)) as recorded:
+        info = recorded.about
+    if not info.env:
+        logger.info("no evaluations: the data do not name their environment. Pass --env ID to evaluate in one")
+        return config.without_env()
+    with_env = config.merge({"env": dataset_env_config(info, config.env).to_dict()})
+    try:
+        close_quietly(make_dataset_env(info, config.env))
+    except EnvError as error:
+        logger.info(f"no evaluations: {error}")
+        return config.without_env()
+    return with_env
+
+
+def dataset_env_id(data: DatasetConfig) -> str:
+    """Return the id of the environment that data name; "" if they name none or cannot be read, as reading them says."""
+    try:
+        with open_reader(data.path, data) as reader:
+            return reader.env_id()
+    except ReverieError:
+        return ""
+
+
+def with_initial_settings(config: ExperimentConfig, before: Mapping[str, Any], path: Path) -> ExperimentConfig:
+    """Return ``config`` with what the run in ``path`` began with and, unless set, with its ``threads``.
+
+    RunError if ``config`` has others, or rows of another kind than ``before``, the settings of the run so far: a
+    checkpoint holds positions in the replay, in the recorded data or in both, and cannot change between these.
+    """
+    initial = {"init": before.get("init"), "replay.init": tuple(before.get("replay", {}).get("init", ()))}
+    initial["init_parts"] = before.get("init_parts", ())
+    current = {"init": config.init, "replay.init": config.replay.init, "init_parts": config.init_parts}
+    for name, value in current.items():
+        if value and absolute_locations(value) != absolute_locations(initial[name]):
+            raise RunError(
+                f"{name} = {value!r} applies only to a new run, but {path} began with {name} = {initial[name]!r}. "
+                "Leave it out to continue that run, or choose another --run to begin a new one."
+            )
+    learned = {name: before[name] for name in ("experience", "data") if name in before}
+    check_origin(Saved(algorithm="", experiment=learned), f"the run {path}")
+    was = config.merge(learned)
+    if was.offline != config.offline or (config.share and not was.share):
+        kinds = "recorded data alone" if was.offline else "recorded and collected rows"
+        raise RunError(
+            f"{path} was trained on {kinds if was.share else 'collected rows'}, which cannot change when it continues. "
+            f"To start a new run with its agent, pass --init {path}, in Python init='{path}'."
+        )
+    if bool(config.actors) != bool(before.get("actors", 0)):
+        raise RunError(
+            f"actors = {config.actors}, but {path} was trained with actors = {before.get('actors', 0)}: a run with "
+            f"actors continues with actors, one without them without. Or begin a new run with its agent: --init {path}."
+        )
+    return config.merge({**initial, "threads": config.threads or before.get("threads", 0)})
+
+
+def absolute_locations(locations: Any) -> list[str]:
+    """Return the path or URL, or several of them, as absolute ones; [] for None."""
+    paths = [locations] if isinstance(locations, str) else locations or ()
+    return [absolute_store_path(path) for path in paths]
+
+
+def fit_learning_starts(config: ExperimentConfig, explicit: Collection[str]) -> ExperimentConfig:
+    """Return ``config`` with learning that starts after a quarter of a run of which it would leave less than half.
+
+    ``explicit``: the settings that the user has made. ConfigError if they leave no time to learn, or do not count.
+    """
+    other_unit = "steps" if config.offline else "updates"
+    if other_unit in explicit and config.unit not in explicit:
+        kind = "on recorded data alone" if config.offline else "that collects rows"
+        raise ConfigError(f"{other_unit} has no effect on a run {kind}. Set its length with {config.unit}.")
+    starts, steps = config.learning_starts, config.steps
+    if config.offline or config.algo.on_policy or 2 * starts <= steps or 0 in (config.replay_ratio, config.train_ratio):
+        return config
+    if "learning_starts" in explicit:
+        if starts < steps:
+            return config
+        raise ConfigError(
+            f"learning_starts = {starts}: the run has only {steps:,} env steps, so it would learn nothing. Lower it, "
+            "or take more steps."
+        )
+    soon = max(1, steps // 4)
+    logger.info(f"learning starts after {soon:,} env steps, not {starts:,}: the run has only {steps:,}")
+    random = config.random_steps if "random_steps" in explicit else min(config.random_steps, soon)
+    return config.merge({"learning_starts": soon, "random_steps": random})

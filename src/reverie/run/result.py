@@ -1,0 +1,51 @@
+"""The result of training: how a run ended, and the files that it left."""
+
+from __future__ import annotations
+
+import base64
+import html
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from reverie.core.errors import plural
+from reverie.run.evaluate import Evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """How a run ended, and the files that it left."""
+
+    run: Path
+    """Run folder."""
+    reason: Literal["finished", "interrupted"]
+    """Either "finished" (all steps were made, or see ``stop_reason``), or "interrupted" by a signal: the same call then
+    continues the run."""
+    stop_reason: str = ""
+    """Why it finished before its last step: by ``stop_score``, ``patience`` or a callback; "" if it did not."""
+    signal: int | None = None
+    """Number of the signal that interrupted the run; None if it finished."""
+    env_steps: int
+    """Env steps since the run began: decisions of the policy over all environments, action repeat not counted."""
+    updates: int
+    """Gradient updates since the run began."""
+    evaluation: Evaluation | None = None
+    """The final evaluation, on the environment's true rewards; None if there was none."""
+    estimate: Any = None
+    """FQE's :class:`~reverie.ReturnEstimate` of the policy's return, in a run on recorded data that has no environment
+    to evaluate in; None if there was none."""
+    files: dict[str, Path] = field(default_factory=dict)
+    """Existing files by name: "settings", "metrics", "curve", "evaluation", "estimate" and "checkpoint"."""
+
+    def _repr_html_(self) -> str:
+        """Show in a notebook how the run ended, and its learning curve."""
+        text = f"{self.run}: {self.reason} at env step {self.env_steps:,}, after {plural(self.updates, 'update')}"
+        if self.evaluation is not None:
+            played = plural(len(self.evaluation.scores), "episode")
+            text += f"; mean return {self.evaluation.score:.2f} of {played}"
+            text += f" ({self.evaluation.cut_text()})" if self.evaluation.cut_off else ""
+        text = f"<p>{html.escape(text)}</p>"
+        if "curve" in self.files:
+            picture = base64.b64encode(self.files["curve"].read_bytes()).decode()
+            text += f'<img src="data:image/png;base64,{picture}" alt="learning curve">'
+        return text

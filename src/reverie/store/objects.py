@@ -1,0 +1,50 @@
+"""What a store needs of the place where it lies: bytes under names."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+
+from reverie.core.errors import RunError
+
+
+class Objects(ABC):
+    """Bytes under names such as ``0/reward/c.0.3``, replaced atomically. Up to ``threads`` threads may ``stage``."""
+
+    location: str  # the path or URL, for messages
+    threads: int  # number of objects that are best sent or fetched at the same time
+    failures: tuple[type[Exception], ...]
+    """Exceptions if the location is unreachable or full; callers treat ``FileNotFoundError`` separately."""
+
+    @abstractmethod
+    def get(self, name: str) -> bytes:
+        """Return the bytes of an object."""
+
+    @abstractmethod
+    def stage(self, name: str, *parts: bytes | memoryview) -> None:
+        """Write an object, the concatenation of ``parts``. It is safe only once ``publish`` has returned."""
+
+    @abstractmethod
+    def publish(self) -> None:
+        """Make all staged objects survive a power failure. If this fails, all of them must be staged again."""
+
+    @abstractmethod
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete the named objects, where they exist."""
+
+    @abstractmethod
+    def sizes(self, prefix: str = "") -> Mapping[str, int | None]:
+        """Return the size in bytes (None: unknown) of every object below the folder ``prefix``, by name, sorted."""
+
+    @abstractmethod
+    def children(self) -> list[str]:
+        """Return the names of the folders and objects at the top."""
+
+    @abstractmethod
+    def error(self, error: Exception) -> RunError:
+        """Return a RunError for one of ``failures``, with advice on what to do."""
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write one object; it is safe when this returns."""
+        self.stage(name, data)
+        self.publish()
