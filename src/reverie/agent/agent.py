@@ -99,7 +99,7 @@ class Agent:
         action_spec: actions that the policy chooses from.
         frames_per_second: of videos in real time, one frame per decision of the policy.
         factory: makes the environment if it was given from Python; None if it is made from ``config.env.id``.
-        eval_factory: the same for the environments of evaluations, which ``config.evaluation_env`` describes.
+        eval_factory: the same for the environments of evaluations, which ``config.eval_env_config`` describes.
         longest_episode: env steps of the longest episode of training before the checkpoint; 0 if that is not known.
     """
 
