@@ -54,7 +54,7 @@ def recorded_env_config(info: DatasetInfo) -> EnvConfig:
     return DEFAULTS.merge(dict(info.env_settings))
 
 
-def _changed(env: EnvConfig, names: Iterable[str]) -> list[str]:
+def _nondefault(env: EnvConfig, names: Iterable[str]) -> list[str]:
     """Return those of the settings ``names`` that are not the defaults."""
     return [name for name in names if getattr(env, name) != getattr(DEFAULTS, name)]
 
@@ -69,7 +69,7 @@ def settings_to_apply(info: DatasetInfo, env: EnvConfig) -> EnvConfig:
         value = getattr(env, name)
         if value in (getattr(DEFAULTS, name), getattr(recorded, name)):
             continue
-        applied = _changed(recorded, APPLICABLE.get(name, (name,)))
+        applied = _nondefault(recorded, APPLICABLE.get(name, (name,)))
         if name in APPLICABLE and not applied:
             todo[name] = value
             continue
@@ -115,7 +115,7 @@ def missing_kwargs_and_wrappers(info: DatasetInfo, env_spec: EnvSpec | None) -> 
 def nondefault_settings(info: DatasetInfo) -> list[str]:
     """Return the declared settings that are not the defaults, ``env.resize = (64, 64)``, and the names of wrappers."""
     recorded = recorded_env_config(info)
-    settings = _changed(recorded, (*APPLICABLE, *INAPPLICABLE, "noop_max"))
+    settings = _nondefault(recorded, (*APPLICABLE, *INAPPLICABLE, "noop_max"))
     wrappers = [wrapper_names([wrapper]) for wrapper in user_wrappers(info)]
     return [f"env.{name} = {getattr(recorded, name)}" for name in settings] + wrappers
 
@@ -140,7 +140,7 @@ def dataset_env_config(info: DatasetInfo, env: EnvConfig | None = None) -> EnvCo
     """Return the settings of the environment that data name: what they declare, and else the settings of ``env``."""
     env = env or DEFAULTS
     if info.env_settings:  # not the number of copies, nor what is asked for and can be applied here
-        keep = {"num", "vector", *_changed(env, (*APPLICABLE, "kwargs", "time_limit"))}
+        keep = {"num", "vector", *_nondefault(env, (*APPLICABLE, "kwargs", "time_limit"))}
         return env.merge({name: value for name, value in info.env_settings.items() if name not in keep})
     config = env.merge({"id": info.env, "kwargs": dict(env.kwargs or info.env_kwargs)})
     spec = registered(info.env) if env.time_limit is None and info.time_limit is not None else None
