@@ -250,8 +250,7 @@ def algorithm_page(name: str, by_hand: str) -> str:
     if found := losses(module):
         lines += ["## In the code", "", "| function | what it computes |", "|---|---|", *found, ""]
     lines += ["## Settings", "", settings_note(name), "", *settings_table(config(), name), ""]
-    if stats := metrics(module, config):
-        lines += ["## Metrics of an update", "", "| metric | meaning |", "|---|---|", *stats, ""]
+    lines += ["## Metrics of an update", "", "| metric | meaning |", "|---|---|", *metrics(name, config), ""]
     return "\n".join(lines)
 
 
@@ -364,21 +363,23 @@ def flat(config: Any, prefix: str = "") -> dict[str, tuple[str, str]]:
     return out
 
 
-def metrics(module: Any, config: Any) -> list[str]:
-    """Return a row for each metric of an update."""
-    from reverie.cli.help import field_docs
-    from reverie.core.types import Stats
+def metrics(name: str, config: Any) -> list[str]:
+    """Return a row for each metric of an update with few rows."""
+    from speed_pairs import learner_and_batch
 
-    kind = getattr(config.learner, "stats", None) or next(
-        (v for v in vars(module).values() if inspect.isclass(v) and issubclass(v, Stats) and v is not Stats), None
-    )
-    if kind is None:
-        return []
-    said = field_docs(kind)
-    return [
-        f"| `{field.name.replace('_', '/', 1)}` | {cell(said.get(field.name, ''))} |"
-        for field in dataclasses.fields(kind)
-    ]
+    from reverie.cli.help import field_docs
+    from reverie.core.measured import Measured
+
+    docs = field_docs(Measured)
+    settings = {"batch_size": 4, "horizon": 3}
+    if name.startswith(("dreamer", "plan2explore", "r2dreamer")):
+        settings["batch_length"] = 6
+    if config.on_policy:
+        settings = {} if name == "a2c" else {"rollout": 8, "batch_size": 8}
+    learner, batch = learner_and_batch(name, settings)
+    updates = [learner.update(batch).measured for _ in range(2 if name.startswith("td3") else 1)]  # actor: every second
+    names = {field: field.replace("_", "/", 1) for field in Measured.__annotations__}
+    return [f"| `{names[field]}` | {cell(docs[field])} |" for field in names if any(hasattr(x, field) for x in updates)]
 
 
 # ---------------------------------------------------------------- reference

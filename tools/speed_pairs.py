@@ -16,28 +16,32 @@ import statistics
 import subprocess
 import sys
 import time
+from typing import Any
 
 UPDATES = {"dreamer": 12, "plan2explore": 8, "r2dreamer": 12, "tdmpc2": 20}
 """Timed updates by the beginning of the algorithm's name; 200 of all others."""
 
 
-def measure(name: str) -> float:
-    """Return the process time of an update of ``name`` in seconds, in the checkout that PYTHONPATH names."""
+def learner_and_batch(name: str, settings: dict[str, int] | None = None) -> tuple[Any, Any]:
+    """Return a learner of vectors with its default settings, or some others, and a batch of random rows for it."""
     import torch
+
     from reverie.core.discover import algorithm_config
     from reverie.core.specs import ActionPart, ActionSpec, ObsPart
     from reverie.core.types import Batch
 
-    torch.set_num_threads(1)
     choices = name in ("dqn", "qr_dqn") or name.startswith("discrete")
     part = ActionPart(kind="categorical", classes=(6,)) if choices else ActionPart(kind="continuous", size=6)
     obs, action = {"state": ObsPart(kind="vector", shape=(17,), dtype="float32")}, ActionSpec(parts={"action": part})
     config = algorithm_config(name)()
     module = sys.modules[type(config).__module__]
     sized = getattr(module, "sized", None) or getattr(module, "with_size", None)
-    learner = (sized("nano") if sized else config).build(obs, action, "cpu", 0)
+    config = sized("nano" if name != "tdmpc2" else "1m") if sized else config
+    changes = {name: value for name, value in (settings or {}).items() if name in type(config).__dataclass_fields__}
+    learner = config.merge(changes).build(obs, action)
     generator = torch.Generator().manual_seed(0)
-    b, t = learner.window.batch, learner.window.rows
+    window = learner.window
+    b, t = (1, window.rollout + 1) if window.rollout else (window.batch, window.rows)
     no = torch.zeros(b, t, dtype=torch.bool)
     actions = torch.rand(b, t, 6, generator=generator) * 2 - 1
     batch = Batch(
@@ -50,6 +54,15 @@ def measure(name: str) -> float:
             for key, column in learner.extra_spec.items()
         },
     )  # fmt: skip
+    return learner, learner.estimated(batch) if hasattr(learner, "estimated") else batch
+
+
+def measure(name: str) -> float:
+    """Return the process time of an update of ``name`` in seconds, in the checkout that PYTHONPATH names."""
+    import torch
+
+    torch.set_num_threads(1)
+    learner, batch = learner_and_batch(name)
     count = next((n for start, n in UPDATES.items() if name.startswith(start)), 200)
     for _ in range(6):
         learner.update(batch)

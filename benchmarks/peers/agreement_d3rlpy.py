@@ -272,7 +272,7 @@ def dqn(ours: Ours, kind: Any = DQNConfig, **settings: Any) -> Learner:
     impl = made(kind, ours, target_update_interval=2, **settings)
     names = {"loss": "loss/critic"}
     if kind is DiscreteCQLConfig:
-        names = {"td_loss": "loss/critic", "conservative_loss": "train/gap"}
+        names = {"td_loss": "loss/critic", "conservative_loss": "train/conservative_gap"}
     return Learner(_values(impl), updating(impl, names, NO_NOISE))
 
 
@@ -301,7 +301,7 @@ def discrete_bcq(ours: Ours) -> Learner:
     m.optim.optim.add_param_group({"params": list(m.imitator._encoder.parameters())})
     # patch: the clone's logits are regularised, not its log-probabilities
     m.imitator.forward = lambda x: SimpleNamespace(logits=m.imitator._fc(m.imitator._encoder(x)))
-    names = {"td_loss": "loss/critic", "imitator_loss": "loss/imitation"}
+    names = {"td_loss": "loss/critic", "imitator_loss": "loss/bc"}
     nets = _values(impl)
     nets["network.body"].append(Linears([m.imitator], m.optim.optim))
     note = "the clone shares no layers with the values, and its logits are regularised"

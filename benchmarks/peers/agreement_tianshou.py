@@ -287,7 +287,7 @@ def quantiles(ours: Ours, kind: Any = QRDQN, **settings: Any) -> Learner:
     made = kind(policy=policy, optim=p.adam, gamma=p.gamma, num_quantiles=p.quantiles, target_update_freq=NEVER,
                 **settings)  # fmt: skip
     made._iter = 1
-    names = {"loss": "loss/critic"} if kind is QRDQN else {"qr_loss": "loss/critic", "cql_loss": "train/gap"}
+    names = {"loss": "loss/critic"} if kind is QRDQN else {"qr_loss": "loss/critic", "cql_loss": "train/conservative_gap"}
     return Learner(_valued(made, model), updating(made, names, copies=True))
 
 
@@ -305,11 +305,11 @@ def discrete_bcq(ours: Ours) -> Learner:
     made._iter = 1
     nets = _valued(made, policy.model)
     nets["network.body"].append(Linears([policy.imitator], optim(made.optim)))
-    update = updating(made, {"q_loss": "loss/critic", "i_loss": "loss/imitation", "reg_loss": "reg"}, copies=True)
+    update = updating(made, {"q_loss": "loss/critic", "i_loss": "loss/bc", "reg_loss": "reg"}, copies=True)
 
     def added(k: int, t: Transitions) -> Mapping[str, Any]:
         losses = dict(update(k, t))
-        return losses | {"loss/imitation": losses["loss/imitation"] + 0.01 * losses.pop("reg")}
+        return losses | {"loss/bc": losses["loss/bc"] + 0.01 * losses.pop("reg")}
 
     return Learner(nets, added)
 
@@ -324,7 +324,7 @@ def discrete_crr(ours: Ours) -> Learner:
     made._iter = 1
     nets = {"actor.body": [Linears([actor])], "target_actor.model.body": [Linears([made.actor_old])],
             "critic.body": [Linears([critic])], "target_critic.model.body": [Linears([made.critic_old])]}  # fmt: skip
-    update = updating(made, {"critic_loss": "loss/critic", "cql_loss": "train/gap"}, truncation=False)
+    update = updating(made, {"critic_loss": "loss/critic", "cql_loss": "train/conservative_gap"}, truncation=False)
 
     def doubled(k: int, t: Transitions) -> Mapping[str, Any]:
         losses = update(k, t)

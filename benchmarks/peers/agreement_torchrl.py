@@ -391,7 +391,7 @@ def discrete_cql_huber(ours: Ours) -> Learner:
     p = Parts(ours)
     loss = DiscreteCQLLoss(p.values(), loss_function="smooth_l1", delay_value=True, action_space="one_hot")
     loss.make_value_estimator(gamma=p.gamma)
-    update = lambda _, t: {"train/gap": loss(p.sample(t))["loss_cql"]}  # noqa: E731
+    update = lambda _, t: {"train/conservative_gap": loss(p.sample(t))["loss_cql"]}  # noqa: E731
     return Learner(_values(loss), update, "the conservative term alone", updates=1, learns=False)
 
 

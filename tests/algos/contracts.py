@@ -9,8 +9,16 @@ import torch.nn.functional as F
 
 from reverie.algos.base import Algorithm
 from reverie.core.discover import algorithm_config
+from reverie.core.measured import Measured
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
+
+
+def assert_declared(update):
+    """Each metric of an update has a meaning in ``core/measured.py``."""
+    fields = {name.replace("_", "/", 1) for name in Measured.__annotations__}
+    unknown = [n for n in update.metrics if n not in fields and "/".join(n.split("/")[:2]) not in fields]
+    assert not unknown, unknown
 
 
 def config(algorithm, settings=None, **more):

@@ -15,6 +15,7 @@ from contracts import (
     ON_POLICY,
     SPECS,
     TINY,
+    assert_declared,
     batch,
     build,
     learned,
@@ -29,7 +30,7 @@ from reverie.algos.td3 import TD3, TD3Config
 from reverie.core.discover import GROUP, algorithm_config, algorithm_name, algorithms
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec
-from reverie.core.types import Batch, Stats
+from reverie.core.types import Batch
 from reverie.kernels.capture import WARM_UPS, Captured
 from reverie.nn.memory import MEMORY
 from reverie.nn.optim import Adam
@@ -83,7 +84,7 @@ def test_an_update_trains_all_and_says_it_in_words(name, spec, precision):
     torch.manual_seed(0)  # by chance a filter leaves nothing to imitate
     for i in range(4):
         update = agent.update(batch(agent, spec, i))
-        assert isinstance(agent.stats.from_metrics(update.metrics), Stats)
+        assert_declared(update)
     assert all(v.ndim == 0 and torch.isfinite(v) and not v.requires_grad for v in update.metrics.values())
     assert update.priority is None if name in {*CLONES, *ON_POLICY} else update.priority.shape == (4,)
     constant = {"model/objective.log_temperature"} if name == "cql_floor" else set()

@@ -126,7 +126,7 @@ def test_sac_learns_what_the_discriminator_says_of_lived_rows(spec, kind, monkey
     torch.testing.assert_close(given.reward[:, 1:], REWARDS[kind](f).detach())
     assert (given.reward[:, 0] == 0).all()
     assert update.priority.shape == (8,)
-    torch.testing.assert_close(update.metrics["train/imitation"], REWARDS[kind](f).mean().detach())
+    torch.testing.assert_close(update.metrics["train/gail_reward"], REWARDS[kind](f).mean().detach())
 
 
 def test_rewards_of_the_environment_are_not_scaled():

@@ -290,7 +290,7 @@ def test_the_value_comes_first_and_the_critics_learn_from_the_new_one():
 def test_a_multiplier_at_its_end_comes_down_again():
     agent = learner(CQLConfig(samples=2, conservatism=Lagrange(threshold=1e9, initial=1e6), graph=False))
     agent.objective.log_multiplier.data.fill_(50.0)
-    assert agent.objective.critic_loss(rows()).metrics["train/multiplier"].item() == pytest.approx(1e6)
+    assert agent.objective.critic_loss(rows()).metrics["train/lagrange_multiplier"].item() == pytest.approx(1e6)
     agent.objective.log_multiplier.data.fill_(14.0)
     agent.update(rows())
     at_its_end = agent.objective.log_multiplier.item()

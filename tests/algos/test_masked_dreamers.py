@@ -50,7 +50,7 @@ def test_all_legal_equals_no_mask_bit_for_bit(name: str, monkeypatch: pytest.Mon
     assert none.keys() == {k for k in full if not k.startswith("world.mask.")}
     rounding = 1e-5 if name == "pydreamer" else 0.0  # it weighs several samples by the sum of all losses
     assert [k for k in none if not torch.allclose(none[k], full[k], atol=rounding, rtol=rounding)] == []
-    assert metrics["loss/mask"] == metrics["train/wrongly_forbidden"] == 0
+    assert metrics["loss/mask"] == metrics["train/mask_false_illegal"] == 0
 
 
 @every

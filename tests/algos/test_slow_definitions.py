@@ -413,12 +413,14 @@ def cql(made, data):
                 exponents.append(q - density.detach())
             total = sum(torch.exp(x / c.cql_temperature) for x in exponents)
             gap = gap + c.cql_temperature * torch.log(total) - taken
-        said = {"loss/critic": td, "train/gap": gap / 2} | ({"train/floored": floored} if c.floor else {})
-        found = sac_actor(made, obs, before[b, t]) | said
+        metrics = {"loss/critic": td, "train/conservative_gap": gap / 2}
+        metrics |= {"train/below_floor": floored} if c.floor else {}
+        found = sac_actor(made, obs, before[b, t]) | metrics
         if isinstance(kind, Fixed):
             return found | {"critic": td + kind.weight * gap}
         multiplier, beyond = made.log_multiplier.exp(), gap - 2 * kind.threshold
-        return found | {"critic": td + multiplier.item() * beyond, "multiplier": -0.5 * multiplier * beyond.item()}
+        found["critic"] = td + multiplier.item() * beyond
+        return found | {"lagrange_multiplier": -0.5 * multiplier * beyond.item()}
 
     return slow(made, data, worth, each)
 
@@ -485,7 +487,7 @@ def discrete_bcq(made, data):
         q, logits = made.network(obs)
         imitation = -torch.log(probability(logits, taken(action)))
         imitation = imitation + c.logit_weight * sum(i**2 for i in logits) / len(logits)
-        return branches(data, q, action, y, b, c.kappa) | {"imitation": imitation, "loss/imitation": imitation}
+        return branches(data, q, action, y, b, c.kappa) | {"bc": imitation, "loss/bc": imitation}
 
     found = slow(made, data, worth, each)
     some = {1, 2} if data.action.shape[-1] == ACTS else {1, 2, 3}
@@ -500,7 +502,7 @@ def discrete_cql(made, data):
         theta = list(zip(parts(made.network(obs)), taken(action), strict=True))
         loss = data.weight[b] * mean([pairs(q[a], y, made.cfg.kappa) for q, a in theta])
         gap = mean([conservative_gap(q.sum(-1) / QUANTILES, a) for q, a in theta])
-        return {"critic": loss + made.cfg.min_q_weight * gap, "loss/critic": loss, "train/gap": gap,
+        return {"critic": loss + made.cfg.min_q_weight * gap, "loss/critic": loss, "train/conservative_gap": gap,
                 "loss/conservative": made.cfg.min_q_weight * gap}  # fmt: skip
 
     return slow(made, data, lambda obs, *at: (best_of(made, obs), 0.0), each)
@@ -520,7 +522,7 @@ def discrete_crr(made, data):
         gap = sum(torch.log(sum(additive(x, other).exp() for other in joint(x))) - additive(x, a) for x in q)
         found = {"critic": td + made.cfg.min_q_weight * gap, "loss/critic": td, "train/weight": weight,
                  "actor": -weight * torch.log(probability(logits, a)), "train/advantage": advantage}  # fmt: skip
-        return found | ({"train/gap": gap} if made.cfg.min_q_weight else {})
+        return found | ({"train/conservative_gap": gap} if made.cfg.min_q_weight else {})
 
     return slow(made, data, worth, each)
 
@@ -683,5 +685,5 @@ def test_actions_that_say_nothing_leave_cloning_alone():
     for p in made.critic.parameters():
         p.data.zero_()
     losses = made.actor_loss(data)
-    assert torch.equal(losses.terms["actor"], losses.metrics["loss/cloning"])
+    assert torch.equal(losses.terms["actor"], losses.metrics["loss/bc"])
     assert all(g.isfinite().all() for g in torch.autograd.grad(losses.terms["actor"], list(made.actor.parameters())))

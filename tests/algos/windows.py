@@ -221,4 +221,4 @@ def check_against(case: Case, given: dict[str, Any]) -> None:
             close(found, torch.as_tensor(x, dtype=torch.float64).detach(), name)
         else:
             close(losses.terms[name], x, name)
-            same_gradients(made, losses.terms[name], x, {**case.own, "multiplier": "log_multiplier"}[name])
+            same_gradients(made, losses.terms[name], x, {**case.own, "lagrange_multiplier": "log_multiplier"}[name])

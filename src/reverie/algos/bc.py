@@ -16,7 +16,7 @@ from reverie.core.bounds import Above, Rate
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Stats, Update, Window
+from reverie.core.types import Batch, Update, Window
 from reverie.nn.actor_critic import (
     ChoicesActor,
     DeterministicActor,
@@ -87,15 +87,6 @@ class BCConfig(RecordedConfig, ModelFreeConfig):
         return self.clone or fit[0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BCStats(Stats):
-    """Metrics of an update of behaviour cloning."""
-
-    loss_actor: Tensor
-    """E[(pi(s) - a)^2], also averaged over the dimensions of an action, or E[-ln pi(a | s)] of a distribution; for
-    discrete actions the cross entropy, summed over the parts of an action."""
-
-
 class BCObjective(nn.Module):
     """The loss of behaviour cloning. ``objective(batch)`` is its term ``actor``; nothing else of this library is used.
 
@@ -117,8 +108,6 @@ class BCObjective(nn.Module):
 
 class BC(ModelFree):
     """The learner of behaviour cloning: an actor, its update and its policy."""
-
-    stats = BCStats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)

@@ -25,7 +25,7 @@ from reverie.nn.optim import Adam, frozen
 from reverie.nn.perceptron import ReluMLP
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, squared_error
+from reverie.objectives.td import Losses, after, before, mean_over, squared_error
 from reverie.objectives.transforms import exp
 
 LATENT = 0.5
@@ -153,18 +153,6 @@ class BestOfSeveral(Unaffected[Decided]):
         return True  # the state only counts decisions, which seed the latents of evaluations
 
 
-@dataclass(frozen=True, kw_only=True)
-class BCQStats(ActorCriticStats):
-    """Metrics of an update of BCQ. ``loss_actor`` is -E[Q_1] of sampled and perturbed actions."""
-
-    loss_vae: Tensor
-    """Loss of the VAE: reconstruction error plus half of the divergence."""
-    loss_reconstruction: Tensor
-    """Mean squared error of decoded actions."""
-    train_divergence: Tensor
-    """KL(N(mean, std) || N(0, 1)) in nats, per dimension of the latent."""
-
-
 class BCQObjective(TDObjective):
     """The losses of BCQ, with a term ``vae`` too.
 
@@ -254,8 +242,6 @@ def divergence_from_standard(mean: Tensor, log_std: Tensor) -> Tensor:
 
 class BCQ(ModelFree):
     """The learner of BCQ: a VAE of actions, a perturbation network, two critics, their update and the policy."""
-
-    stats = BCQStats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCQConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)

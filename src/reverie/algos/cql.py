@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.model_free import RecordedConfig
-from reverie.algos.sac import SAC, SACConfig, SACObjective, SACStats
+from reverie.algos.sac import SAC, SACConfig, SACObjective
 from reverie.core import types
 from reverie.core.bounds import Above, AtLeast, Finite, Rate, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import RowAnnotator, RowStorage
 from reverie.core.specs import EXTRAS, ActionSpec, Column, ObsSpec
-from reverie.core.types import FLAGS, Batch, Stats, Step, Update
+from reverie.core.types import FLAGS, Batch, Step, Update
 from reverie.nn.actor_critic import NetworkConfig, draws, values_of
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam
@@ -139,27 +139,11 @@ class CQLConfig(RecordedConfig, SACConfig):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CQLStats(SACStats):
-    """Metrics of an update of CQL. ``loss_critic`` is the temporal-difference error alone, not halved."""
-
-    loss_conservative: Tensor
-    """CQL penalty: weight times gap (less the threshold with lagrange), summed over both critics."""
-    train_gap: Tensor
-    """Soft maximum of Q less Q of the dataset's actions, mean over both critics."""
-    loss_multiplier: Tensor | None = None
-    """Loss of the multiplier, -multiplier (gap - threshold); only with lagrange."""
-    train_multiplier: Tensor | None = None
-    """The multiplier, which is the weight of the CQL penalty; only with lagrange."""
-    train_floored: Tensor | None = None
-    """Fraction of the policy's actions whose values are below the floor, in [0, 1]; only with a floor."""
-
-
 class CQLObjective(SACObjective):
     """The losses of CQL: those of :class:`~reverie.algos.sac.SACObjective` but for the critics'.
 
     With a floor, ``batch.extras["return"]`` ``[B, T]`` must hold the discounted return from each row on, -inf where it
-    is unknown. With lagrange there is a term ``multiplier`` of the one parameter ``log_multiplier``.
+    is unknown. With lagrange there is a term ``lagrange_multiplier`` of the one parameter ``log_multiplier``.
     """
 
     cfg: CQLConfig
@@ -191,14 +175,14 @@ class CQLObjective(SACObjective):
 
     def with_penalty(self, losses: Losses, gap: Tensor, critics: int, metrics: dict[str, Tensor]) -> Losses:
         """Add the penalty to ``losses``: ``gap`` ``[]``, the mean over critics, times weight or multiplier."""
-        terms, metrics = dict(losses.terms), {**losses.metrics, **metrics, "train/gap": gap.detach()}
+        terms, metrics = dict(losses.terms), {**losses.metrics, **metrics, "train/conservative_gap": gap.detach()}
         kind = self.cfg.conservatism
         if isinstance(kind, Lagrange):
             assert self.log_multiplier is not None
             multiplier = self.log_multiplier.clamp(max=math.log(MAX_MULTIPLIER)).exp()
             conservative = multiplier.detach() * (gap - kind.threshold)
-            terms["multiplier"] = -multiplier * (gap - kind.threshold).detach()
-            metrics["train/multiplier"] = multiplier.detach()
+            terms["lagrange_multiplier"] = -multiplier * (gap - kind.threshold).detach()
+            metrics["train/lagrange_multiplier"] = multiplier.detach()
         else:
             assert isinstance(kind, Fixed)
             conservative = kind.weight * gap
@@ -229,7 +213,7 @@ class CQLObjective(SACObjective):
         floor = batch.extras[RETURN][:, :-1, None]  # [B, T-1, 1]
         uniform, policy = values[..., : self.cfg.samples], values[..., self.cfg.samples :]
         below = (policy.detach() < floor).to(values.dtype).mean((0, -1))  # [B, T-1]
-        metrics = {"train/floored": mean_over(below, transition_mask(batch.is_last))}
+        metrics = {"train/below_floor": mean_over(below, transition_mask(batch.is_last))}
         return torch.cat([uniform, torch.maximum(policy, floor)], -1), metrics
 
     @torch.no_grad()
@@ -254,12 +238,11 @@ class CQL(SAC):
     cfg: CQLConfig
     objective: CQLObjective
     losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": CQLObjective}
-    stats: type[Stats] = CQLStats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: CQLConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
         if isinstance(cfg.conservatism, Lagrange) and self.objective.log_multiplier is not None:
-            self.optims["multiplier"] = Adam([self.objective.log_multiplier], cfg.conservatism.lr)
+            self.optims["lagrange_multiplier"] = Adam([self.objective.log_multiplier], cfg.conservatism.lr)
         if cfg.floor is not None:
             self.extra_spec: dict[str, Column] = {
                 RETURN: Column(shape=(), dtype="float32", blank=-math.inf, in_checkpoints=False)

@@ -17,13 +17,13 @@ from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Stats, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import GaussianActor, QEnsemble, draws, values_of
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, squared_error
+from reverie.objectives.td import Losses, after, before, mean_over, squared_error
 from reverie.objectives.transforms import exp
 
 
@@ -102,16 +102,6 @@ class CRRConfig(FilterConfig, BoundedConfig, TDConfig):
     """m, actions sampled from the policy for the baseline."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CRRStats(ActorCriticStats):
-    """Metrics of an update of CRR. ``loss_actor`` is E[-f ln pi(a | s)]."""
-
-    train_advantage: Tensor
-    """Mean advantage A of the dataset's actions over the policy's."""
-    train_weight: Tensor
-    """Mean weight f of these actions in the actor's loss."""
-
-
 class CRRObjective(TDObjective):
     """The losses of CRR over any distribution of actions and any number of critics.
 
@@ -168,7 +158,6 @@ class CRR(ModelFree):
     """The learner of CRR: actor and critic, their update and the policy."""
 
     losses: type[CRRObjective] = CRRObjective
-    stats: type[Stats] = CRRStats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)

@@ -16,13 +16,13 @@ from reverie.algos.model_free import ModelFree
 from reverie.algos.td import CriticConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Stats, Update
+from reverie.core.types import Batch, Update
 from reverie.nn.actor_critic import DeterministicActor, QEnsemble
 from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.optim import Adam, frozen
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, regression_error
+from reverie.objectives.td import Losses, after, before, mean_over, regression_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,6 @@ class DDPG(ModelFree):
     """The learner of DDPG: actor and critic, their update and the policy that explores."""
 
     losses: type[Any] = DDPGObjective
-    stats: type[Stats] = ActorCriticStats
     critics: ClassVar[int | None] = None
     """K, if critics give the values ``[K, ...]``; None: one critic gives ``[...]``."""
 

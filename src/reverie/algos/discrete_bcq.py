@@ -25,7 +25,7 @@ from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.categorical import best_value, likely_values, log_total, share, taken_value
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import CriticStats, Losses, after, before, huber_error, mean_over
+from reverie.objectives.td import Losses, after, before, huber_error, mean_over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +53,6 @@ class DiscreteBCQConfig(BoundedConfig, TDConfig):
     """Updates between two updates of the target."""
     exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(0.05))
     """Random actions while exploring: when recording data, or when training online after offline."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DiscreteBCQStats(CriticStats):
-    """Metrics of an update of discrete BCQ."""
-
-    loss_imitation: Tensor
-    """E[-ln G(a | s)], the cross entropy of the clone, plus the regulariser of its logits."""
 
 
 class DiscreteBCQObjective(TDObjective):
@@ -96,7 +88,7 @@ class DiscreteBCQObjective(TDObjective):
         unlikely = log_total(logits, self.classes) - (logits * action).sum(-1)  # [B, T-1]
         wide = logits.masked_fill(logits <= ILLEGAL, 0.0).square().mean(-1)  # [B, T-1]
         imitation = mean_over(unlikely + self.cfg.logit_weight * wide, transition_mask(batch.is_last))
-        return losses._replace(terms=losses.terms | {"imitation": imitation})
+        return losses._replace(terms=losses.terms | {"bc": imitation})
 
     def values(self, obs: Obs) -> Tensor:
         """Q of the actions that are likely enough, ``[..., A]``, and -inf for all others."""
@@ -116,8 +108,6 @@ class DiscreteBCQObjective(TDObjective):
 class DiscreteBCQ(ModelFree):
     """The learner of discrete BCQ: values and a clone, their update, and the policy, greedy among likely actions."""
 
-    stats = DiscreteBCQStats
-
     def __init__(
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DiscreteBCQConfig, device: torch.device
     ) -> None:
@@ -132,7 +122,7 @@ class DiscreteBCQ(ModelFree):
     def train_step(self, batch: Batch) -> Update:
         """Take one step of values and clone together, and one of the target: Algorithm 1."""
         losses = self.objective(batch)
-        self.optims["network"].step(losses.terms["critic"] + losses.terms["imitation"])
+        self.optims["network"].step(losses.terms["critic"] + losses.terms["bc"])
         self.objective.target_network.update()
         return losses.update()
 

@@ -14,12 +14,12 @@ from torch import Tensor
 from reverie.algos.model_free import RecordedConfig
 from reverie.algos.qr_dqn import QRDQN, QRDQNConfig, QRDQNObjective
 from reverie.core.bounds import AtLeast
-from reverie.core.types import Batch, Stats
+from reverie.core.types import Batch
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule
 from reverie.objectives.categorical import share
 from reverie.objectives.conservative import choice_gap, pressed
 from reverie.objectives.quantile import quantile_error
-from reverie.objectives.td import CriticStats, Losses, before
+from reverie.objectives.td import Losses, before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +37,6 @@ class DiscreteCQLConfig(RecordedConfig, QRDQNConfig):
     """Updates between two updates of the target: Tianshou."""
     exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(0.05))
     """Random actions while exploring: when recording data, or when training online after offline."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DiscreteCQLStats(CriticStats):
-    """Metrics of an update of discrete CQL."""
-
-    train_gap: Tensor
-    """E[ln sum_a' exp Q(s, a') - Q(s, a)], which the penalty lowers."""
-    loss_conservative: Tensor
-    """CQL penalty: alpha times the gap."""
 
 
 class DiscreteCQLObjective(QRDQNObjective):
@@ -71,7 +61,6 @@ class DiscreteCQL(QRDQN):
 
     cfg: DiscreteCQLConfig
     losses: type[DiscreteCQLObjective] = DiscreteCQLObjective
-    stats: type[Stats] = DiscreteCQLStats
 
 
 DiscreteCQLConfig.learner = DiscreteCQL

@@ -14,12 +14,12 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.crr import CRR, CRRObjective, CRRStats, FilterConfig
+from reverie.algos.crr import CRR, CRRObjective, FilterConfig
 from reverie.algos.model_free import BoundedConfig, Clip
 from reverie.algos.td import TDConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Stats
+from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble, all_classes
 from reverie.nn.distributions import Choices
 from reverie.objectives.categorical import expected_min_q
@@ -39,16 +39,6 @@ class DiscreteCRRConfig(FilterConfig, BoundedConfig, TDConfig):
 
     min_q_weight: Annotated[float, AtLeast(0)] = 0.0
     """Weight alpha of the CQL penalty: 0 is the paper, Tianshou has 10."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DiscreteCRRStats(CRRStats):
-    """Metrics of an update of discrete CRR."""
-
-    train_gap: Tensor | None = None
-    """E[ln sum_a' exp Q(s, a') - Q(s, a)], summed over the critics; only with min_q_weight above 0."""
-    loss_conservative: Tensor | None = None
-    """CQL penalty: min_q_weight times the gap; only with min_q_weight above 0."""
 
 
 class DiscreteCRRObjective(CRRObjective):
@@ -100,7 +90,6 @@ class DiscreteCRR(CRR):
     """The learner of discrete CRR: actor and critic over one or several choices, their update and the policy."""
 
     losses: type[DiscreteCRRObjective] = DiscreteCRRObjective
-    stats: type[Stats] = DiscreteCRRStats
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DiscreteCRRObjective:
         c, classes = self.cfg, all_classes(action_spec)

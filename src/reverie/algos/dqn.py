@@ -18,13 +18,13 @@ from reverie.algos.model_free import ModelFree
 from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Stats, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import DiscreteQNetwork, MemoryNetworkConfig, all_classes
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy, Inference
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.categorical import best_value, highest_value, share, taken_value
-from reverie.objectives.td import CriticStats, Losses, after, before, huber_error
+from reverie.objectives.td import Losses, after, before, huber_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,6 @@ class DQN(ModelFree):
     """The learner of DQN: a network, its update and the policy that explores."""
 
     losses: type[DQNObjective] = DQNObjective
-    stats: type[Stats] = CriticStats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DQNConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)

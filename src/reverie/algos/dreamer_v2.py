@@ -6,9 +6,8 @@ differ, it follows the code: ``docs/dreamer_v1_v2.md`` lists where.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +17,6 @@ from reverie.algos.world_model import (
     Context,
     DenseDreamer,
     DenseDreamerConfig,
-    DenseDreamerStats,
     LatentPolicy,
     Posterior,
     Reward,
@@ -28,7 +26,7 @@ from reverie.algos.world_model import (
 from reverie.core.bounds import AtLeast, Rate, Within
 from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Metrics, State, Stats, Update, Window
+from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.nn.heads import Actor, DenseHeadConfig, NumberHead
 from reverie.nn.normalise import MagnitudeScale
 from reverie.nn.optim import GlobalAdamConfig, Optim, gradient_steps, let_change
@@ -118,24 +116,6 @@ class DreamerV2Config(DenseDreamerConfig):
         return self.discount if self.returns.own_reward else 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class DreamerV2Stats(DenseDreamerStats):
-    """Metrics of an update of DreamerV2."""
-
-    train_reward_std: Tensor
-    """Standard deviation of imagined rewards."""
-    train_normed_reward: Tensor
-    """Mean imagined reward after its norm."""
-    train_normed_reward_std: Tensor
-    """Its standard deviation."""
-    train_slow_value: Tensor
-    """Mean value by the slow critic."""
-    train_entropy: Mapping[str, Tensor]
-    """Entropy of the policy in nats, by part of the action."""
-    loss_aux: Tensor | None = None
-    """Loss of the auxiliary critic."""
-
-
 class AuxCritic(nn.Module):
     """PyDreamer's auxiliary critic, whose loss trains the world model too. It learns from recorded rewards.
 
@@ -179,10 +159,10 @@ def imagination_loss(
     actor = -weight[:count] * (objective + b.entropy_scale * torch.stack(list(entropies.values())).sum(0))
     value = b.critic(dream.feature[:-1].detach())
     critic = weight[:-1] * value.loss(target.detach())  # [H, B, T]
-    means = {"reward": raw, "normed_reward": normed, "value": value.mean(), "slow_value": slow, "target": target}
+    means = {"reward": raw, "normalized_reward": normed, "value": value.mean(), "slow_value": slow, "target": target}
     means |= {f"entropy/{k}": v for k, v in entropies.items()}
     metrics = {f"train/{k}": v.detach().mean() for k, v in means.items()}
-    metrics |= {f"train/{k}_std": means[k].detach().std(correction=0) for k in ("reward", "normed_reward")}
+    metrics |= {f"train/{k}_std": means[k].detach().std(correction=0) for k in ("reward", "normalized_reward")}
     metrics |= {"loss/actor": actor.detach().mean(), "loss/critic": critic.detach().mean()}
     means |= {"discount": discount, "weight": weight, "advantage": returns.advantage}
     return BehaviourLosses(actor, critic, metrics, dream, means)
@@ -265,7 +245,6 @@ CARRIED = ("carried_deter", "carried_stoch", "carried_action")
 class DreamerV2(DenseDreamer):
     """The learner of DreamerV2: first the world model, then the behaviour in the updated world model."""
 
-    stats: ClassVar[type[Stats]] = DreamerV2Stats
     cfg: DreamerV2Config
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV2Config, device: torch.device) -> None:

@@ -6,7 +6,6 @@ code. Three deliberate corrections are listed in ``docs/dreamer_v3.md``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -18,7 +17,6 @@ from reverie.algos.world_model import (
     Context,
     Dreamer,
     DreamerConfig,
-    DreamerStats,
     LatentPolicy,
     Posterior,
     WorldModel,
@@ -28,7 +26,7 @@ from reverie.core.bounds import Above, AtLeast, Rate, Weights, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, Column, ObsPart, ObsSpec
-from reverie.core.types import Batch, Metrics, Stats, Update, Window
+from reverie.core.types import Batch, Metrics, Update, Window
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import log_of
 from reverie.nn.encoder import EncoderConfig
@@ -153,7 +151,6 @@ class WorldModelLosses(NamedTuple):
 class DreamerV3(ActorCritic, Dreamer):
     """The learner of DreamerV3: world model, actor and critic, and the single update that trains them together."""
 
-    stats: type[Stats] = DreamerStats
     critic: TwoHotHead
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV3Config, device: torch.device) -> None:
@@ -419,53 +416,4 @@ def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
     return base.merge(changes)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DreamerV3Stats(DreamerStats):
-    """Metrics of an update of DreamerV3. ``loss_critic`` includes the slow critic: equation 5."""
-
-    loss_dynamics: Tensor
-    """KL that trains the prior: the mean of max(free_nats, KL[sg(posterior) | prior])."""
-    loss_representation: Tensor
-    """KL that makes the posterior predictable: the mean of max(free_nats, KL[posterior | sg(prior)])."""
-    loss_replay_critic: Tensor
-    """Loss of the critic on replayed rows."""
-    train_advantage: Tensor
-    """Mean advantage: imagined return less value, over the scale of returns."""
-    train_advantage_std: Tensor
-    """Standard deviation of the advantage."""
-    train_advantage_magnitude: Tensor
-    """Mean absolute advantage."""
-    train_cont: Tensor
-    """Mean imagined probability to continue, discount included."""
-    train_return: Tensor
-    """Mean scaled return: imagined return less the low percentile, over the scale of returns."""
-    train_return_min: Tensor
-    """Smallest scaled return."""
-    train_return_max: Tensor
-    """Largest scaled return."""
-    train_return_rate: Tensor
-    """Fraction of scaled returns whose absolute value is 1 or more."""
-    train_return_scale: Tensor
-    """Scale of returns: the running range between their percentiles, at least ``return_limit``."""
-    train_slow_value: Tensor
-    """Mean value of imagined rows by the slow critic."""
-    train_weight: Tensor
-    """Mean probability that an imagined row is reached, discount included."""
-    train_entropy: Mapping[str, Tensor]
-    """Entropy of the policy in nats, by part of the action."""
-    opt_loss: Tensor
-    """The weighted sum of all losses, which is differentiated."""
-    opt_grad_norm: Tensor
-    """Norm of the gradient before clipping."""
-    opt_grad_rms: Tensor
-    """Root mean square of the gradient before clipping, over all parameters."""
-    opt_update_rms: Tensor
-    """Root mean square of the parameters' change."""
-    opt_param_rms: Tensor
-    """Root mean square of the parameters."""
-    opt_lr: Tensor
-    """Learning rate, warm-up included."""
-
-
-DreamerV3.stats = DreamerV3Stats
 DreamerV3Config.learner = DreamerV3

@@ -25,7 +25,7 @@ from reverie.nn.actor_critic import QEnsemble, values_of
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0
-from reverie.objectives.td import CriticStats, Losses, after, before, squared_error
+from reverie.objectives.td import Losses, after, before, squared_error
 
 CHOSEN = "chosen"
 """Name of the batch's extra ``[B, T, n, A]``: n actions of the evaluated policy in each row."""
@@ -129,7 +129,6 @@ class UnitCritic(nn.Module):
 class FQE(ModelFree):
     """The learner of FQE: a critic and its update. Batches hold the policy's actions in ``extras["chosen"]``."""
 
-    stats = CriticStats
     objective: FQEObjective
 
     def __init__(

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from reverie.algos.discrete_sac import DiscreteSAC
 from reverie.algos.model_free import RecordedConfig
-from reverie.algos.sac import SAC, SACConfig, SACObjective, SACStats
+from reverie.algos.sac import SAC, SACConfig, SACObjective
 from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Stats, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import Inputs, NetworkConfig
 from reverie.nn.optim import Adam
 from reverie.objectives.returns import transition_mask
@@ -79,22 +79,6 @@ class GAILConfig(RecordedConfig, SACConfig):
                 f"gail learns from an expert's dataset and from its own actions, but {has}. Pass --data PATH and "
                 "--env ID, without --experience, or use bc."
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class GAILStats(SACStats):
-    """Metrics of an update of GAIL: of the discriminator, and of SAC over the agent's rows."""
-
-    loss_discriminator: Tensor
-    """-E_expert[ln D] - E_agent[ln(1 - D)]: 2 ln 2 if D = 0.5 everywhere, 0 if it is always right."""
-    loss_penalty: Tensor
-    """Gradient penalty E[(|grad f| - 1)^2], before it is multiplied by its weight."""
-    train_expert: Tensor
-    """Mean D of the expert's actions."""
-    train_agent: Tensor
-    """Mean D of the agent's actions."""
-    train_imitation: Tensor
-    """Mean reward from the discriminator of the agent's actions, which SAC learns from."""
 
 
 class Discriminator(nn.Module):
@@ -154,8 +138,8 @@ class DiscriminatorObjective(nn.Module):
         metrics = {
             "loss/discriminator": found.detach(),
             "loss/penalty": slope.detach(),
-            "train/expert": mean_over(f.detach().sigmoid(), seen),
-            "train/agent": mean_over(g.detach().sigmoid(), collected),
+            "train/expert_prob": mean_over(f.detach().sigmoid(), seen),
+            "train/agent_prob": mean_over(g.detach().sigmoid(), collected),
         }
         return Losses({"discriminator": found + self.cfg.gradient_penalty * slope}, metrics)
 
@@ -181,7 +165,6 @@ class GAIL(SAC):
     The first :attr:`recorded` windows of a batch are the expert's, the others the agent's.
     """
 
-    stats: type[Stats] = GAILStats
     losses: ClassVar[dict[str, type[SACObjective]]] = SAC.losses | DiscreteSAC.losses
     cfg: GAILConfig
 
@@ -209,7 +192,7 @@ class GAIL(SAC):
         update = super().train_step(replace(agent, reward=F.pad(earned, (1, 0))))  # of row t + 1: that of action t
         assert update.priority is not None
         priority = torch.cat([update.priority.new_ones(self.recorded), update.priority])
-        return Update(metrics={**update.metrics, **metrics, "train/imitation": mean}, priority=priority)
+        return Update(metrics={**update.metrics, **metrics, "train/gail_reward": mean}, priority=priority)
 
 
 GAILConfig.learner = GAIL

@@ -31,7 +31,7 @@ from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import ActorCriticStats, Losses, before, mean_over, squared_error
+from reverie.objectives.td import Losses, before, mean_over, squared_error
 from reverie.objectives.transforms import exp
 
 
@@ -58,20 +58,6 @@ class IQLConfig(RecordedConfig, TDConfig):
     """Learning rate of the critics."""
     value_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the value network."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class IQLStats(ActorCriticStats):
-    """Metrics of an update of IQL. ``loss_actor`` is E[-min(exp(beta A), max_weight) ln pi(a | s)]."""
-
-    loss_value: Tensor
-    """Expectile loss of the value network: equation 5."""
-    train_state_value: Tensor
-    """Mean V(s)."""
-    train_advantage: Tensor
-    """Mean advantage A = min_i Q'_i(s, a) - V(s)."""
-    train_weight: Tensor
-    """Mean weight min(exp(beta A), max_weight) in the actor's loss."""
 
 
 class IQLObjective(TDObjective):
@@ -138,8 +124,6 @@ def expectile_loss(error: Tensor, tau: float) -> Tensor:
 
 class IQL(ModelFree):
     """The learner of IQL: actor, two critics and a value network, their update and the policy."""
-
-    stats = IQLStats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: IQLConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)

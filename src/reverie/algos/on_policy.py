@@ -14,7 +14,7 @@ from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.errors import ConfigError
 from reverie.core.learners import average
 from reverie.core.specs import ActionSpec, Column, ObsSpec
-from reverie.core.types import FLAGS, Batch, Stats, Told, Update, Window
+from reverie.core.types import FLAGS, Batch, Told, Update, Window
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.memory import MEMORY
 from reverie.nn.optim import Optim, let_change
@@ -82,24 +82,6 @@ class Evaluated(NamedTuple):
     log_prob: Tensor  # of the action taken; 0 where none was
     entropy: Tensor
     value: Tensor
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnPolicyStats(Stats):
-    """Metrics of an update of an on-policy learner."""
-
-    loss_actor: Tensor
-    """Loss of the policy."""
-    loss_critic: Tensor
-    """E[(V - target)^2]."""
-    train_entropy: Tensor
-    """Entropy of the policy, in nats."""
-    train_value: Tensor
-    """Mean V."""
-    train_target: Tensor
-    """Mean target of V."""
-    opt_grad_norm: Tensor
-    """Norm of all gradients together, before they are clipped."""
 
 
 class OnPolicyObjective(nn.Module, ABC):
@@ -179,7 +161,6 @@ class OnPolicy(ModelFree, ABC):
     """A learner of policy and value from rollouts of its present policy."""
 
     losses: type[OnPolicyObjective]
-    stats: type[Stats] = OnPolicyStats
     objective: OnPolicyObjective
     actor_place = "objective.network.actor"
 

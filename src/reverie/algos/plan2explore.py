@@ -10,14 +10,13 @@ On the world models of DreamerV1 and V3: ``plan2explore_v1.py`` and ``plan2explo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.dreamer_v2 import Behaviour, DreamerV2, DreamerV2Config, DreamerV2Stats, RewardNormConfig
+from reverie.algos.dreamer_v2 import Behaviour, DreamerV2, DreamerV2Config, RewardNormConfig
 from reverie.algos.imagination import Dream
 from reverie.algos.world_model import (
     Context,
@@ -28,7 +27,7 @@ from reverie.algos.world_model import (
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Metrics, Mode, Stats
+from reverie.core.types import Batch, Metrics, Mode
 from reverie.nn.heads import Actor, DenseHeadConfig
 from reverie.nn.normalise import MagnitudeScale
 from reverie.nn.optim import GlobalAdamConfig, gradient_steps
@@ -127,23 +126,6 @@ class Plan2ExploreConfig(ExploringConfig, DreamerV2Config):
     """Optimiser of the ensemble."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExploringStats(Stats):
-    """Metrics that Plan2Explore adds to those of a Dreamer, which are of the task."""
-
-    loss_ensemble: Tensor
-    """-ln p of the ensemble, the sum over its models."""
-    explore_train: Mapping[str, Tensor]
-    """Of the exploring behaviour, what ``train/`` says of the task's: ``reward`` is the weighted disagreement."""
-    explore_loss: Mapping[str, Tensor]
-    """Losses of the exploring policy and critic."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan2ExploreStats(ExploringStats, DreamerV2Stats):
-    """Metrics of an update of Plan2Explore: those of the task as of DreamerV2, and those of exploring."""
-
-
 class Exploring:
     """What Plan2Explore adds to a Dreamer: an ensemble and its rewards, a behaviour that explores, and its policy."""
 
@@ -182,7 +164,6 @@ class Exploring:
 class Plan2Explore(Exploring, DreamerV2):
     """The learner of Plan2Explore: world model, task behaviour, ensemble, exploring behaviour, in this order."""
 
-    stats: ClassVar[type[Stats]] = Plan2ExploreStats
     cfg: Plan2ExploreConfig
     explorer: Behaviour
 
@@ -210,7 +191,7 @@ class Plan2Explore(Exploring, DreamerV2):
         for key, value in self.explorer.learn(self.world, start, rows.is_terminal, self.intrinsic_reward).items():
             place, _, name = key.rpartition("/")
             optimised = key.startswith("opt/")  # opt/loss/actor is opt/loss/explore_actor
-            metrics[f"{place}/explore_{name}" if optimised else f"explore/{key}"] = value
+            metrics[f"{place}/explore_{name}" if optimised else f"expl/{key}"] = value
         return terms, metrics, post
 
 

@@ -7,16 +7,15 @@ policy's gradient goes through the world model and the ensemble.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from reverie.algos.dreamer_v1 import ActorCritic, DreamerV1, DreamerV1Config, imagination_loss
-from reverie.algos.plan2explore import Exploring, ExploringConfig, ExploringStats, actions_before
-from reverie.algos.world_model import Context, DenseDreamerStats, Posterior
+from reverie.algos.plan2explore import Exploring, ExploringConfig, actions_before
+from reverie.algos.world_model import Context, Posterior
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Metrics, Stats
+from reverie.core.types import Batch, Metrics
 from reverie.nn.optim import GlobalAdamConfig
 
 
@@ -28,15 +27,9 @@ class Plan2ExploreV1Config(ExploringConfig, DreamerV1Config):
     """Optimiser of the ensemble."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan2ExploreV1Stats(ExploringStats, DenseDreamerStats):
-    """Metrics of an update: those of the task as of DreamerV1, and those of exploring."""
-
-
 class Plan2ExploreV1(Exploring, DreamerV1):
     """The learner: that of DreamerV1, an ensemble and an exploring behaviour, all trained at the same weights."""
 
-    stats: ClassVar[type[Stats]] = Plan2ExploreV1Stats
     cfg: Plan2ExploreV1Config
     explorer: ActorCritic
 
@@ -62,7 +55,7 @@ class Plan2ExploreV1(Exploring, DreamerV1):
         ensemble = self.ensemble.loss(post, actions_before(rows, context))
         losses |= {"ensemble": ensemble, "explore_actor": explored.actor.mean()}
         losses |= {"explore_critic": explored.critic.mean()}
-        metrics |= {f"explore/{k}": v for k, v in explored.metrics().items()} | {"loss/ensemble": ensemble.detach()}
+        metrics |= {f"expl/{k}": v for k, v in explored.metrics().items()} | {"loss/ensemble": ensemble.detach()}
         return losses, metrics
 
 

@@ -7,7 +7,6 @@ world model learns does not depend on rewards (``grad_heads``), so the task's cr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -18,15 +17,14 @@ from reverie.algos.dreamer_v3 import (
     ActorCritic,
     DreamerV3,
     DreamerV3Config,
-    DreamerV3Stats,
     WorldModelLosses,
     imagination_loss,
 )
 from reverie.algos.imagination import Dream
-from reverie.algos.plan2explore import EnsembleConfig, Exploring, ExploringConfig, ExploringStats
+from reverie.algos.plan2explore import EnsembleConfig, Exploring, ExploringConfig
 from reverie.algos.world_model import Context, Posterior
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Metrics, Stats
+from reverie.core.types import Batch, Metrics
 from reverie.nn.heads import HeadConfig
 from reverie.nn.optim import Optim
 
@@ -53,18 +51,9 @@ def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
     return config.merge({"ensemble.head.units": config.reward.units})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan2ExploreV3Stats(ExploringStats, DreamerV3Stats):
-    """Metrics of an update: those of the task as of DreamerV3, and those of exploring."""
-
-    explore_opt: Mapping[str, Tensor]
-    """Of the optimiser of the ensemble and the exploring behaviour, what ``opt/`` says of the other."""
-
-
 class Plan2ExploreV3(Exploring, DreamerV3):
     """The learner: that of DreamerV3, an ensemble and an exploring behaviour, with one more optimiser for these two."""
 
-    stats: type[Stats] = Plan2ExploreV3Stats
     cfg: Plan2ExploreV3Config
     explorer: ActorCritic
 
@@ -84,7 +73,7 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         losses = self.losses(context, rows)
         explored, metrics = self.exploring_loss(rows, losses.post)
         metrics |= losses.metrics | self.optim.step(self.total(losses.terms))
-        metrics |= {f"explore/{k}": v for k, v in self.explore_optim.step(explored).items()}
+        metrics |= {f"expl/{k}": v for k, v in self.explore_optim.step(explored).items()}
         self.slow_critic.update()
         self.explorer.slow_critic.update()
         return losses, metrics
@@ -98,7 +87,7 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         ensemble, means = self.ensemble.loss(post, rows.action), {k: v.mean() for k, v in terms.items()}
         metrics |= {f"loss/{k}": v.detach() for k, v in means.items()}
         total = ensemble + self.cfg.scales.actor * means["actor"] + self.cfg.scales.critic * means["critic"]
-        return total, {f"explore/{k}": v for k, v in metrics.items()} | {"loss/ensemble": ensemble.detach()}
+        return total, {f"expl/{k}": v for k, v in metrics.items()} | {"loss/ensemble": ensemble.detach()}
 
     def disagreement(self, dream: Dream) -> Tensor:
         """Return the disagreement about what the action before a state led to, ``[H + 1, ...]``; 0 of the first."""

@@ -12,12 +12,12 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyObjective, OnPolicyStats
+from reverie.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyObjective
 from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.errors import ConfigError
 from reverie.core.learners import averaged
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Stats, Update, Window
+from reverie.core.types import Batch, Update, Window
 from reverie.nn.optim import GlobalAdamConfig, Optim, let_change
 from reverie.objectives.policy import clipped_surrogate
 from reverie.objectives.td import Losses
@@ -49,18 +49,6 @@ class PPOConfig(OnPolicyConfig):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PPOStats(OnPolicyStats):
-    """Metrics of an update of PPO. ``loss_actor`` is the clipped surrogate, negated."""
-
-    opt_grad_norm: Tensor | None = None  # type: ignore[assignment]
-    """Norm of all gradients together, before they are clipped; absent where ``target_kl`` stops."""
-    train_kl: Tensor
-    """KL divergence of the policy that acted from the present one, estimated as E[rho - 1 - ln rho]: Schulman 2020."""
-    train_clipped: Tensor
-    """Share of the ratios outside of the clip range."""
-
-
 class PPOObjective(OnPolicyObjective):
     """The losses of PPO: see :class:`~reverie.algos.on_policy.OnPolicyObjective`."""
 
@@ -77,8 +65,8 @@ class PPOObjective(OnPolicyObjective):
         change = (found.log_prob - batch.extras["log_prob"]).masked_fill(batch.is_last, 0.0)  # [B, T]
         actor = clipped_surrogate(change=change, advantage=self.advantage(batch), clip=clip)
         ratio = change.detach().exp()
-        said = {"kl": ratio - 1 - change.detach(), "clipped": ((ratio - 1).abs() > clip).float()}
-        return self.losses(batch, found, actor, self.clipped_value(found.value, batch.extras["value"]), **said)
+        means = {"approx_kl": ratio - 1 - change.detach(), "clip_fraction": ((ratio - 1).abs() > clip).float()}
+        return self.losses(batch, found, actor, self.clipped_value(found.value, batch.extras["value"]), **means)
 
     def clipped_value(self, value: Tensor, before: Tensor) -> Tensor:
         """Return the value ``[B, T]`` that the loss sees: at most ``clip_value`` away from the one ``before``."""
@@ -90,7 +78,6 @@ class PPO(OnPolicy):
     """The learner of PPO."""
 
     losses: type[PPOObjective] = PPOObjective
-    stats: type[Stats] = PPOStats
     objective: PPOObjective
     cfg: PPOConfig
 
@@ -107,7 +94,7 @@ class PPO(OnPolicy):
         limit = self.cfg.target_kl
         if limit is not None:
             metrics = self.run_in_train_mode(self.measure, batch).metrics
-            over = averaged(metrics["train/kl"]) > 1.5 * limit
+            over = averaged(metrics["train/approx_kl"]) > 1.5 * limit
             if bool(over):
                 return Update(metrics=metrics, over=over)
         return super().update(batch)

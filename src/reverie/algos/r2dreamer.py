@@ -8,7 +8,6 @@ the optimiser's warm-up and the order of an update: ``docs/world_models.md``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -17,14 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.algos import dreamer_v3
-from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, DreamerV3Stats, LossScales, WorldModelLosses
+from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, LossScales, WorldModelLosses
 from reverie.algos.imagination import Dream
 from reverie.algos.world_model import Context, Posterior, WorldModel
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Metrics, Stats
+from reverie.core.types import Batch, Metrics
 from reverie.nn.functional import shifted
 from reverie.nn.layers import Linear
 from reverie.nn.optim import LaPropConfig, Optim, OptimConfig
@@ -166,8 +165,8 @@ class Prototypes(Representer):
         norms = torch.stack([(x.norm(dim=-1) - 1).square() for x in (embed, feature)])  # [2, 2B, T]
         return {
             "swav": -(swapped * log_p[0]).sum(-1).mean(),
-            "temp": -(targets * log_p[1]).sum(-1).mean(),
-            "norm": norms.mean((1, 2)).sum(),
+            "temporal": -(targets * log_p[1]).sum(-1).mean(),
+            "projection_norm": norms.mean((1, 2)).sum(),
         }
 
     def views(self, rows: Batch) -> Batch:
@@ -211,9 +210,9 @@ class R2Scales(LossScales):
     """Weight of InfoNCE."""
     swav: Annotated[float, AtLeast(0)] = 1.0
     """Weight of DreamerPro's loss between both views."""
-    temp: Annotated[float, AtLeast(0)] = 1.0
+    temporal: Annotated[float, AtLeast(0)] = 1.0
     """Weight of DreamerPro's loss between latents and the slow encoder."""
-    norm: Annotated[float, AtLeast(0)] = 1.0
+    projection_norm: Annotated[float, AtLeast(0)] = 1.0
     """Weight of DreamerPro's loss that keeps projections at length 1."""
 
 
@@ -243,28 +242,9 @@ def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
     return dreamer_v3.sized(name, base or R2DreamerConfig())
 
 
-@dataclass(frozen=True, kw_only=True)
-class R2DreamerStats(DreamerV3Stats):
-    """Metrics of an update: those of DreamerV3, and of the representation loss."""
-
-    loss_reconstruction: Mapping[str, Tensor] = field(default_factory=dict)
-    """-ln p of each observation by key, with a decoder."""
-    loss_barlow: Tensor | None = None
-    """Barlow Twins loss."""
-    loss_infonce: Tensor | None = None
-    """InfoNCE in nats."""
-    loss_swav: Tensor | None = None
-    """Cross entropy of the prototypes of one view given the other, in nats."""
-    loss_temp: Tensor | None = None
-    """Cross entropy of prototypes given the latent, in nats."""
-    loss_norm: Tensor | None = None
-    """Mean squared distance of the projections' lengths from 1."""
-
-
 class R2Dreamer(DreamerV3):
     """The learner: that of DreamerV3 with a representation loss."""
 
-    stats: type[Stats] = R2DreamerStats
     cfg: R2DreamerConfig
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: R2DreamerConfig, device: torch.device) -> None:

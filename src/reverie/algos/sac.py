@@ -20,7 +20,7 @@ from reverie.algos.td import CriticConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Finite, Ramp, Rate, first
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Stats, Update
+from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import (
     MemoryNetworkConfig,
     MixedActor,
@@ -36,7 +36,7 @@ from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam, frozen, let_change
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, regression_error
+from reverie.objectives.td import Losses, after, before, mean_over, regression_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,18 +69,6 @@ class SACConfig(CriticConfig):
                 f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}: a temperature that follows "
                 "a ramp is not learned. Set temperature_lr = 0."
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SACStats(ActorCriticStats):
-    """Metrics of an update of SAC, discrete or not. ``loss_actor`` is E[alpha ln pi(a | s) - min_i Q_i(s, a)]."""
-
-    loss_temperature: Tensor
-    """E[-alpha (ln pi(a | s) + target entropy)]."""
-    train_entropy: Tensor
-    """-E[ln pi(a | s)], in nats."""
-    train_temperature: Tensor
-    """Alpha, the weight of the entropy."""
 
 
 class SACObjective(TDObjective):
@@ -213,7 +201,6 @@ class SAC(ModelFree):
 
     losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": SACObjective, "mixed": MixedSACObjective}
     """The losses, by the kind of the actions."""
-    stats: type[Stats] = SACStats
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)

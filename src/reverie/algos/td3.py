@@ -17,12 +17,12 @@ from reverie.algos.ddpg import DDPG
 from reverie.algos.td import CriticConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, State, Stats, Update
+from reverie.core.types import Batch, State, Update
 from reverie.nn.exploration import Gaussian, Noise
 from reverie.nn.optim import frozen
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import CriticStats, Losses, after, before, mean_over, regression_error
+from reverie.objectives.td import Losses, after, before, mean_over, regression_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +47,6 @@ class TD3Config(CriticConfig):
     exploration: Noise = field(default_factory=Gaussian)
     """Noise on actions while exploring, in units of the policy's range [-1, 1]: Gaussian with a standard deviation of
     0.1."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TD3Stats(CriticStats):
-    """Metrics of an update of TD3."""
-
-    loss_actor: Tensor | None = None
-    """-E[Q_1(s, pi(s))]; only in updates of the actor."""
 
 
 class TD3Objective(TDObjective):
@@ -100,7 +92,6 @@ class TD3(DDPG):
     """The learner of TD3: that of DDPG with two critics and less frequent updates of the actor."""
 
     losses: type[TD3Objective] = TD3Objective
-    stats: type[Stats] = TD3Stats
     critics: ClassVar[int | None] = 2
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:

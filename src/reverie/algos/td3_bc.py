@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from torch import Tensor
 
 from reverie.algos.model_free import RecordedConfig
-from reverie.algos.td3 import TD3, TD3Config, TD3Objective, TD3Stats
+from reverie.algos.td3 import TD3, TD3Config, TD3Objective
 from reverie.core.bounds import AtLeast
 from reverie.core.learners import averaged
-from reverie.core.types import Batch, Stats
+from reverie.core.types import Batch
 from reverie.nn.optim import frozen
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
@@ -28,16 +27,6 @@ class TD3BCConfig(RecordedConfig, TD3Config):
 
     alpha: Annotated[float, AtLeast(0)] = 2.5
     """Weight of the value in the actor's loss relative to imitation: equation 5."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TD3BCStats(TD3Stats):
-    """Metrics of an update of TD3+BC. ``loss_actor`` is -lambda E[Q_1(s, pi(s))] + E[(pi(s) - a)^2]."""
-
-    loss_cloning: Tensor | None = None
-    """Imitation term of that loss, E[(pi(s) - a)^2]; only in updates of the actor."""
-    train_lambda: Tensor | None = None
-    """Lambda, the weight of the value: alpha over the mean absolute value; only in updates of the actor."""
 
 
 class TD3BCObjective(TD3Objective):
@@ -59,14 +48,13 @@ class TD3BCObjective(TD3Objective):
         factor = alpha / size.clamp(min=max(1.0, alpha) * torch.finfo(size.dtype).tiny)  # finite
         cloning = mean_over((action - batch.action[:, :-1]).square().mean(-1), mask)
         loss = cloning - factor * mean_over(value, mask)
-        return Losses({"actor": loss}, {"loss/cloning": cloning.detach(), "train/lambda": factor})
+        return Losses({"actor": loss}, {"loss/bc": cloning.detach(), "train/lambda": factor})
 
 
 class TD3BC(TD3):
     """The learner of TD3+BC: actor and two critics, their updates and the policy."""
 
     losses: type[TD3BCObjective] = TD3BCObjective
-    stats: type[Stats] = TD3BCStats
 
 
 TD3BCConfig.learner = TD3BC

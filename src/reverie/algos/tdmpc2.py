@@ -26,7 +26,7 @@ from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.learners import gathered
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Mode, Stats, Step, Told, Update, Window
+from reverie.core.types import Batch, Mode, Step, Told, Update, Window
 from reverie.nn.distributions import LOG_ROOT, LogTwoHot, TanhedNormal
 from reverie.nn.exploration import Inference
 from reverie.nn.heads import JointDistribution
@@ -413,32 +413,6 @@ class Planner:
         return not self.learner.objective.cfg.plan
 
 
-@dataclass(frozen=True, kw_only=True)
-class TDMPC2Stats(Stats):
-    """Metrics of an update of TD-MPC2. Losses are means over the steps of windows, with weights rho^t."""
-
-    loss_consistency: Tensor
-    """Mean squared error of predicted latents."""
-    loss_reward: Tensor
-    """Cross entropy of rewards."""
-    loss_critic: Tensor
-    """Cross entropy of values, the mean of all critics."""
-    loss_actor: Tensor
-    """Loss of the policy, against scaled values."""
-    train_value: Tensor
-    """Mean value of the policy's actions."""
-    train_target: Tensor
-    """Mean TD target."""
-    train_scale: Tensor
-    """The scale of values."""
-    train_entropy: Tensor
-    """-E[ln pi(a | z)], in nats."""
-    opt_grad_norm: Mapping[str, Tensor]
-    """Norm of the gradient of the world model with its critics, and of the policy's, before clipping."""
-    loss_cont: Tensor | None = None
-    """Cross entropy of terminations."""
-
-
 class LatentWorld:
     """The world model as agents look into it: what they ask of ``world_model.py: WorldModel`` and of its RSSM.
 
@@ -520,7 +494,6 @@ class LatentActor(NamedTuple):
 class TDMPC2(ModelFree, Dreamer):
     """The learner of TD-MPC2: world model, critics and policy, their update, and the planner."""
 
-    stats: ClassVar[type[Stats]] = TDMPC2Stats
     objective: TDMPC2Objective
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: TDMPC2Config, device: torch.device) -> None:

@@ -20,7 +20,7 @@ from reverie.core.bounds import AtLeast, Ramp, Rate, Regex, Weights, Within, wei
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, missing_method_error
 from reverie.core.specs import MASK, ActionSpec, Column, ObsPart, ObsSpec, observed
-from reverie.core.types import Batch, Metrics, Mode, Obs, Stats, Step, Told, Window
+from reverie.core.types import Batch, Metrics, Mode, Obs, Step, Told, Window
 from reverie.nn.decoder import DenseDecoderConfig, Prediction
 from reverie.nn.dense_rssm import DenseRSSMConfig
 from reverie.nn.encoder import ARRIVAL, DenseEncoderConfig, select
@@ -184,15 +184,15 @@ class WorldModel(nn.Module):
 
     @torch.no_grad()
     def mask_metrics(self, rows: Batch, latent: Latent) -> Metrics:
-        """Return which share of legal classes is predicted to be illegal, and of illegal ones to be legal."""
+        """Return which share of illegal classes is predicted to be legal, and of legal ones to be illegal."""
         if self.mask is None:
             return {}
-        said, true = self.mask.legal(latent.feature), rows.obs[MASK]  # [B, T, A]
-        acts = ~rows.is_last.unsqueeze(-1)
-        both = {"allowed": (~true & acts, said), "forbidden": (true & acts, ~said)}
+        predicted, legal = self.mask.legal(latent.feature), rows.obs[MASK]  # [B, T, A]
+        has_action = ~rows.is_last.unsqueeze(-1)
+        pairs = {"false_legal": (~legal & has_action, predicted), "false_illegal": (legal & has_action, ~predicted)}
         return {
-            f"train/wrongly_{name}": (where & wrong).sum() / where.sum().clamp(min=1)
-            for name, (where, wrong) in both.items()
+            f"train/mask_{name}": (classes & wrong).sum() / classes.sum().clamp(min=1)
+            for name, (classes, wrong) in pairs.items()
         }
 
 
@@ -383,43 +383,6 @@ class Dreamer(Algorithm):
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class DreamerStats(Stats):
-    """Metrics of an update of any Dreamer. Losses are unweighted; imagined means are over all imagined rows."""
-
-    loss_reward: Tensor
-    """-ln p of the rewards of replayed rows."""
-    loss_cont: Tensor
-    """Cross entropy of the continuation of replayed rows, which includes the discount; 0 if it is not learned."""
-    loss_reconstruction: Mapping[str, Tensor]
-    """-ln p of each observation by key: a sum of squares, or that of classes."""
-    loss_actor: Tensor
-    """Loss of the policy."""
-    loss_critic: Tensor
-    """Loss of the value head on imagined rows."""
-    train_prior_entropy: Tensor
-    """Entropy of the prior in nats, summed over the stochastic variables."""
-    train_posterior_entropy: Tensor
-    """Entropy of the posterior in nats, summed over the stochastic variables."""
-    train_reward: Tensor
-    """Mean imagined reward per step."""
-    train_value: Tensor
-    """Mean value of imagined rows by the critic."""
-    train_target: Tensor
-    """Mean imagined lambda-return, unscaled."""
-    loss_probe: Mapping[str, Tensor] = field(default_factory=dict)
-    """-ln p of what the probes predict, by key."""
-    train_probe: Mapping[str, Tensor] = field(default_factory=dict)
-    """How right the probes are: ``KEY_accuracy`` of classes, the share of right ones; ``KEY_mse`` of numbers, the mean
-    squared error (``mse_goals`` of PyDreamer, summed over two coordinates, is twice that)."""
-    loss_mask: Tensor | None = None
-    """-ln p of masks of legal actions, summed over the actions."""
-    train_wrongly_allowed: Tensor | None = None
-    """Share of illegal actions that are predicted to be legal."""
-    train_wrongly_forbidden: Tensor | None = None
-    """Share of legal actions that are predicted to be illegal."""
-
-
 def scales_of(terms: Mapping[str, Tensor], scales: Config) -> dict[str, float]:
     """Return the scale of each loss term. ``NAME/KEY`` has that of ``NAME``, which may depend on the key."""
     known, parts = scales.to_dict(), {name: name.partition("/") for name in terms}
@@ -515,24 +478,9 @@ class DenseDreamerConfig(DreamerConfig):
         return 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class DenseDreamerStats(DreamerStats):
-    """Metrics of an update of DreamerV1 or V2. Rewards are transformed."""
-
-    loss_kl: Tensor
-    """KL loss, with free nats."""
-    train_kl: Tensor
-    """KL[posterior | prior] in nats."""
-    opt_loss: Mapping[str, Tensor]
-    """What each of model, actor and critic minimises."""
-    opt_grad_norm: Mapping[str, Tensor]
-    """Norm of its gradient before clipping."""
-
-
 class DenseDreamer(Dreamer):
     """What DreamerV1 and V2 have in common: the world model and its loss."""
 
-    stats: ClassVar[type[Stats]] = DenseDreamerStats
     cfg: DenseDreamerConfig
     extra_spec: Mapping[str, Column]
     optims: dict[str, Optim]

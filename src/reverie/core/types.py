@@ -22,15 +22,15 @@ A letter with another meaning is explained in the docstring that uses it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, Literal, NamedTuple, Self
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from reverie.core.errors import DataError
+from reverie.core.measured import Measured
 
 Obs = dict[str, Tensor]
 """Observations by key. Images are channels last ``[..., H, W, C]``; the rest is ``[..., *shape]``."""
@@ -47,9 +47,6 @@ State = Mapping[str, Any]
 
 FLAGS = ("is_first", "is_last", "is_terminal")
 """The columns of rows that say where episodes begin and end."""
-
-_MAPPING = re.compile(r"""['"]?(<class ')?([A-Za-z_]\w*\.)*(Mutable)?(Mapping|dict|Dict)\b""")
-"""The type of a field that is a mapping, as text: written so, in quotes, or the ``str`` of the type itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,10 +215,15 @@ def _rows_of_steps(data: Any, obs: Sequence[str]) -> dict[str, Any]:
 class Update:
     """The result of one gradient step."""
 
-    metrics: Metrics
+    metrics: Metrics  # by their names in the logs: core/measured.py
     priority: Tensor | None = None  # [B]
     extras: dict[str, Tensor] = field(default_factory=dict)  # [B, T', ...], for the last T' rows of each window
     over: Tensor | None = None  # [] bool, on-policy: nothing more is to be learned from the rollout
+
+    @property
+    def measured(self) -> Measured:
+        """The metrics by attributes: ``update.measured.loss_critic``."""
+        return Measured(self.metrics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,39 +261,3 @@ class Window:
     def free(self) -> int:
         """Number of rows at the window's beginning that may be of another episode, or before the stream's first row."""
         return self.context if self.context_crosses else 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stats:
-    """Metrics of one update, detached and still on the learner's device.
-
-    A field ``loss_actor`` is ``loss/actor`` in ``Update.metrics`` and in every log: the word before the first
-    underscore is the group. A field with a default is absent from some updates. A field that is a ``Mapping`` or a
-    ``dict`` holds the metrics whose names continue after its own: ``loss/reconstruction/image`` is
-    ``loss_reconstruction["image"]``.
-    """
-
-    @classmethod
-    def names(cls, *, required_only: bool = False) -> dict[str, str]:
-        """Return the field of each name in the logs; with ``required_only``, only of those that every update has."""
-        needed = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
-        chosen = needed if required_only else [f.name for f in fields(cls)]
-        return {name.replace("_", "/", 1): name for name in chosen}
-
-    @classmethod
-    def from_metrics(cls, metrics: Mapping[str, Tensor]) -> Self:
-        """Return an update's ``metrics`` as this class; TypeError if they are not those of its fields."""
-        names, mapped = cls.names(), cls._maps()
-        maps = {name: field for name, field in names.items() if field in mapped}
-        values: dict[str, Any] = {}
-        for key, value in metrics.items():
-            inside = next((name for name in maps if key.startswith(f"{name}/")), None)
-            if inside is not None:
-                values.setdefault(maps[inside], {})[key.removeprefix(f"{inside}/")] = value
-            else:
-                values[names.get(key, key)] = value
-        return cls(**values)
-
-    @classmethod
-    def _maps(cls) -> set[str]:
-        return {f.name for f in fields(cls) if _MAPPING.match(str(f.type))}

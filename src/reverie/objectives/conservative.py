@@ -31,5 +31,5 @@ def choice_gap(values: Tensor, batch: Batch, classes: Sequence[int] = ()) -> Ten
 def pressed(losses: Losses, gap: Tensor, weight: float) -> Losses:
     """Return ``losses`` with the penalty, ``weight`` times ``gap``, added to the term ``critic``."""
     conservative = weight * gap
-    metrics = {**losses.metrics, "train/gap": gap.detach(), "loss/conservative": conservative.detach()}
+    metrics = {**losses.metrics, "train/conservative_gap": gap.detach(), "loss/conservative": conservative.detach()}
     return Losses({**losses.terms, "critic": losses.terms["critic"] + conservative}, metrics, losses.priority)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from reverie.core.accelerate import accelerated
 from reverie.core.learners import averaged, is_distributed
 from reverie.core.tree import expect
-from reverie.core.types import Batch, Metrics, Obs, Stats, Update
+from reverie.core.types import Batch, Metrics, Obs, Update
 from reverie.objectives.returns import transition_mask
 
 RegressionLoss = Literal["l2", "l1", "smooth_l1"]
@@ -41,31 +40,6 @@ class Losses(NamedTuple):
 def loss_metrics(losses: Losses) -> Metrics:
     """Return the metrics of ``losses``, and each term as ``loss/NAME`` unless a metric of that name is there."""
     return {f"loss/{name}": term.detach() for name, term in losses.terms.items()} | losses.metrics
-
-
-@dataclass(frozen=True, kw_only=True)
-class CriticStats(Stats):
-    """Metrics of an update of critics."""
-
-    loss_critic: Tensor
-    """Loss of the critics: E[w L(Q(s, a) - y)], summed over the critics. L is the square; half of it in SAC; the Huber
-    loss in DQN and discrete BCQ; in QR-DQN and discrete CQL that of quantile regression, summed over the quantiles."""
-    train_value: Tensor
-    """Mean Q of the taken actions, over all critics; of a distribution its mean."""
-    train_value_max: Tensor
-    """Largest Q of a taken action, the mean over all critics."""
-    train_target: Tensor
-    """Mean target y."""
-    train_target_max: Tensor
-    """Largest target y."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActorCriticStats(CriticStats):
-    """Metrics of an update of critics and actor."""
-
-    loss_actor: Tensor
-    """Loss of the actor."""
 
 
 def before(obs: Obs) -> Obs:

@@ -24,7 +24,7 @@ from reverie.core.types import Metrics
 from reverie.run.collect import Collecting, EpisodeStats, means_of
 
 LOOP_METRICS = {"counters", "episode", "estimate", "eval", "heldout", "time", "step", "env/restarts",
-                "replay/replay_ratio", "replay/windows"}  # fmt: skip
+                "replay/measured_ratio", "replay/windows"}  # fmt: skip
 """Metric names that are reserved for the training loop, and groups of them: the word before the first slash."""
 
 
@@ -121,7 +121,7 @@ class MetricsLog:
             "time/seconds": self.clock.seconds,
         }
         if env_steps:
-            rates["replay/replay_ratio"] = updates / env_steps
+            rates["replay/measured_ratio"] = updates / env_steps
         return rates
 
     def _counters(self) -> dict[str, float]:
