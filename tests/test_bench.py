@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from reverie.algos.base import Algorithm, AlgorithmConfig
+from reverie.algos.base import Algorithm
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
 from reverie.algos.ppo import PPOConfig
+from reverie.algos.settings import AlgorithmConfig
 from reverie.cli import main
 from reverie.cli.bench import BenchCommand, settings, shapes
 from reverie.core import machine

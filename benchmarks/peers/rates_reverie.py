@@ -24,7 +24,7 @@ from rates import (
 )
 
 import reverie
-from reverie.algos.base import AlgorithmConfig
+from reverie.algos.settings import AlgorithmConfig
 from reverie.core.discover import algorithm_config
 from reverie.core.machine import keep_freed_memory
 from reverie.core.protocols import Algorithm

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from reverie.agent.sharing import push as push
     from reverie.agent.sharing import register_model as register_model
     from reverie.algos.a2c import A2CConfig as A2CConfig
-    from reverie.algos.base import AlgorithmConfig as AlgorithmConfig
     from reverie.algos.bc import BCConfig as BCConfig
     from reverie.algos.bcq import BCQConfig as BCQConfig
     from reverie.algos.cql import CQLConfig as CQLConfig
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from reverie.algos.qr_dqn import QRDQNConfig as QRDQNConfig
     from reverie.algos.r2dreamer import R2DreamerConfig as R2DreamerConfig
     from reverie.algos.sac import SACConfig as SACConfig
+    from reverie.algos.settings import AlgorithmConfig as AlgorithmConfig
     from reverie.algos.td3 import TD3Config as TD3Config
     from reverie.algos.td3_bc import TD3BCConfig as TD3BCConfig
     from reverie.algos.tdmpc2 import TDMPC2Config as TDMPC2Config
@@ -99,7 +99,7 @@ _PLACES = {
     "agent.sb3": "import_sb3",
     "agent.sharing": "SharedAgent list_agents pull push register_model",
     "algos.a2c": "A2CConfig",
-    "algos.base": "AlgorithmConfig",
+    "algos.settings": "AlgorithmConfig",
     "algos.bc": "BCConfig",
     "algos.bcq": "BCQConfig",
     "algos.cql": "CQLConfig",

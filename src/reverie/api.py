@@ -14,7 +14,7 @@ import gymnasium
 import torch
 
 from reverie.agent.off_policy_estimator import OffPolicyEstimator
-from reverie.algos.base import AlgorithmConfig, fitting
+from reverie.algos.settings import AlgorithmConfig, fitting
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, RunError, brief
 from reverie.core.logger import logger, silent, speak_as

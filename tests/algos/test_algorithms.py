@@ -24,7 +24,7 @@ from contracts import (
 )
 from tape import Tapes, device_only
 
-from reverie.algos.base import ModelFree
+from reverie.algos.model_free import ModelFree
 from reverie.algos.td3 import TD3, TD3Config
 from reverie.core.discover import GROUP, algorithm_config, algorithm_name, algorithms
 from reverie.core.errors import ConfigError, RunError

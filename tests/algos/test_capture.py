@@ -313,7 +313,7 @@ def test_each_kind_of_step_is_captured_for_itself_and_once(monkeypatch):
     agent.other_step.__name__ = "other_step"
     for _ in range(3):
         agent.update(rows(4))
-        agent.run_step(agent.other_step, rows(4))
+        agent.run_in_train_mode(agent.other_step, rows(4))
     assert made == ["train_step", "other_step"]
 
 

@@ -78,7 +78,8 @@ def test_gradients_are_clipped_and_weights_decay_as_in_pytorch():
             loss(rows(seed)).total().backward()
             assert float(torch.nn.utils.clip_grad_norm_(network.parameters(), 0.05)) > 0.05
             optim.step()
-        o.update_targets()
+        o.target_critic.update()
+        o.target_actor.update()
     for name, x in ours.objective.state_dict().items():
         torch.testing.assert_close(x, o.state_dict()[name], msg=name)
 

@@ -79,14 +79,14 @@ def test_outputs_of_illegal_actions_have_no_effect(name: str, monkeypatch: pytes
     legal = torch.tensor([True, True, False] if CHOSEN[name] is CHOICE else [False, True, True, True, False])
     usual, acted = after_updates(learner(name), legal)
     assert not acted[:, ~legal].any()
-    outputs = Network.outputs
+    forward = Network.forward
 
-    def disturbed(self: Any, obs: Any, *more: Any, **given: Any) -> Tensor:
-        y = outputs(self, obs, *more, **given)
-        each = y.shape[-1] / len(legal)
-        return y + 9.0 * (~legal).float().repeat_interleave(int(each)) if each.is_integer() else y
+    def disturbed(self: Any, obs: Any, *more: Any, **settings: Any) -> Tensor:
+        y = forward(self, obs, *more, **settings)
+        repeats = 0.5 if self.is_scalar else y.shape[-1] / len(legal)
+        return y + 9.0 * (~legal).float().repeat_interleave(int(repeats)) if repeats.is_integer() else y
 
-    monkeypatch.setattr(Network, "outputs", disturbed)
+    monkeypatch.setattr(Network, "forward", disturbed)
     other, also = after_updates(learner(name), legal)
     assert [k for k in usual if not torch.equal(usual[k], other[k])] == []
     assert torch.equal(acted, also)

@@ -62,7 +62,7 @@ def test_states_that_begin_a_sequence_are_brought_up_to_date_by_each_network(nam
     ready = agent.prepared(data)
     assert ready.shape == (1, 3)
     for network, cut in (*agent.memories.own, *agent.memories.targets):
-        long = {BEGUN: data.is_first, network.place: data.extras[MEMORY][..., cut]} | data.obs
+        long = {BEGUN: data.is_first, network.memory_key: data.extras[MEMORY][..., cut]} | data.obs
         y = network(long)
         torch.testing.assert_close(network(ready.obs), y[:, 2:])
         torch.testing.assert_close(network(before(ready.obs)), y[:, 2:4])

@@ -34,8 +34,9 @@ class Tiny(nn.Module):
             nn.Linear(WIDE + acts, 5, dtype=torch.float64), nn.Tanh(), nn.Linear(5, outputs, dtype=torch.float64)
         )  # fmt: skip
 
-    def forward(self, obs: dict[str, Tensor], *action: Tensor) -> Any:
-        return self.read(self.layers(torch.cat([obs["state"], *action], -1)))
+    def forward(self, obs: dict[str, Tensor], *action: Tensor, copy: int | None = None) -> Any:
+        y = self.read(self.layers(torch.cat([obs["state"], *action], -1)))
+        return y if copy is None else y[copy]
 
 
 class TinyCritic(Tiny):
@@ -214,7 +215,8 @@ def check_against(case: Case, given: dict[str, Any]) -> None:
     assert losses.terms.keys() == {name for name in expected if "/" not in name and name != "priority"}
     for name, x in expected.items():
         if name == "priority" or "/" in name:
-            found = losses.priority if name == "priority" else losses.metrics[name]
+            update = losses.update()
+            found = update.priority if name == "priority" else update.metrics[name]
             assert not found.requires_grad
             close(found, torch.as_tensor(x, dtype=torch.float64).detach(), name)
         else:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from reverie.algos.base import AlgorithmConfig
+from reverie.algos.settings import AlgorithmConfig
 from reverie.core import discover
 from reverie.core.errors import ConfigError
 

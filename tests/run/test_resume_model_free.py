@@ -23,7 +23,6 @@ from reverie.core.errors import RunError
 from reverie.core.types import Batch, Update
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
-from reverie.nn.optim import TrainStep
 from tiny import SETTINGS
 
 COMMON = {k: v for k, v in SETTINGS.items() if k != "algo"} | {
@@ -96,16 +95,16 @@ def test_a_run_whose_weights_broke_goes_on_from_before(tmp_path: Path, monkeypat
     config, run = ExperimentConfig(algo=DDPGConfig()).merge(COMMON | {"eval_episodes": 0}), tmp_path / "run"
     train(config.merge({"steps": 40}), env=Push, run=run)
 
-    good = Algorithm.run_step
+    good = Algorithm.update
 
-    def broken(self: Algorithm, step: TrainStep, batch: Batch) -> Update:
-        update = good(self, step, batch)
+    def broken(self: Algorithm, batch: Batch) -> Update:
+        update = good(self, batch)
         for parameter in self.parameters():
             parameter.data.fill_(math.nan)
         return update
 
     with monkeypatch.context() as patch:
-        patch.setattr(Algorithm, "run_step", broken)
+        patch.setattr(Algorithm, "update", broken)
         with pytest.raises(RunError, match="are not finite after update"):
             train(config, env=Push, run=run)
     assert list((run / "checkpoints").glob("diverged-*"))

@@ -97,8 +97,9 @@ def test_a_loop_of_ones_own() -> None:
             scores += [episode.score for episode in collector.collect()]
             if len(collector) >= 50:
                 batch = collector.sample()
-                losses = collector.algo.minimise(collector.algo.objective.critic_loss, collector.algo.prepared(batch))
-                collector.feedback(batch.index, losses)
+                losses = collector.algo.objective.critic_loss(collector.algo.prepared(batch))
+                collector.algo.minimise(losses)
+                collector.feedback(batch.index, losses.update())
         replays = collector.source.replays
         assert len({float(x) for r in replays for x in r.batch_sampler.priorities.priority[:20]}) > 5
         assert max(int(r.storage.read(0, r.count, ["version"])["version"].max(initial=0)) for r in replays) > 0

@@ -14,7 +14,7 @@ from reverie.agent.loading import read_config
 from reverie.agent.off_policy_estimator import OffPolicyEstimator, ProgressFn, fqe_config_for
 from reverie.agent.player import Actions, parse_mode
 from reverie.agent.return_estimate import METHODS, Method, ReturnEstimate
-from reverie.algos.base import AlgorithmConfig
+from reverie.algos.settings import AlgorithmConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, EnvError, RunError
 from reverie.core.files import writing

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from reverie.agent.agent import Agent
-from reverie.algos.base import AlgorithmConfig
+from reverie.algos.settings import AlgorithmConfig
 from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError
 from reverie.core.importing import imported, is_remembered, trust_modules

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import Algorithm, AlgorithmConfig
+from reverie.algos.base import Algorithm
+from reverie.algos.settings import AlgorithmConfig
 from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.files import write_json

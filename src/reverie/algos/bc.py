@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import ModelFree, ModelFreeConfig, RecordedConfig, check_sequences
+from reverie.algos.model_free import ModelFree, ModelFreeConfig, RecordedConfig, check_sequences
 from reverie.core.bounds import Above, Rate
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
@@ -109,10 +109,10 @@ class BCObjective(nn.Module):
 
     def forward(self, batch: Batch) -> Losses:
         """Return E[(pi(s) - a)^2] or E[-ln pi(a | s)] of a batch ``[B, T]``; last rows of episodes have no action."""
-        found, action = self.actor(before(batch.obs)), batch.action[:, :-1]
-        deterministic = isinstance(found, Tensor)
-        error = (found - action).square().mean(-1) if deterministic else -found.log_prob(action)  # [B, T-1]
-        return Losses.of(actor=mean_over(error, transition_mask(batch.is_last)))
+        policy, action = self.actor(before(batch.obs)), batch.action[:, :-1]
+        deterministic = isinstance(policy, Tensor)
+        error = (policy - action).square().mean(-1) if deterministic else -policy.log_prob(action)  # [B, T-1]
+        return Losses({"actor": mean_over(error, transition_mask(batch.is_last))})
 
 
 class BC(ModelFree):
@@ -134,7 +134,7 @@ class BC(ModelFree):
         self._policy = self.remembering(policy)
 
     def train_step(self, batch: Batch) -> Update:
-        return self.minimise(self.objective.forward, batch).update()
+        return Update(metrics=self.minimise(self.objective(batch)))
 
 
 BCConfig.learner = BC

@@ -13,18 +13,19 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import ModelFree, RecordedConfig, TDConfig, TDObjective
+from reverie.algos.model_free import ModelFree, RecordedConfig
+from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Update
-from reverie.nn.actor_critic import Inputs, Network, NetworkConfig, QEnsemble, first_value, values_of
+from reverie.nn.actor_critic import Inputs, Network, NetworkConfig, QEnsemble, values_of
 from reverie.nn.exploration import Unaffected
 from reverie.nn.functional import traced
 from reverie.nn.optim import Adam, frozen
 from reverie.nn.perceptron import ReluMLP
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, squared_error, td_targets
+from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, squared_error
 from reverie.objectives.transforms import exp
 
 LATENT = 0.5
@@ -108,9 +109,9 @@ class Perturbation(Network):
         super().__init__(obs_spec, width, cfg, dtype, more=width, squash=True)
         self.phi = phi
 
-    def forward(self, obs: Obs, action: Tensor) -> Tensor:
+    def forward(self, obs: Obs, action: Tensor) -> Tensor:  # type: ignore[override]
         """Return the actions ``[..., A]``, or n for each observation ``[..., n, A]``, perturbed within [-1, 1]."""
-        return (action + self.phi * self.outputs(obs, action)).clamp(-1, 1)
+        return (action + self.phi * super().forward(obs, action)).clamp(-1, 1)
 
 
 class Decided(NamedTuple):
@@ -170,7 +171,7 @@ class BCQObjective(TDObjective):
     ``vae(obs, action)`` encodes and decodes actions as :class:`~reverie.algos.bcq.ActionVAE` does.
     ``vae.decode(obs, latent)`` gives n actions ``[..., n, A]`` for n latents ``[..., n, vae.latent]`` of each
     observation. ``perturb(obs, action)`` is the action ``[..., A]`` moved by at most phi, within [-1, 1].
-    ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics.
+    ``critic(obs, action, copy=None)`` gives the values ``[2, ...]`` of both critics, or ``[...]`` of one.
     """
 
     cfg: BCQConfig
@@ -186,7 +187,9 @@ class BCQObjective(TDObjective):
 
     def forward(self, batch: Batch) -> Losses:
         """Return the terms ``vae``, ``critic`` and ``actor`` of a batch ``[B, T]``."""
-        return self.vae_loss(batch).joined(self.critic_loss(batch)).joined(self.actor_loss(batch))
+        vae, critic, actor = self.vae_loss(batch), self.critic_loss(batch), self.actor_loss(batch)
+        metrics = vae.metrics | critic.metrics | actor.metrics
+        return Losses(vae.terms | critic.terms | actor.terms, metrics, critic.priority)
 
     def vae_loss(self, batch: Batch) -> Losses:
         """E[(a - a~)^2] + KL(N(mean, std) || N(0, 1)) / 2: Algorithm 1, with the means of the authors' code.
@@ -200,7 +203,7 @@ class BCQObjective(TDObjective):
         divergence = mean_over(divergence_from_standard(coded.mean, coded.log_std).mean(-1), mask)
         loss = reconstruction + 0.5 * divergence
         metrics = {"loss/reconstruction": reconstruction.detach(), "train/divergence": divergence.detach()}
-        return Losses.of(metrics, vae=loss)
+        return Losses({"vae": loss}, metrics)
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1."""
@@ -209,9 +212,16 @@ class BCQObjective(TDObjective):
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
-        """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) V(s'): equation 13."""
-        latent, c = self.latents(batch.reward[:, 1:], self.cfg.samples), self.cfg
-        return td_targets(batch, self.next_value(after(batch.obs), latent), c.value_estimator, c.discount)
+        """Y = r + gamma (1 - terminal) max_a [lambda min_j Q'_j(s', a) + (1 - lambda) max_j Q'_j(s', a)]: equation 13.
+
+        The n actions are decoded from latents and perturbed by the target perturbation network.
+        """
+        c, obs = self.cfg, after(batch.obs)
+        decoded = self.vae.decode(obs, self.latents(batch.reward[:, 1:], c.samples))  # [B, T-1, n, A]
+        action = values_of(self.target_perturb.model, obs, decoded)
+        q = values_of(self.target_critic.model, obs, action)  # [2, B, T-1, n]
+        value = (c.lmbda * q.amin(0) + (1 - c.lmbda) * q.amax(0)).amax(-1)  # [B, T-1]
+        return c.value_estimator(batch, value, c.discount)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-Q_1(s, a + xi(s, a))], a ~ G(s): equation 12."""
@@ -220,25 +230,13 @@ class BCQObjective(TDObjective):
             drawn = self.vae.decode(obs, self.latents(batch.reward[:, :-1], 1)).squeeze(-2)  # [B, T-1, A]
         action = self.perturb(obs, drawn)
         with frozen(self.critic):
-            value = first_value(self.critic, obs, action)  # [B, T-1]
-        return Losses.of(actor=-mean_over(value, transition_mask(batch.is_last)))
+            value = self.critic(obs, action, copy=0)  # [B, T-1]
+        return Losses({"actor": -mean_over(value, transition_mask(batch.is_last))})
 
     def latents(self, rows: Tensor, n: int) -> Tensor:
         """Sample n latents ``[..., n, L]`` for each of ``rows`` ``[...]``: normal, clipped to ``LATENT``."""
         shape = (*rows.shape, n, self.vae.latent)
         return torch.randn(shape, dtype=rows.dtype, device=rows.device).clamp(-LATENT, LATENT)
-
-    @torch.no_grad()
-    def next_value(self, obs: Obs, latent: Tensor) -> Tensor:
-        """max_a [lambda min_j Q'_j(s, a) + (1 - lambda) max_j Q'_j(s, a)], ``[...]``: equation 13.
-
-        The n actions are decoded from ``latent`` ``[..., n, L]`` and perturbed by the target perturbation network.
-        """
-        drawn = self.vae.decode(obs, latent)  # [..., n, A]
-        action = values_of(self.target_perturb.model, obs, drawn)
-        values = values_of(self.target_critic.model, obs, action)  # [2, ..., n]
-        share = self.cfg.lmbda
-        return (share * values.amin(0) + (1 - share) * values.amax(0)).amax(-1)
 
     @torch.no_grad()
     def best_action(self, obs: Obs, latent: Tensor) -> Tensor:
@@ -274,9 +272,13 @@ class BCQ(ModelFree):
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the VAE, of the critics, of the perturbation network and of the targets: Algorithm 1."""
         o = self.objective
-        vae, critic, actor = (self.minimise(loss, batch) for loss in (o.vae_loss, o.critic_loss, o.actor_loss))
-        self.objective.update_targets()
-        return vae.joined(critic).joined(actor).update()
+        metrics = self.minimise(o.vae_loss(batch))
+        critic = o.critic_loss(batch)
+        metrics |= self.minimise(critic)
+        metrics |= self.minimise(o.actor_loss(batch))
+        o.target_perturb.update()
+        o.target_critic.update()
+        return Update(metrics=metrics, priority=critic.priority)
 
 
 BCQConfig.learner = BCQ

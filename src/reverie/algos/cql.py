@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import RecordedConfig
+from reverie.algos.model_free import RecordedConfig
 from reverie.algos.sac import SAC, SACConfig, SACObjective, SACStats
 from reverie.core import types
 from reverie.core.bounds import Above, AtLeast, Finite, Rate, Within
@@ -23,7 +23,7 @@ from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import RowAnnotator, RowStorage
 from reverie.core.specs import EXTRAS, ActionSpec, Column, ObsSpec
-from reverie.core.types import FLAGS, Batch, Obs, Stats, Step, Update
+from reverie.core.types import FLAGS, Batch, Stats, Step, Update
 from reverie.nn.actor_critic import NetworkConfig, draws, values_of
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam
@@ -198,7 +198,7 @@ class CQLObjective(SACObjective):
             multiplier = self.log_multiplier.clamp(max=math.log(MAX_MULTIPLIER)).exp()
             conservative = multiplier.detach() * (gap - kind.threshold)
             terms["multiplier"] = -multiplier * (gap - kind.threshold).detach()
-            metrics |= {"train/multiplier": multiplier.detach(), "loss/multiplier": terms["multiplier"].detach()}
+            metrics["train/multiplier"] = multiplier.detach()
         else:
             assert isinstance(kind, Fixed)
             conservative = kind.weight * gap
@@ -233,18 +233,19 @@ class CQLObjective(SACObjective):
         return torch.cat([uniform, torch.maximum(policy, floor)], -1), metrics
 
     @torch.no_grad()
-    def next_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """Return the value of states for the targets and the entropy to add to it, ``[...]`` each."""
-        backup = self.cfg.backup
-        if isinstance(backup, Best):
-            action, density = draws(self.actor(obs), backup.n)  # [..., n, A]
-            values = values_of(self.target_critic.model, obs, action)  # [2, ..., n]
-            return values.amax(-1).amin(0), torch.zeros_like(density[..., 0])
-        if isinstance(backup, Mode):
-            value = self.target_critic(obs, self.actor(obs).mode()).amin(0)  # [...]
-            return value, torch.zeros_like(value)
-        value, entropy = super().next_value(obs)
-        return value, entropy if isinstance(backup, Soft) else torch.zeros_like(entropy)
+    def targets(self, batch: Batch) -> Tensor:
+        """Y = r + gamma (1 - terminal) V(s'), V by ``cfg.backup``: equation 3.  ``[B, T - 1]``."""
+        obs, c = after(batch.obs), self.cfg
+        if isinstance(c.backup, Soft):
+            return super().targets(batch)
+        if isinstance(c.backup, Best):
+            action, _ = draws(self.actor(obs), c.backup.n)  # [B, T-1, n, A]
+            value = values_of(self.target_critic.model, obs, action).amax(-1).amin(0)  # [B, T-1]
+        elif isinstance(c.backup, Mode):
+            value = self.target_critic(obs, self.actor(obs).mode()).amin(0)  # [B, T-1]
+        else:
+            value, _ = self.expected(obs, self.target_critic)  # [B, T-1]
+        return c.value_estimator(batch, value, c.discount)
 
 
 class CQL(SAC):

@@ -12,17 +12,18 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import BoundedConfig, Clip, ModelFree, TDConfig, TDObjective
+from reverie.algos.model_free import BoundedConfig, Clip, ModelFree
+from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Stats
+from reverie.core.types import Batch, Obs, Stats, Update
 from reverie.nn.actor_critic import GaussianActor, QEnsemble, draws, values_of
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import ActorCriticStats, Losses, before, mean_over, squared_error
+from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, squared_error
 from reverie.objectives.transforms import exp
 
 
@@ -120,14 +121,15 @@ class CRRObjective(TDObjective):
 
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: Any, within: Clip = None) -> None:
         """``cfg``: a CRRConfig, or a DiscreteCRRConfig. ``within`` clips the values that targets bootstrap from."""
-        super().__init__(cfg, within)
+        super().__init__(cfg)
+        self.within = within
         self.actor = actor
         self.critic = critic
         self.target_actor: Target = Target(actor, cfg.tau, cfg.target_every)
         self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
 
     def critic_loss(self, batch: Batch) -> Losses:
-        """sum_i E[(Q_i(s, a) - y)^2], y = r + gamma (1 - terminal) Q'(s', a'), a' ~ pi'(s'): Algorithm 1."""
+        """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1."""
         values = self.critic(before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
         return squared_error(values, self.targets(batch), batch)
 
@@ -139,7 +141,7 @@ class CRRObjective(TDObjective):
             advantage = self.advantage(obs, action, policy)  # [B, T-1]
             weight = self.cfg.filter(advantage)
         metrics = {"train/advantage": mean_over(advantage, mask), "train/weight": mean_over(weight, mask)}
-        return Losses.of(metrics, actor=-mean_over(weight * policy.log_prob(action), mask))
+        return Losses({"actor": -mean_over(weight * policy.log_prob(action), mask)}, metrics)
 
     @torch.no_grad()
     def advantage(self, obs: Obs, action: Tensor, policy: Any) -> Tensor:
@@ -150,11 +152,16 @@ class CRRObjective(TDObjective):
         return value - (values.mean(-1) if self.cfg.baseline == "mean" else values.amax(-1))
 
     @torch.no_grad()
-    def next_value(self, obs: Obs) -> Tensor:
-        """min_i Q'_i(s, a), a ~ pi'(s), ``[...]``."""
+    def targets(self, batch: Batch) -> Tensor:
+        """Y = r + gamma (1 - terminal) min_i Q'_i(s', a'), a' ~ pi'(s'): Algorithm 1.  ``[B, T - 1]``."""
+        obs = after(batch.obs)
         action, _ = self.target_actor(obs).sample()
-        values: Tensor = self.target_critic(obs, action)  # [K, ...]
-        return values.amin(0)
+        return self.bootstrapped(batch, self.target_critic(obs, action).amin(0))
+
+    def bootstrapped(self, batch: Batch, value: Tensor) -> Tensor:
+        """Return the targets ``[B, T - 1]`` from the value ``[B, T - 1]`` of next states, which is clipped first."""
+        value = value if self.within is None else self.within(value)
+        return self.cfg.value_estimator(batch, value, self.cfg.discount)
 
 
 class CRR(ModelFree):
@@ -171,6 +178,15 @@ class CRR(ModelFree):
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
         self._policy = SampledPolicy(actor, device)
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""
+        o = self.objective
+        critic = o.critic_loss(batch)
+        metrics = self.minimise(critic) | self.minimise(o.actor_loss(batch))
+        o.target_actor.update()
+        o.target_critic.update()
+        return Update(metrics=metrics, priority=critic.priority)
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> CRRObjective:
         """Build the networks for these specs and the losses over them."""

@@ -12,16 +12,17 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import CriticConfig, ModelFree, TDObjective
+from reverie.algos.model_free import ModelFree
+from reverie.algos.td import CriticConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Stats
+from reverie.core.types import Batch, Stats, Update
 from reverie.nn.actor_critic import DeterministicActor, QEnsemble
 from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.optim import Adam, frozen
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import ActorCriticStats, Losses, before, mean_over, regression_error
+from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, regression_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +68,14 @@ class DDPGObjective(TDObjective):
         obs = before(batch.obs)
         with frozen(self.critic):
             value = self.critic(obs, self.actor(obs))  # [B, T-1]
-        return Losses.of(actor=-mean_over(value, transition_mask(batch.is_last)))
+        return Losses({"actor": -mean_over(value, transition_mask(batch.is_last))})
 
     @torch.no_grad()
-    def next_value(self, obs: Obs) -> Tensor:
-        """Q'(s, mu'(s)), ``[...]``: Algorithm 1."""
-        return self.target_critic(obs, self.target_actor(obs))
+    def targets(self, batch: Batch) -> Tensor:
+        """Y = r + gamma (1 - terminal) Q'(s', mu'(s')): Algorithm 1.  ``[B, T - 1]``."""
+        obs, c = after(batch.obs), self.cfg
+        value = self.target_critic(obs, self.target_actor(obs))  # [B, T-1]
+        return c.value_estimator(batch, value, c.discount)
 
 
 class DDPG(ModelFree):
@@ -95,6 +98,15 @@ class DDPG(ModelFree):
             critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, max_grad_norm=cfg.max_grad_norm
         )
         self._policy = NoisyPolicy(actor, cfg.exploration, width, device)
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""
+        o = self.objective
+        critic = o.critic_loss(batch)
+        metrics = self.minimise(critic) | self.minimise(o.actor_loss(batch))
+        o.target_critic.update()
+        o.target_actor.update()
+        return Update(metrics=metrics, priority=critic.priority)
 
 
 DDPGConfig.learner = DDPG

@@ -13,18 +13,19 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import BoundedConfig, Clip, ModelFree, TDConfig, TDObjective
+from reverie.algos.model_free import BoundedConfig, Clip, ModelFree
+from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import DiscreteQEnsemble, all_classes, first_value
+from reverie.nn.actor_critic import DiscreteQEnsemble, all_classes
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.functional import ILLEGAL
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.categorical import best_value, likely_values, log_total, share, taken_value
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import CriticStats, Losses, before, huber_error, mean_over
+from reverie.objectives.td import CriticStats, Losses, after, before, huber_error, mean_over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +64,9 @@ class DiscreteBCQStats(CriticStats):
 
 
 class DiscreteBCQObjective(TDObjective):
-    """The losses of discrete BCQ over any ``network(obs)`` of values and the clone's logits, ``[2, ..., A]``.
+    """The losses of discrete BCQ over any ``network(obs, copy=None)`` of values and clone logits, ``[2, ..., A]``.
 
-    Actions of the batch are one-hot.
+    ``copy`` 0 are the values alone, ``[..., A]``. Actions of the batch are one-hot.
     """
 
     cfg: DiscreteBCQConfig
@@ -74,7 +75,8 @@ class DiscreteBCQObjective(TDObjective):
         self, network: nn.Module, cfg: DiscreteBCQConfig, within: Clip = None, classes: tuple[int, ...] = ()
     ) -> None:
         """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
-        super().__init__(cfg, within)
+        super().__init__(cfg)
+        self.within = within
         self.classes = classes
         self.network = network
         self.target_network: Target = Target(network, cfg.tau, cfg.target_every)
@@ -94,12 +96,7 @@ class DiscreteBCQObjective(TDObjective):
         unlikely = log_total(logits, self.classes) - (logits * action).sum(-1)  # [B, T-1]
         wide = logits.masked_fill(logits <= ILLEGAL, 0.0).square().mean(-1)  # [B, T-1]
         imitation = mean_over(unlikely + self.cfg.logit_weight * wide, transition_mask(batch.is_last))
-        return losses.joined(Losses.of(imitation=imitation))
-
-    def loss(self, batch: Batch) -> Losses:
-        """The single term ``network`` that is minimised: the sum of both terms."""
-        losses = self(batch)
-        return Losses({"network": losses.terms["critic"] + losses.terms["imitation"]}, losses.metrics, losses.priority)
+        return losses._replace(terms=losses.terms | {"imitation": imitation})
 
     def values(self, obs: Obs) -> Tensor:
         """Q of the actions that are likely enough, ``[..., A]``, and -inf for all others."""
@@ -107,10 +104,13 @@ class DiscreteBCQObjective(TDObjective):
         return likely_values(values, logits, self.log_threshold, self.classes)
 
     @torch.no_grad()
-    def next_value(self, obs: Obs) -> Tensor:
-        """Q'(s, a*) ``[...]``, where a* is the network's best action among the likely ones: double Q-learning."""
-        target = first_value(self.target_network.model, obs)  # [..., A]
-        return best_value(target, self.values(obs), self.classes)
+    def targets(self, batch: Batch) -> Tensor:
+        """Y = r + gamma (1 - terminal) Q'(s', a*), a* the network's best among the likely actions.  ``[B, T - 1]``."""
+        obs, c = after(batch.obs), self.cfg
+        target = self.target_network.model(obs, copy=0)  # [B, T-1, A]
+        value = best_value(target, self.values(obs), self.classes)  # [B, T-1]
+        value = value if self.within is None else self.within(value)
+        return c.value_estimator(batch, value, c.discount)
 
 
 class DiscreteBCQ(ModelFree):
@@ -131,8 +131,9 @@ class DiscreteBCQ(ModelFree):
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of values and clone together, and one of the target: Algorithm 1."""
-        losses = self.minimise(self.objective.loss, batch)
-        self.objective.update_targets()
+        losses = self.objective(batch)
+        self.optims["network"].step(losses.terms["critic"] + losses.terms["imitation"])
+        self.objective.target_network.update()
         return losses.update()
 
 

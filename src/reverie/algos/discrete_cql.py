@@ -11,7 +11,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from reverie.algos.base import RecordedConfig
+from reverie.algos.model_free import RecordedConfig
 from reverie.algos.qr_dqn import QRDQN, QRDQNConfig, QRDQNObjective
 from reverie.core.bounds import AtLeast
 from reverie.core.types import Batch, Stats

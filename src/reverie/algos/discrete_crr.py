@@ -14,8 +14,9 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import BoundedConfig, Clip, TDConfig
 from reverie.algos.crr import CRR, CRRObjective, CRRStats, FilterConfig
+from reverie.algos.model_free import BoundedConfig, Clip
+from reverie.algos.td import TDConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Stats
@@ -23,7 +24,7 @@ from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble, all_classes
 from reverie.nn.distributions import Choices
 from reverie.objectives.categorical import expected_min_q
 from reverie.objectives.conservative import choice_gap, pressed
-from reverie.objectives.td import Losses, before, squared_error
+from reverie.objectives.td import Losses, after, before, squared_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +68,7 @@ class DiscreteCRRObjective(CRRObjective):
         self.classes = classes
 
     def critic_loss(self, batch: Batch) -> Losses:
-        """sum_i E[(Q_i(s, a) - y)^2] + alpha E[ln sum_a' exp Q_i(s, a') - Q_i(s, a)].
-
-        y = r + gamma (1 - terminal) sum_a' pi'(a' | s') Q'(s', a'): Algorithm 1, whose expectation is exact here.
-        """
+        """sum_i E[(Q_i(s, a) - y)^2] + alpha E[ln sum_a' exp Q_i(s, a') - Q_i(s, a)]: Algorithm 1, with the penalty."""
         values: Tensor = self.critic(before(batch.obs))  # [K, B, T-1, A]
         taken = (values * batch.action[:, :-1]).sum(-1)  # [K, B, T-1]
         losses = squared_error(taken, self.targets(batch), batch)
@@ -90,11 +88,12 @@ class DiscreteCRRObjective(CRRObjective):
         return (least * action).sum(-1) - policy.mean(least)
 
     @torch.no_grad()
-    def next_value(self, obs: Obs) -> Tensor:
-        """sum_a pi'(a | s) min_i Q'_i(s, a), ``[...]``."""
+    def targets(self, batch: Batch) -> Tensor:
+        """Y = r + gamma (1 - terminal) sum_a' pi'(a' | s') min_i Q'_i(s', a'), an exact sum.  ``[B, T - 1]``."""
+        obs = after(batch.obs)
         policy: Choices = self.target_actor(obs)
-        values: Tensor = self.target_critic(obs)  # [K, ..., A]
-        return expected_min_q(policy.logits, values, self.classes)
+        values: Tensor = self.target_critic(obs)  # [K, B, T-1, A]
+        return self.bootstrapped(batch, expected_min_q(policy.logits, values, self.classes))
 
 
 class DiscreteCRR(CRR):

@@ -14,16 +14,17 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import ModelFree, TDConfig, TDObjective
+from reverie.algos.model_free import ModelFree
+from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Stats
+from reverie.core.types import Batch, Obs, Stats, Update
 from reverie.nn.actor_critic import DiscreteQNetwork, MemoryNetworkConfig, all_classes
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy, Inference
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
-from reverie.objectives.categorical import averaged, best_value, per_choice, share, taken_value
-from reverie.objectives.td import CriticStats, Losses, before, huber_error
+from reverie.objectives.categorical import best_value, highest_value, share, taken_value
+from reverie.objectives.td import CriticStats, Losses, after, before, huber_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +85,16 @@ class DQNObjective(TDObjective):
         return self.network(obs)
 
     @torch.no_grad()
-    def next_value(self, obs: Obs) -> Tensor:
-        """max_a Q'(s, a) ``[...]``: Algorithm 1.
+    def targets(self, batch: Batch) -> Tensor:
+        """Y = r + gamma (1 - terminal) max_a Q'(s', a): Algorithm 1.  ``[B, T - 1]``.
 
-        With ``double`` it is Q'(s, argmax_a Q(s, a)): van Hasselt et al. 2016, equation 4. Of several choices, the mean
-        over them: Tavakoli et al., equation 6.
+        With ``double`` it is Q'(s', argmax_a Q(s', a)): van Hasselt et al. 2016, equation 4. Of several choices, the
+        mean over them: Tavakoli et al., equation 6.
         """
-        values: Tensor = self.target_network(obs)  # [..., A]
-        if not self.cfg.double:
-            return averaged([part.amax(-1) for part in per_choice(values, self.classes)])
-        return best_value(values, self.values(obs), self.classes)
+        obs, c = after(batch.obs), self.cfg
+        q = self.target_network(obs)  # [B, T-1, A]
+        value = best_value(q, self.network(obs), self.classes) if c.double else highest_value(q, self.classes)
+        return c.value_estimator(batch, value, c.discount)
 
 
 class DQN(ModelFree):
@@ -111,6 +112,13 @@ class DQN(ModelFree):
         self.optims["critic"] = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
         values = Inference(self.objective.values, network)
         self._policy = self.remembering(GreedyPolicy(values, cfg.exploration, classes, device))
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step of the network, and of the target: Algorithm 1."""
+        losses = self.objective.critic_loss(batch)
+        metrics = self.minimise(losses)
+        self.objective.target_network.update()
+        return Update(metrics=metrics, priority=losses.priority, extras=self.memory_states(batch))
 
     def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...]) -> DiscreteQNetwork:
         """Build the network of the values of all classes of each choice."""

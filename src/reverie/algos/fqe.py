@@ -15,7 +15,8 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import ModelFree, RecordedConfig, ValueConfig, building
+from reverie.algos.model_free import ModelFree, RecordedConfig, ValueConfig
+from reverie.algos.settings import building
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -24,7 +25,7 @@ from reverie.nn.actor_critic import QEnsemble, values_of
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0
-from reverie.objectives.td import CriticStats, Losses, after, before, squared_error, td_targets
+from reverie.objectives.td import CriticStats, Losses, after, before, squared_error
 
 CHOSEN = "chosen"
 """Name of the batch's extra ``[B, T, n, A]``: n actions of the evaluated policy in each row."""
@@ -100,7 +101,7 @@ class FQEObjective(nn.Module):
 
         The last row of an episode that is not terminal (a time limit) is bootstrapped from like any other.
         """
-        return td_targets(batch, self.worth(after(batch.obs), chosen[:, 1:]), TD0(), self.discount)
+        return TD0()(batch, self.worth(after(batch.obs), chosen[:, 1:]), self.discount)
 
     @torch.no_grad()
     def worth(self, obs: Obs, chosen: Tensor) -> Tensor:
@@ -142,12 +143,13 @@ class FQE(ModelFree):
         self.scale: float = units.scale
 
     def train_step(self, batch: Batch) -> Update:
-        losses = self.minimise(self.objective, batch, batch.extras[CHOSEN])
+        losses = self.objective(batch, batch.extras[CHOSEN])
+        metrics = self.minimise(losses)
         with torch.no_grad():
             for weight in self.optims["critic"].params:
                 weight.mul_(1 - self.cfg.lr * self.cfg.weight_decay)
         self.objective.target_critic.update()
-        return losses.update()
+        return Update(metrics=metrics, priority=losses.priority)
 
     @torch.no_grad()
     def worth(self, batch: Batch) -> Tensor:

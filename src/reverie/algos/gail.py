@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.algos.base import RecordedConfig
 from reverie.algos.discrete_sac import DiscreteSAC
+from reverie.algos.model_free import RecordedConfig
 from reverie.algos.sac import SAC, SACConfig, SACObjective, SACStats
 from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.errors import ConfigError
@@ -201,7 +201,7 @@ class GAIL(SAC):
         As in the second paper's algorithm 1, SAC does not learn from the expert's rows.
         """
         expert, agent = batch.map(lambda x: x[: self.recorded]), batch.map(lambda x: x[self.recorded :])
-        losses = self.minimise(self.imitation, expert, agent)
+        metrics = self.minimise(self.imitation(expert, agent))
         with torch.no_grad():
             f = self.imitation.discriminator(before(agent.obs), agent.action[:, :-1])  # [B', T-1]
             earned = REWARDS[self.cfg.reward](f)
@@ -209,7 +209,7 @@ class GAIL(SAC):
         update = super().train_step(replace(agent, reward=F.pad(earned, (1, 0))))  # of row t + 1: that of action t
         assert update.priority is not None
         priority = torch.cat([update.priority.new_ones(self.recorded), update.priority])
-        return Update(metrics={**update.metrics, **losses.metrics, "train/imitation": mean}, priority=priority)
+        return Update(metrics={**update.metrics, **metrics, "train/imitation": mean}, priority=priority)
 
 
 GAILConfig.learner = GAIL

@@ -13,16 +13,16 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import ModelFree, RecordedConfig, TDConfig, TDObjective
+from reverie.algos.model_free import ModelFree, RecordedConfig
+from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Update
+from reverie.core.types import Batch, Update
 from reverie.nn.actor_critic import (
     ChoicesActor,
     FixedStdGaussianActor,
     MixedActor,
     Network,
-    NetworkConfig,
     QEnsemble,
     all_classes,
     kind_of,
@@ -31,7 +31,7 @@ from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import ActorCriticStats, Losses, before, mean_over, squared_error, td_targets
+from reverie.objectives.td import ActorCriticStats, Losses, before, mean_over, squared_error
 from reverie.objectives.transforms import exp
 
 
@@ -93,8 +93,10 @@ class IQLObjective(TDObjective):
     def forward(self, batch: Batch) -> Losses:
         """Return the terms ``value``, ``actor`` and ``critic`` of a batch ``[B, T]``."""
         taken, values = self.taken_value(batch), self.state_values(batch)
-        losses = self.value_loss(batch, taken).joined(self.actor_loss(batch, taken, values))
-        return losses.joined(self.critic_loss(batch, values))
+        value, actor = self.value_loss(batch, taken), self.actor_loss(batch, taken, values)
+        critic = self.critic_loss(batch, values)
+        metrics = value.metrics | actor.metrics | critic.metrics
+        return Losses(value.terms | actor.terms | critic.terms, metrics, critic.priority)
 
     @torch.no_grad()
     def taken_value(self, batch: Batch) -> Tensor:
@@ -112,7 +114,7 @@ class IQLObjective(TDObjective):
         value = self.value(before(batch.obs))  # [B, T-1]
         mask = transition_mask(batch.is_last)
         loss = mean_over(expectile_loss(taken - value, self.cfg.expectile), mask)
-        return Losses.of({"train/state_value": mean_over(value.detach(), mask)}, value=loss)
+        return Losses({"value": loss}, {"train/state_value": mean_over(value.detach(), mask)})
 
     def actor_loss(self, batch: Batch, taken: Tensor, values: Tensor) -> Losses:
         """L_pi = E[-exp(beta (min_i Q'_i(s, a) - V(s))) ln pi(a | s)]: equation 7. ``values``: all V(s)."""
@@ -121,30 +123,17 @@ class IQLObjective(TDObjective):
         weight = exp(self.cfg.beta * advantage).clamp(max=self.cfg.max_weight)
         log_pi = self.actor(before(batch.obs)).log_prob(batch.action[:, :-1])  # [B, T-1]
         metrics = {"train/advantage": mean_over(advantage, mask), "train/weight": mean_over(weight, mask)}
-        return Losses.of(metrics, actor=-mean_over(weight * log_pi, mask))
+        return Losses({"actor": -mean_over(weight * log_pi, mask)}, metrics)
 
     def critic_loss(self, batch: Batch, values: Tensor) -> Losses:
         """L_Q = sum_i E[(r + gamma (1 - terminal) V(s') - Q_i(s, a))^2]: equation 6. ``values``: all V(s)."""
-        predicted = self.critic(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
-        c, value = self.cfg, values[:, 1:]
-        targets = td_targets(batch, value, c.value_estimator, c.discount)  # [B, T-1]
-        return squared_error(predicted, targets, batch)
+        q, c = self.critic(before(batch.obs), batch.action[:, :-1]), self.cfg  # [2, B, T-1]
+        return squared_error(q, c.value_estimator(batch, values[:, 1:], c.discount), batch)
 
 
 def expectile_loss(error: Tensor, tau: float) -> Tensor:
     """L_2^tau(u) = abs(tau - 1(u < 0)) u^2, ``[...]``: below equation 4."""
     return (tau - (error < 0).to(error.dtype)).abs() * error.square()
-
-
-class StateValue(Network):
-    """V(s): an MLP."""
-
-    def __init__(self, obs_spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__(obs_spec, 1, cfg, dtype)
-
-    def forward(self, obs: Obs) -> Tensor:
-        """Return values ``[...]`` of observations ``[..., *shape]``."""
-        return self.outputs(obs).squeeze(-1)
 
 
 class IQL(ModelFree):
@@ -157,7 +146,7 @@ class IQL(ModelFree):
         seen = self.preprocess.spec
         actor = self.build_actor(seen, action_spec)
         critic = QEnsemble(seen, action_spec.width, cfg.networks, copies=2, dtype=cfg.dtype)
-        value = StateValue(seen, cfg.networks, cfg.dtype)
+        value = Network(seen, None, cfg.networks, cfg.dtype)
         self.objective: IQLObjective = IQLObjective(actor, critic, value, cfg)
         self.to(device)
         self.optims["value"] = Adam(value.parameters(), cfg.value_lr)
@@ -182,13 +171,15 @@ class IQL(ModelFree):
 
         The order is that of the authors' code; the paper's Algorithm 1 extracts the policy afterwards.
         """
-        taken = self.objective.taken_value(batch)
-        losses = self.minimise(self.objective.value_loss, batch, taken)
-        values = self.objective.state_values(batch)
-        losses = losses.joined(self.minimise(self.objective.actor_loss, batch, taken, values))
-        losses = losses.joined(self.minimise(self.objective.critic_loss, batch, values))
-        self.objective.update_targets()
-        return losses.update()
+        o = self.objective
+        taken = o.taken_value(batch)
+        metrics = self.minimise(o.value_loss(batch, taken))
+        values = o.state_values(batch)
+        metrics |= self.minimise(o.actor_loss(batch, taken, values))
+        critic = o.critic_loss(batch, values)
+        metrics |= self.minimise(critic)
+        o.target_critic.update()
+        return Update(metrics=metrics, priority=critic.priority)
 
 
 IQLConfig.learner = IQL

@@ -106,10 +106,10 @@ class PPO(OnPolicy):
         """See :class:`~reverie.algos.base.Algorithm`. With ``target_kl``, waits for the divergence first."""
         limit = self.cfg.target_kl
         if limit is not None:
-            found = self.run_step(self.measure, batch)
-            over = averaged(found.metrics["train/kl"]) > 1.5 * limit
+            metrics = self.run_in_train_mode(self.measure, batch).metrics
+            over = averaged(metrics["train/kl"]) > 1.5 * limit
             if bool(over):
-                return Update(metrics=found.metrics, over=over)
+                return Update(metrics=metrics, over=over)
         return super().update(batch)
 
     @torch.no_grad()

@@ -56,22 +56,18 @@ class QRDQNObjective(DQNObjective):
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
-        """The y_j ``[B, T - 1, N]``; of one transition, r + gamma (1 - terminal) theta'_j(s', a*): Algorithm 1."""
-        estimator = self.cfg.value_estimator
-        assert isinstance(estimator, OneRow)  # as the configuration has checked
-        return quantile_targets(self.next_value(after(batch.obs)), batch, estimator, self.cfg.discount)
-
-    @torch.no_grad()
-    def next_value(self, obs: Obs) -> Tensor:
-        """Return quantiles of next states for the targets, ``[..., N]``: theta'(s, a*), a* with the highest mean.
+        """y_j = r + gamma (1 - terminal) theta'_j(s', a*), a* with the highest mean: Algorithm 1.  ``[B, T - 1, N]``.
 
         With ``double`` the online network chooses a*. Of several choices, the j-th quantile is the mean of the choices'
         j-th ones.
         """
-        quantiles: Tensor = self.target_network(obs)  # [..., A, N]
-        selector = self.network(obs) if self.cfg.double else quantiles
+        obs, c = after(batch.obs), self.cfg
+        quantiles = self.target_network(obs)  # [B, T-1, A, N]
+        selector = self.network(obs) if c.double else quantiles
         pairs = zip(per_choice(quantiles, self.classes, -2), per_choice(selector, self.classes, -2), strict=True)
-        return averaged([greedy_quantiles(*pair) for pair in pairs])
+        best = averaged([greedy_quantiles(*pair) for pair in pairs])  # [B, T-1, N]
+        assert isinstance(c.value_estimator, OneRow)  # as the configuration has checked
+        return quantile_targets(best, batch, c.value_estimator, c.discount)
 
 
 class QRDQN(DQN):

@@ -8,18 +8,19 @@ games", arXiv:1912.11077, 2019, here with one temperature.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.algos.base import CriticConfig, ModelFree, TDObjective
+from reverie.algos.model_free import ModelFree
+from reverie.algos.td import CriticConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Finite, Ramp, Rate, first
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Stats
+from reverie.core.types import Batch, Obs, Stats, Update
 from reverie.nn.actor_critic import (
     MemoryNetworkConfig,
     MixedActor,
@@ -35,7 +36,7 @@ from reverie.nn.exploration import SampledPolicy
 from reverie.nn.optim import Adam, frozen, let_change
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, regression_error, td_targets
+from reverie.objectives.td import ActorCriticStats, Losses, after, before, mean_over, regression_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,33 +139,36 @@ class SACObjective(TDObjective):
         entropy = mean_over(entropy.detach(), mask)
         temperature = self.log_temperature.exp() * (entropy - self.target_entropy)
         metrics = {"train/entropy": entropy, "train/temperature": self.temperature}
-        return Losses.of(metrics, actor=actor, temperature=temperature)
+        return Losses({"actor": actor, "temperature": temperature}, metrics)
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
-        """The y ``[B, T - 1]``; of one transition, r + gamma (1 - terminal) V(s'): equations 2 and 3.
-
-        Estimators of several steps include the entropy bonus -alpha ln pi of each row that they pass. The bonus of row
-        t is added to the reward of row t + 1 and subtracted from the target of row t, since the value of an action
-        includes the entropy of the states that it leads to, but not of the state that it is taken in.
-        """
-        value, entropy = self.next_value(after(batch.obs))  # [B, T-1]
-        bonus = self.temperature * entropy  # [B, T-1]
-        value = value + bonus  # [B, T-1]: V of rows 1 ... T-1
-        bonus = F.pad(bonus, (1, 0))[:, :-1]  # [B, T-1], of rows 0 ... T-2; that of row 0 cancels, so 0 will do
-        earned = torch.cat([batch.reward[:, :1], batch.reward[:, 1:] + bonus], 1)  # [B, T]
-        return td_targets(batch, value, self.cfg.value_estimator, self.cfg.discount, reward=earned) - bonus
-
-    @torch.no_grad()
-    def next_value(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """min_i Q'_i(s, a) and -ln pi(a | s), ``[...]`` each: the two terms of V(s), equation 3."""
-        return self.expected(obs, self.target_critic)
+        """Y = r + gamma (1 - terminal) V(s'), V = min_i Q'_i(s', a') - alpha ln pi(a' | s'): equations 2 and 3."""
+        value, entropy = self.expected(after(batch.obs), self.target_critic)  # [B, T-1] each
+        bonus = self.temperature * entropy
+        batch, earlier_bonus = with_bonus(batch, bonus)
+        return self.cfg.value_estimator(batch, value + bonus, self.cfg.discount) - earlier_bonus
 
     def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
         """min_i Q_i(s, a) of ``critic`` and -ln pi(a | s), ``[...]`` each; here of sampled actions."""
         action, log_pi = self.actor(obs).sample()  # [..., A], [...]
-        values: Tensor = critic(obs, action)  # [2, ...]
-        return values.amin(0), -log_pi
+        return critic(obs, action).amin(0), -log_pi
+
+
+def with_bonus(batch: Batch, bonus: Tensor) -> tuple[Batch, Tensor]:
+    """Return the batch whose rewards include the bonus of the row before, and that bonus, ``[B, T - 1]``.
+
+    Estimators of several steps so include the entropy of each row that they pass. The bonus of row t is to be
+    subtracted from the target of row t, since the value of an action includes the entropy of the states that it leads
+    to, but not of the state that it is taken in.
+
+    Args:
+        batch: rows ``[B, T]``.
+        bonus: ``[B, T - 1]``, alpha times the entropy at rows 1 ... T-1.
+    """
+    bonus = F.pad(bonus, (1, 0))[:, :-1]  # [B, T-1], of rows 0 ... T-2; that of row 0 cancels, so 0 will do
+    reward = torch.cat([batch.reward[:, :1], batch.reward[:, 1:] + bonus], 1)  # [B, T]
+    return replace(batch, reward=reward), bonus
 
 
 class MixedSACObjective(SACObjective):
@@ -226,6 +230,14 @@ class SAC(ModelFree):
         else:
             self.objective.log_temperature.requires_grad_(False)
         self._policy = self.remembering(SampledPolicy(actor, device))
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step of the critics, of actor and temperature through the new critics, and of the targets."""
+        o = self.objective
+        critic = o.critic_loss(batch)
+        metrics = self.minimise(critic) | self.minimise(o.actor_loss(batch))
+        o.target_critic.update()
+        return Update(metrics=metrics, priority=critic.priority, extras=self.memory_states(batch))
 
 
 SACConfig.learner = SAC

@@ -12,17 +12,17 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import CriticConfig, TDObjective
+from reverie.algos.base import TrainStep
 from reverie.algos.ddpg import DDPG
+from reverie.algos.td import CriticConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, State, Stats, Update
-from reverie.nn.actor_critic import first_value
+from reverie.core.types import Batch, State, Stats, Update
 from reverie.nn.exploration import Gaussian, Noise
-from reverie.nn.optim import TrainStep, frozen
+from reverie.nn.optim import frozen
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import CriticStats, Losses, before, mean_over, regression_error
+from reverie.objectives.td import CriticStats, Losses, after, before, mean_over, regression_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +58,10 @@ class TD3Stats(CriticStats):
 
 
 class TD3Objective(TDObjective):
-    """The losses of TD3 over any ``actor(obs) -> [..., A]`` in [-1, 1] and ``critic(obs, action) -> [2, ...]``.
+    """The losses of TD3 over any ``actor(obs) -> [..., A]`` in [-1, 1] and ``critic(obs, action, copy=None)``.
 
-    ``nn/actor_critic.py: Stacked`` combines two critics. The caller decides when to step the actor: at every
+    The critic gives the values ``[2, ...]`` of two, or ``[...]`` of one ``copy``: ``nn/actor_critic.py: Stacked``
+    combines two critics. The caller decides when to step the actor: at every
     ``policy_delay``-th step of the critics, and the targets with it.
     """
 
@@ -82,16 +83,17 @@ class TD3Objective(TDObjective):
         """E[-Q_1(s, pi(s))]: Algorithm 1, "Update phi by the deterministic policy gradient"."""
         obs = before(batch.obs)
         with frozen(self.critic):
-            value = first_value(self.critic, obs, self.actor(obs))  # [B, T-1]
-        return Losses.of(actor=-mean_over(value, transition_mask(batch.is_last)))
+            value = self.critic(obs, self.actor(obs), copy=0)  # [B, T-1]
+        return Losses({"actor": -mean_over(value, transition_mask(batch.is_last))})
 
     @torch.no_grad()
-    def next_value(self, obs: Obs) -> Tensor:
-        """min_i Q'_i(s, a~) ``[...]`` with a~ = pi'(s) + clipped noise: equation 14."""
-        action, c = self.target_actor(obs), self.cfg  # [B, T-1, A]
+    def targets(self, batch: Batch) -> Tensor:
+        """Y = r + gamma (1 - terminal) min_i Q'_i(s', a~), a~ = pi'(s') + clipped noise: equations 10 and 14."""
+        c, obs = self.cfg, after(batch.obs)
+        action = self.target_actor(obs)  # [B, T-1, A]
         noise = (c.target_noise * torch.randn_like(action)).clamp(-c.noise_clip, c.noise_clip)
-        values: Tensor = self.target_critic(obs, (action + noise).clamp(-1, 1))  # [2, B, T-1]
-        return values.amin(0)
+        value = self.target_critic(obs, (action + noise).clamp(-1, 1)).amin(0)  # [B, T-1]
+        return c.value_estimator(batch, value, c.discount)
 
 
 class TD3(DDPG):
@@ -115,7 +117,8 @@ class TD3(DDPG):
 
     def critic_step(self, batch: Batch) -> Update:
         """Take one step of the critics alone."""
-        return self.minimise(self.objective.critic_loss, batch).update()
+        critic = self.objective.critic_loss(batch)
+        return Update(metrics=self.minimise(critic), priority=critic.priority)
 
     def extra_state(self) -> dict[str, Any]:
         return {"updates": self.updates}

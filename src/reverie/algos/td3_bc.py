@@ -12,12 +12,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from reverie.algos.base import RecordedConfig
+from reverie.algos.model_free import RecordedConfig
 from reverie.algos.td3 import TD3, TD3Config, TD3Objective, TD3Stats
 from reverie.core.bounds import AtLeast
 from reverie.core.learners import averaged
 from reverie.core.types import Batch, Stats
-from reverie.nn.actor_critic import first_value
 from reverie.nn.optim import frozen
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
@@ -55,12 +54,12 @@ class TD3BCObjective(TD3Objective):
         obs, mask, alpha = before(batch.obs), transition_mask(batch.is_last), self.cfg.alpha
         action = self.actor(obs)  # [B, T-1, A]
         with frozen(self.critic):
-            value = first_value(self.critic, obs, action)  # [B, T-1]
+            value = self.critic(obs, action, copy=0)  # [B, T-1]
         size = averaged(mean_over(value.detach().abs(), mask))
         factor = alpha / size.clamp(min=max(1.0, alpha) * torch.finfo(size.dtype).tiny)  # finite
         cloning = mean_over((action - batch.action[:, :-1]).square().mean(-1), mask)
         loss = cloning - factor * mean_over(value, mask)
-        return Losses.of({"loss/cloning": cloning.detach(), "train/lambda": factor}, actor=loss)
+        return Losses({"actor": loss}, {"loss/cloning": cloning.detach(), "train/lambda": factor})
 
 
 class TD3BC(TD3):

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import INSIDE, Algorithm, AlgorithmConfig, dreamt_name
+from reverie.algos.base import INSIDE, Algorithm, dreamt_name
 from reverie.algos.imagination import ActionDraw, Dream, Legal, open_loop, stacked_video
+from reverie.algos.settings import AlgorithmConfig
 from reverie.core.bounds import AtLeast, Ramp, Rate, Regex, Weights, Within, weight_of
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, missing_method_error

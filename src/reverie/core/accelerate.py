@@ -29,6 +29,9 @@ _loaded, _lock = False, threading.RLock()
 
 def accelerated(definition: F) -> F:
     """Mark a function or method that a kernel may take over; ``.definition`` is the function itself."""
+    if switched_off():
+        definition.definition = definition  # type: ignore[attr-defined]
+        return definition
 
     @functools.wraps(definition)
     def call(*args: Any, **kwargs: Any) -> Any:

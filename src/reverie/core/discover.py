@@ -20,7 +20,9 @@ from reverie.core.errors import ConfigError, EnvError, did_you_mean
 from reverie.core.importing import check_module, findable, imported, is_elsewhere
 
 GROUP = "reverie.algos"
-SHARED = frozenset({"__init__", "base", "world_model", "imagination", "on_policy", "fqe"})
+SHARED = frozenset(
+    {"__init__", "base", "fqe", "imagination", "model_free", "modes", "on_policy", "settings", "td", "world_model"}
+)
 """Files in ``algos/`` that train no policy: shared code, and FQE, which estimates the return of a policy."""
 
 ROOT = Path(__file__).parents[1]
@@ -110,4 +112,4 @@ def _entry_points_on(path: tuple[str, ...], group: str) -> list[EntryPoint]:
 
 def _base_class() -> type[Config]:
     """Return ``AlgorithmConfig``, imported by name because ``core`` may not import ``algos``."""
-    return cast(type[Config], importlib.import_module("reverie.algos.base").AlgorithmConfig)
+    return cast(type[Config], importlib.import_module("reverie.algos.settings").AlgorithmConfig)

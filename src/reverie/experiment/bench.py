@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from reverie.algos.base import Algorithm, AlgorithmConfig
+from reverie.algos.base import Algorithm
 from reverie.algos.on_policy import OnPolicy
+from reverie.algos.settings import AlgorithmConfig
 from reverie.core.accelerate import status
 from reverie.core.machine import choose_device, describe, keep_freed_memory, matrix_rates, peak_memory, wait_for
 from reverie.core.protocols import Env

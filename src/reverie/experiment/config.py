@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from reverie.algos.base import AlgorithmConfig
 from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.algos.settings import AlgorithmConfig
 from reverie.core.bounds import AtLeast, Regex
 from reverie.core.config import Choice, Config
 from reverie.core.discover import algorithm_name

@@ -8,7 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from reverie.algos.base import Algorithm, AlgorithmConfig, ModelFree
+from reverie.algos.base import Algorithm
+from reverie.algos.model_free import ModelFree
+from reverie.algos.settings import AlgorithmConfig
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms, same_algorithm
 from reverie.core.errors import RunError, plural
 from reverie.core.importing import check_module

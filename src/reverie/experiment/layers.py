@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from reverie.algos.base import AlgorithmConfig
+from reverie.algos.settings import AlgorithmConfig
 from reverie.core.config import nest
 from reverie.core.discover import algorithm_config, algorithm_name, same_algorithm
 from reverie.core.errors import ConfigError, did_you_mean

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reverie.algos.base import Algorithm, TrainStep
 from reverie.core.errors import RunError
 from reverie.core.learners import is_distributed
 from reverie.core.types import Batch, Update
 from reverie.kernels.call import pointers
 from reverie.kernels.compiler import kernels
 from reverie.kernels.tape import Tape
-from reverie.nn.optim import Learner, TrainStep
 
 Key = tuple[int | tuple[str, torch.Size, torch.dtype], ...]
 """Key of a capture: number of threads; names, shapes and dtypes of the batch's tensors. Equal keys share a graph."""
@@ -231,7 +231,7 @@ class Captured:
         self.device = device
         self.recorder = recorder
         self.addresses: Addresses = Addresses(learner)
-        self.since: object = getattr(learner, "since", None)
+        self.capture_version: object = getattr(learner, "capture_version", None)
         self.learner: weakref.ReferenceType[nn.Module] = weakref.ref(learner)
         self.state: list[torch.Tensor] = [*learner.parameters(), *learner.buffers()]
         self.steps: dict[Key, CapturedStep] = {}
@@ -250,21 +250,21 @@ class Captured:
         return update
 
 
-_captured: weakref.WeakKeyDictionary[Learner, dict[str, Captured]] = weakref.WeakKeyDictionary()
+_captured: weakref.WeakKeyDictionary[Algorithm, dict[str, Captured]] = weakref.WeakKeyDictionary()
 """What is captured of each learner, by the name of the step; a copy of a learner captures for itself."""
 
 
-def fits(learner: Learner, step: TrainStep, batch: Batch) -> bool:
+def fits(learner: Algorithm, step: TrainStep, batch: Batch) -> bool:
     """Return whether :func:`run` can be used; no recording holds what several learners tell each other."""
     kind = learner.device.type
     return learner.graph and not is_distributed() and (kind == "cuda" or (learner.tapes and kind == "cpu"))
 
 
-def run(learner: Learner, step: TrainStep, batch: Batch) -> Update:
-    """Compute ``optim.run``."""
+def run(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
+    """Compute ``algos/base.py: run``."""
     steps = _captured.setdefault(learner, {})
     captured, device = steps.get(step.__name__), learner.device
-    if captured is None or captured.since is not learner.since or captured.addresses.moved():
+    if captured is None or captured.capture_version is not learner.capture_version or captured.addresses.moved():
         recorder = CudaGraphs(device) if device.type == "cuda" else Tapes()
         captured = steps[step.__name__] = Captured(step, device, recorder, cast(nn.Module, learner))
     return captured(batch)

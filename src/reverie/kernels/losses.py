@@ -16,7 +16,7 @@ from reverie.core.tree import expect
 from reverie.core.types import Batch
 from reverie.kernels.call import call, compute, cpu32, first_order, flags, floats, untracked
 from reverie.objectives.estimators import OneRow
-from reverie.objectives.td import Losses, check_error, check_rows
+from reverie.objectives.td import Losses, check_shapes
 
 PAIRS = 2**17
 """Number of pairs of quantiles from which several threads are faster than one."""
@@ -117,8 +117,7 @@ def error_and_gradient(
     prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0, kappa: float = -1.0
 ) -> tuple[Values, Tensor]:
     """Compute ``td.huber_error``, or ``td.squared_error`` if kappa is negative, and the gradient by ``prediction``."""
-    check_error(prediction, target)
-    check_rows(target, batch)
+    check_shapes(prediction, target, batch)
     prediction, target = prediction.contiguous(), target.float().contiguous()  # a user's target may be float64
     last, weight = batch.is_last.contiguous(), batch.weight.contiguous()
     gradient, priority, out = torch.empty_like(prediction), torch.empty_like(weight), weight.new_empty(5)
@@ -181,7 +180,6 @@ def fits_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discou
 
 def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discount: float) -> Tensor:
     """Compute ``quantile.quantile_targets``, without gradient."""
-    estimator.check_window(batch.shape[1])
     theta, reward = next_quantiles.detach().contiguous(), batch.reward.contiguous()
     terminal, last, y = batch.is_terminal.contiguous(), batch.is_last.contiguous(), torch.empty_like(theta)
     compute("quantile_targets", theta, reward, terminal, last, y, *reward.shape, y.shape[-1],

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from reverie.kernels.call import SHARED, call, compute, cpu32, first_order, tiles_granted
-from reverie.nn.perceptron import Layout, concatenated
+from reverie.nn.perceptron import Layout, concat_inputs
 
 TILED = 64
 """Smallest number of rows for which matrix units (AMX) are used: below, converting the weights takes too long."""
@@ -59,7 +59,7 @@ def forward(theta: Tensor, layout: Layout, *parts: Tensor, keep: bool = True) ->
     rows = own.shape[0]
     threads, tiled = _threads(layout, rows), _tiled(layout, rows)
     shares = not tiled and len(parts) == 2 and len(parts[0]) < rows
-    x = own.new_empty(0) if shares and not keep else concatenated(*parts)  # [M, inputs]
+    x = own.new_empty(0) if shares and not keep else concat_inputs(*parts)  # [M, inputs]
     hidden = x.new_empty(rows * layout.hidden if keep or not tiled else 0)
     y = x.new_empty(layout.copies, rows, layout.widths[-1])
     found = hidden if len(hidden) else None, y, rows, threads

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from reverie.algos import imagination
+from reverie.algos import base, imagination
 from reverie.core import columns
 from reverie.core.accelerate import Kernel
 from reverie.kernels import (
@@ -63,7 +63,7 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (nn_optim.adam, Kernel(optim.fits, optim.adam)),
     (nn_optim.adam, Kernel(optim.fits_fused, optim.fused_adam)),
     (target.polyak, Kernel(optim.fits_polyak, optim.polyak)),
-    (nn_optim.run, Kernel(capture.fits, capture.run)),
+    (base.run, Kernel(capture.fits, capture.run)),
     (columns.put_rows, Kernel(rows.known, rows.put_rows)),
     (columns.extend_rows, Kernel(rows.known, rows.extend_rows)),
     (columns.gather_rows, Kernel(rows.known, rows.gather_rows)),

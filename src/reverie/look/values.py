@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.agent.agent import Agent
-from reverie.algos.base import ModelFree
+from reverie.algos.model_free import ModelFree
 from reverie.algos.on_policy import OnPolicyObjective
 from reverie.core.types import Step
 from reverie.nn.actor_critic import DiscreteQEnsemble, DiscreteQNetwork

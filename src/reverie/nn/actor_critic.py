@@ -60,16 +60,9 @@ class MemoryNetworkConfig(NetworkConfig):
 
 
 class Inputs(nn.Module):
-    """Concatenates observations to one vector: numbers unchanged, categoricals one-hot, images through an encoder.
+    """Concatenates observations to one vector: numbers unchanged, categoricals one-hot, images through an encoder."""
 
-    With memory, it returns what the memory makes of the vectors of rows ``[B, T]``, or of single rows ``[N]``. Then
-    ``obs`` holds ``BEGUN``, where episodes begin, and under :attr:`place` the memory's state before each row.
-    """
-
-    place = ""
-    """Name of the state of its memory beside observations: see :class:`~reverie.nn.remember.Memories`."""
-
-    def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype, memory: Memory | None = None) -> None:
+    def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
         spec = observed(spec)
         read = getattr(cfg.encoder, "reads", images_of)(spec)
@@ -78,62 +71,85 @@ class Inputs(nn.Module):
         self.encoder: Any = cfg.encoder.build(read) if read else None
         self.width: int = sum(part.width for part in self.vectors.values())
         self.width += 0 if self.encoder is None else self.encoder.width
-        self.memory: Remembers | None = None if memory is None else memory.build(self.width)
-        if self.memory is not None:
-            self.width = self.memory.units
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to a vector ``[..., width]``."""
-        return self.vector(obs) if self.memory is None else self.remembered(obs)[0].to(self.dtype)
-
-    def remembered(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """Return what the memory makes of rows ``[B, T]`` or ``[N]``, and its state after each, ``[..., S]``."""
-        assert self.memory is not None
-        x, first, state = self.vector(obs).float(), obs[BEGUN], obs[self.place]
-        if first.ndim == 2:
-            return self.memory(x, first, state[:, 0])
-        y, after = self.memory(x.unsqueeze(1), first.unsqueeze(1), state)
-        return y.squeeze(1), after.squeeze(1)
-
-    def vector(self, obs: Obs) -> Tensor:
-        """Return the observations as one vector ``[..., inputs]``."""
         parts = [flat_vector(obs[key], part).to(self.dtype) for key, part in self.vectors.items()]
         if self.encoder is not None:
             parts.append(self.encoder(obs, self.dtype))
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
 
 
+class MemoryInputs(Inputs):
+    """What a memory makes of the vectors of rows ``[B, T]``, or of single rows ``[N]``.
+
+    ``obs`` also holds ``BEGUN``, where episodes begin, and under :attr:`memory_key` the memory's state before each row.
+    """
+
+    memory_key = ""
+    """Name of the state of its memory beside observations: see :class:`~reverie.nn.remember.Memories`."""
+
+    def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype, memory: Memory) -> None:
+        super().__init__(spec, cfg, dtype)
+        self.memory: Remembers = memory.build(self.width)
+        self.width = self.memory.units
+
+    def forward(self, obs: Obs) -> Tensor:
+        """Map observations ``[..., *shape]`` to a vector ``[..., width]``."""
+        return self.with_memory(obs)[0].to(self.dtype)
+
+    def with_memory(self, obs: Obs) -> tuple[Tensor, Tensor]:
+        """Return what the memory makes of rows ``[B, T]`` or ``[N]``, and its state after each, ``[..., S]``."""
+        x, first, state = super().forward(obs).float(), obs[BEGUN], obs[self.memory_key]
+        if first.ndim == 2:
+            return self.memory(x, first, state[:, 0])
+        y, after = self.memory(x.unsqueeze(1), first.unsqueeze(1), state)
+        return y.squeeze(1), after.squeeze(1)
+
+
+def build_inputs(spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> Inputs:
+    """Return the inputs of a network, with memory if ``cfg`` has one."""
+    memory = getattr(cfg, "memory", None)
+    return Inputs(spec, cfg, dtype) if memory is None else MemoryInputs(spec, cfg, dtype, memory)
+
+
 class Network(nn.Module):
     """Observations, and maybe another input, through an MLP, or K of them (``copies``) that share only an encoder."""
 
     def __init__(
-        self, spec: ObsSpec, outputs: int, cfg: NetworkConfig, dtype: torch.dtype, more: int = 0, **settings: Any
+        self,
+        spec: ObsSpec,
+        outputs: int | None,
+        cfg: NetworkConfig,
+        dtype: torch.dtype = torch.float32,
+        *,
+        more: int = 0,
+        **settings: Any,
     ) -> None:
-        """``more`` is the width of the other input; ``settings`` are those of :class:`ReluMLP`."""
-        super().__init__()
-        self.inputs: Inputs = Inputs(spec, cfg, dtype, getattr(cfg, "memory", None))
-        self.body: nn.Module = ReluMLP(self.inputs.width + more, cfg.units, outputs, **settings)
+        """``outputs``: how many; None is one without an axis of its own. ``more`` is the width of the other input.
 
-    def outputs(self, obs: Obs, *more: Tensor, copy: int | None = None) -> Tensor:
+        ``settings`` are those of :class:`ReluMLP`.
+        """
+        super().__init__()
+        self.inputs: Inputs = build_inputs(spec, cfg, dtype)
+        self.body: nn.Module = ReluMLP(self.inputs.width + more, cfg.units, outputs or 1, **settings)
+        self.is_scalar: bool = outputs is None
+
+    def forward(self, obs: Obs, *more: Tensor, copy: int | None = None) -> Any:
         """Return the outputs ``[..., outputs]``, float32; ``[K, ...]`` of K copies, or those of one ``copy``."""
         x = self.inputs(obs)
-        given = {} if copy is None else {"copy": copy}
-        y: Tensor = self.body(x, *[part.to(x.dtype) for part in more], **given)
-        return y.float()
+        y: Tensor = self.body(x, *[part.to(x.dtype) for part in more], copy=copy).float()
+        return y.squeeze(-1) if self.is_scalar else y
 
 
 # ---------------------------------------------------------------------- actors
 
 
 class DeterministicActor(Network):
-    """A deterministic policy mu(s) in [-1, 1]: an MLP with tanh on top."""
+    """A deterministic policy mu(s) in [-1, 1]: an MLP with tanh on top, from ``[..., *shape]`` to ``[..., A]``."""
 
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(obs_spec, width, cfg, dtype, squash=True)
-
-    def forward(self, obs: Obs) -> Tensor:
-        """Map observations ``[..., *shape]`` to actions ``[..., A]``."""
-        return self.outputs(obs)
 
 
 class TanhGaussianActor(Network):
@@ -142,9 +158,9 @@ class TanhGaussianActor(Network):
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(obs_spec, 2 * width, cfg, dtype)
 
-    def forward(self, obs: Obs) -> SquashedNormal:
+    def forward(self, obs: Obs) -> SquashedNormal:  # type: ignore[override]
         """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
-        return SquashedNormal(*self.outputs(obs).chunk(2, -1))
+        return SquashedNormal(*super().forward(obs).chunk(2, -1))
 
 
 IQL_LOG_STD = (-5.0, 2.0)
@@ -157,8 +173,8 @@ class GaussianActor(Network):
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(obs_spec, 2 * width, cfg, dtype)
 
-    def forward(self, obs: Obs) -> DiagonalNormal:
-        return tanh_mean(*self.outputs(obs).chunk(2, -1))
+    def forward(self, obs: Obs) -> DiagonalNormal:  # type: ignore[override]
+        return tanh_mean(*super().forward(obs).chunk(2, -1))
 
 
 def tanh_mean(mean: Tensor, log_std: Tensor) -> DiagonalNormal:
@@ -174,7 +190,7 @@ class FixedStdGaussianActor(DeterministicActor):
         self.log_std: nn.Parameter = nn.Parameter(torch.zeros(width))
 
     def forward(self, obs: Obs) -> DiagonalNormal:  # type: ignore[override]
-        return DiagonalNormal(self.outputs(obs), self.log_std.clamp(*IQL_LOG_STD))
+        return DiagonalNormal(super().forward(obs), self.log_std.clamp(*IQL_LOG_STD))
 
 
 class ChoicesActor(Network):
@@ -186,8 +202,8 @@ class ChoicesActor(Network):
         super().__init__(obs_spec, sum(classes), cfg, dtype)
         self.classes = classes
 
-    def forward(self, obs: Obs) -> Choices:
-        return Choices(masked(self.outputs(obs), obs), self.classes)
+    def forward(self, obs: Obs) -> Choices:  # type: ignore[override]
+        return Choices(masked(super().forward(obs), obs), self.classes)
 
 
 class MixedActor(Network):
@@ -209,8 +225,8 @@ class MixedActor(Network):
         self.numbers = numbers
         self.layout: Layout = Layout(action_spec)
 
-    def forward(self, obs: Obs) -> Mixed:
-        mean, log_std, logits = torch.split(self.outputs(obs), self.widths, -1)
+    def forward(self, obs: Obs) -> Mixed:  # type: ignore[override]
+        mean, log_std, logits = torch.split(super().forward(obs), self.widths, -1)
         choices = Choices(masked(logits, of_classes(obs, self.layout)), self.classes)
         return Mixed(self.numbers(mean, log_std), choices, self.layout)
 
@@ -230,7 +246,11 @@ def draws(policy: Any, n: int) -> tuple[Tensor, Tensor]:
 
 
 class QEnsemble(Network):
-    """A critic Q(s, a), or K critics (``copies``) that share only a CNN."""
+    """A critic Q(s, a), or K critics (``copies``) that share only a CNN.
+
+    Observations ``[..., *shape]`` and actions ``[..., A]`` are mapped to values ``[...]``, or ``[K, ...]`` of K copies.
+    Actions may also be n for each observation, ``[..., n, A]``.
+    """
 
     of_several = True
     """See :func:`values_of`."""
@@ -243,14 +263,7 @@ class QEnsemble(Network):
         copies: int | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(obs_spec, 1, cfg, dtype, more=width, copies=copies)
-
-    def forward(self, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
-        """Map observations ``[..., *shape]`` and actions ``[..., A]`` to values ``[...]``; ``[K, ...]`` of K copies.
-
-        Actions may also be n for each observation, ``[..., n, A]``. ``copy`` is the index of the only copy to compute.
-        """
-        return self.outputs(obs, action, copy=copy).squeeze(-1)
+        super().__init__(obs_spec, None, cfg, dtype, more=width, copies=copies)
 
 
 class MixedQEnsemble(Network):
@@ -263,9 +276,9 @@ class MixedQEnsemble(Network):
         super().__init__(obs_spec, sum(all_classes(action_spec)), cfg, dtype, more=count, copies=copies)
         self.layout: Layout = Layout(action_spec)
 
-    def forward(self, obs: Obs, numbers: Tensor) -> Tensor:
+    def forward(self, obs: Obs, numbers: Tensor) -> Tensor:  # type: ignore[override]
         """Map observations ``[..., *shape]`` and numbers ``[..., C]`` to additive values ``[K, ..., D]``."""
-        return masked(self.outputs(obs, numbers), of_classes(obs, self.layout))
+        return masked(super().forward(obs, numbers), of_classes(obs, self.layout))
 
 
 class Stacked(nn.Module):
@@ -275,16 +288,12 @@ class Stacked(nn.Module):
         super().__init__()
         self.critics: nn.ModuleList = nn.ModuleList(critics)
 
-    def forward(self, obs: Obs, action: Tensor) -> Tensor:
-        """Return the values of all critics, ``[K, ...]``."""
+    def forward(self, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
+        """Return the values of all critics, ``[K, ...]``, or those of one ``copy``, ``[...]``."""
+        if copy is not None:
+            values: Tensor = self.critics[copy](obs, action)
+            return values
         return torch.stack([critic(obs, action) for critic in self.critics])
-
-
-def first_value(critic: nn.Module, *inputs: Any) -> Tensor:
-    """Return the values ``[...]`` of the first of several critics, without computing the others if possible."""
-    ensemble = isinstance(critic, QEnsemble | DiscreteQEnsemble)
-    value: Tensor = critic(*inputs, copy=0) if ensemble else critic(*inputs)[0]
-    return value
 
 
 def values_of(critic: nn.Module, obs: Obs, action: Tensor, *, first: bool = False) -> Tensor:
@@ -296,7 +305,7 @@ def values_of(critic: nn.Module, obs: Obs, action: Tensor, *, first: bool = Fals
     if not getattr(critic, "of_several", False):
         axis, n = action.ndim - 2, action.shape[-2]
         obs = {k: v.unsqueeze(axis).expand(*v.shape[:axis], n, *v.shape[axis:]) for k, v in obs.items()}
-    values: Tensor = first_value(critic, obs, action) if first else critic(obs, action)
+    values: Tensor = critic(obs, action, copy=0) if first else critic(obs, action)
     return values
 
 
@@ -321,8 +330,8 @@ class Dueling(nn.Module):
         self.value: ReluMLP = ReluMLP(width, (last,), each)
         self.advantage: ReluMLP = ReluMLP(width, (last,), sum(classes) * each)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``[..., inputs]`` to ``[..., A * each]``, where A is the sum of ``classes``."""
+    def forward(self, x: Tensor, copy: int | None = None) -> Tensor:
+        """Map ``[..., inputs]`` to ``[..., A * each]``, where A is the sum of ``classes``. There is a single copy."""
         if self.shared is not None:
             x = self.shared(x).relu()
         value = self.value(x).unsqueeze(-2)  # [..., 1, each]
@@ -345,15 +354,16 @@ class DiscreteQNetwork(Network):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         nn.Module.__init__(self)
-        self.inputs: Inputs = Inputs(obs_spec, cfg, dtype, getattr(cfg, "memory", None))
+        self.inputs: Inputs = build_inputs(obs_spec, cfg, dtype)
+        self.is_scalar = False
         each = quantiles or 1
         self.shape: tuple[int] | tuple[int, int] = (sum(classes),) if quantiles is None else (sum(classes), quantiles)
         sizes = self.inputs.width, cfg.units
         self.body: nn.Module = Dueling(*sizes, classes, each) if dueling else ReluMLP(*sizes, sum(classes) * each)
 
-    def forward(self, obs: Obs) -> Tensor:
+    def forward(self, obs: Obs) -> Tensor:  # type: ignore[override]
         """Map observations ``[..., *shape]`` to values ``[..., A]``, or to quantiles ``[..., A, N]``."""
-        y = self.outputs(obs)
+        y = super().forward(obs)
         if len(self.shape) == 1:
             return masked(y, obs)
         return masked(y.view(*y.shape[:-1], *self.shape), obs, each=self.shape[-1])
@@ -367,9 +377,9 @@ class DiscreteQEnsemble(Network):
     ) -> None:
         super().__init__(obs_spec, classes, cfg, dtype, copies=copies)
 
-    def forward(self, obs: Obs, copy: int | None = None) -> Tensor:
+    def forward(self, obs: Obs, copy: int | None = None) -> Tensor:  # type: ignore[override]
         """Map observations ``[..., *shape]`` to ``[K, ..., A]``, or to ``[..., A]`` of the only ``copy`` to compute."""
-        return masked(self.outputs(obs, copy=copy), obs)
+        return masked(super().forward(obs, copy=copy), obs)
 
 
 # ---------------------------------------------------------------------- which actions an algorithm learns

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,8 @@ from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above, AtLeast, Ramp, Rate, Within, first
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, RunError, plural
-from reverie.core.learners import average
-from reverie.core.types import Batch, Metrics, State, Update
-from reverie.objectives.td import Losses
+from reverie.core.learners import average, is_distributed
+from reverie.core.types import Metrics, State
 
 Tensors = list[Tensor]
 
@@ -419,23 +418,23 @@ class Adam:
         """
         return list(torch.autograd.grad(loss, [p for p in self.params if p.requires_grad]))
 
-    def apply(self, grads: Tensors) -> None:
-        """Update the parameters that are not frozen with these gradients; of several learners, with their mean."""
-        average(grads)
+    @torch.no_grad()
+    def apply(self, grads: Tensors, *, are_means: bool = False) -> None:
+        """Update the parameters that are not frozen with these gradients; of several learners, with their means.
+
+        ``are_means``: they are the means already.
+        """
+        if is_distributed() and not are_means:
+            average(grads)
         if self.max_grad_norm:
             norm = torch.stack(torch._foreach_norm(grads)).norm()
             grads = list(torch._foreach_mul(grads, self.max_grad_norm / norm.clamp(min=self.max_grad_norm)))
         if self.weight_decay:
             params = [p.detach() for p in self.params if p.requires_grad]
             grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))
-        self.move(grads)
-
-    @torch.no_grad()
-    def move(self, grads: Tensors) -> None:
-        """Update the parameters that are not frozen with these gradients, which are those of all learners."""
-        mine = [x for x in zip(self.params, self.mean, self.square, strict=True) if x[0].requires_grad]
+        trained = [x for x in zip(self.params, self.mean, self.square, strict=True) if x[0].requires_grad]
         self.updates += 1
-        params, mean, square = ([x[i] for x in mine] for i in range(3))
+        params, mean, square = ([x[i] for x in trained] for i in range(3))
         adam(params, grads, mean, square, self.updates, self.settings)
 
     @torch.no_grad()
@@ -466,7 +465,7 @@ def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> T
     norm: Tensor = torch.stack(torch._foreach_norm(grads)).norm()
     torch._foreach_mul_(grads, limit / norm.clamp(min=limit))
     for optim, part in zip(optims, parts, strict=True):
-        optim.move(grads[: len(part)])
+        optim.apply(grads[: len(part)], are_means=True)
         grads = grads[len(part) :]
     return norm
 
@@ -487,7 +486,8 @@ def adam(
     torch._foreach_mul_(square, b2)
     torch._foreach_addcmul_(square, grads, grads, 1 - b2)
     lr = settings.lr if settings.rate is None else settings.rate
-    rate, root = lr * cosine_share(updates, settings.cosine) / (1 - b1**t), (1 - b2**t).sqrt()
+    lr = lr * cosine_share(updates, settings.cosine) if settings.cosine else lr
+    rate, root = lr / (1 - b1**t), (1 - b2**t).sqrt()
     for p, m, v in zip(params, mean, square, strict=True):
         p.sub_((rate * m / (v.sqrt() / root + settings.eps)).to(p.dtype))
 
@@ -511,39 +511,3 @@ def frozen(module: nn.Module) -> Iterator[None]:
     finally:
         for p in parameters:
             p.requires_grad_(True)
-
-
-# ---------------------------------------------------------------------- a whole update
-
-Loss = Callable[..., Losses]
-TrainStep = Callable[[Batch], Update]
-"""One gradient step on a batch that lies on the learner's device."""
-
-
-def gradients(loss: Loss, optims: Mapping[str, Adam], *inputs: Any) -> tuple[Losses, dict[str, Tensors]]:
-    """Return the losses ``loss(*inputs)``, and the gradient of each term that has an optimiser of its name."""
-    losses = loss(*inputs)
-    return losses, {name: optims[name].gradient(term) for name, term in losses.terms.items() if name in optims}
-
-
-class Learner(Protocol):
-    """What :func:`run` reads of a learner, which is a module."""
-
-    device: torch.device
-    graph: bool
-    """Whether its updates may be captured: they do the same work each time."""
-    since: object
-    """Captures that were made while it was another object are not valid any more."""
-
-    def prepared(self, batch: Batch) -> Batch:
-        """Return what its methods get of a batch on its device."""
-
-    @property
-    def tapes(self) -> bool:
-        """Whether capturing them pays on CPUs too."""
-
-
-@accelerated
-def run(learner: Learner, step: TrainStep, batch: Batch) -> Update:
-    """Return ``step(batch)``, a method of ``learner``, for a batch on any device."""
-    return step(learner.prepared(batch.to(learner.device)))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, cast
 
 import torch
@@ -53,22 +53,27 @@ class Layout:
             found = " + ".join(str(part.shape[1]) for part in parts)
             raise ValueError(f"inputs of width {found}: this network expects {self.widths[0]} numbers in each row.")
 
+    @cached_property
+    def places(self) -> tuple[tuple[int, int, int, int, int], ...]:
+        """Of each layer: its inputs and outputs, and where its weights begin and end, and its biases end."""
+        sizes = list(pairwise(self.widths))
+        starts = accumulate(((i + 1) * o for i, o in sizes), initial=0)
+        return tuple((i, o, at, at + i * o, at + (i + 1) * o) for (i, o), at in zip(sizes, starts, strict=False))
+
     def layers(self, parameters: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return the weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]`` of each layer, as views."""
-        at, out = 0, []
-        for i, o in pairwise(self.widths):
-            weight = parameters[:, at : at + i * o].view(self.copies, i, o)
-            out.append((weight, parameters[:, None, at + i * o : at + i * o + o]))
-            at += i * o + o
-        return out
+        return [
+            (parameters[:, start:middle].view(self.copies, i, o), parameters[:, None, middle:end])
+            for i, o, start, middle, end in self.places
+        ]
 
 
-def concatenated(*parts: Tensor) -> Tensor:
+def concat_inputs(*parts: Tensor) -> Tensor:
     """Concatenate inputs ``[M, I]``, and others ``[M / n, I]`` of which each row belongs to n rows of the last one."""
     rows = parts[-1].shape[0]  # not len, which would hold a traced number of rows to that of the example
     if any(part.shape[0] != rows for part in parts):
-        each = (part.unsqueeze(1).expand(-1, rows // max(1, part.shape[0]), -1) for part in parts)  # [M / n, n, I]
-        parts = tuple(part.reshape(rows, part.shape[-1]) for part in each)
+        repeated = (part.unsqueeze(1).expand(-1, rows // max(1, part.shape[0]), -1) for part in parts)  # [M / n, n, I]
+        parts = tuple(part.reshape(rows, part.shape[-1]) for part in repeated)
     return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, 1)  # [M, inputs]
 
 
@@ -76,13 +81,15 @@ def concatenated(*parts: Tensor) -> Tensor:
 def perceptron(theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
     """Return the outputs ``[K, M, outputs]`` of K MLPs with parameters ``theta`` ``[K, P]``.
 
-    Their input is the concatenation of ``parts``, as in :func:`concatenated`: x W + b of each layer, and ReLU or tanh
+    Their input is the concatenation of ``parts``, as in :func:`concat_inputs`: x W + b of each layer, and ReLU or tanh
     between them.
     """
-    layout.check(parts)
-    x = concatenated(*parts)  # [M, inputs]
-    y = x.expand(layout.copies, *x.shape)  # [K, M, inputs]
-    for k, (weight, bias) in enumerate(layout.layers(theta.to(x.dtype))):
+    x = concat_inputs(*parts)  # [M, inputs]
+    if x.shape[1] != layout.widths[0]:
+        layout.check(parts)
+    theta, y = theta.to(x.dtype), x.expand(layout.copies, *x.shape)  # [K, M, inputs]
+    for k, (i, o, start, middle, end) in enumerate(layout.places):
+        weight, bias = theta[:, start:middle].view(-1, i, o), theta[:, None, middle:end]  # [K, i, o], [K, 1, o]
         y = torch.baddbmm(bias, y if k == 0 else y.tanh() if layout.tanh else y.relu(), weight)
     return y.tanh() if layout.squash else y
 

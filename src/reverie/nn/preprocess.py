@@ -112,6 +112,8 @@ class Preprocessor(nn.Module):
             self.rewards = ReturnScaler(discount, reward_scale.clip)
         self.range: ReturnRange | None = ReturnRange(discount) if bound_values and self.scaler is None else None
         self.spec: ObsSpec = self.frames.spec if self.frames is not None else spec
+        self.is_active: bool = not (self.normaliser is None and self.frames is None and self.rewards is None)
+        """Whether it changes anything."""
 
     @property
     def scaler(self) -> ReturnScaler | None:

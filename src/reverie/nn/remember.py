@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from reverie.core.protocols import Annealed, Policy
 from reverie.core.types import Batch, Mode, Obs, Step, Told
-from reverie.nn.actor_critic import Inputs
+from reverie.nn.actor_critic import MemoryInputs
 from reverie.nn.memory import BEGUN, MEMORY
 from reverie.nn.preprocess import told
 from reverie.nn.target import Target
@@ -31,13 +31,11 @@ class Memories:
         cuts: dict[int, slice] = {}
         self.width: int = 0
         """S, the width of the states of all memories but those of targets."""
-        self.own: list[tuple[Inputs, slice]] = []
-        self.targets: list[tuple[Inputs, slice]] = []
-        found = [(name, m) for name, m in objective.named_modules() if isinstance(m, Inputs)]
-        for name, m in sorted(found, key=lambda pair: id(pair[1]) in followed):  # targets last
-            if m.memory is None:
-                continue
-            m.place = f"{MEMORY}/{name}"
+        self.own: list[tuple[MemoryInputs, slice]] = []
+        self.targets: list[tuple[MemoryInputs, slice]] = []
+        readers = [(name, m) for name, m in objective.named_modules() if isinstance(m, MemoryInputs)]
+        for name, m in sorted(readers, key=lambda pair: id(pair[1]) in followed):  # targets last
+            m.memory_key = f"{MEMORY}/{name}"
             if id(m) in followed:
                 self.targets.append((m, cuts[id(followed[id(m)])]))
             else:
@@ -47,11 +45,11 @@ class Memories:
 
     def beside(self, obs: Obs, first: Tensor, state: Tensor) -> Obs:
         """Return the observations ``[..., *shape]`` with what networks with memory read, given states ``[..., S]``."""
-        return obs | {BEGUN: first} | {m.place: state[..., cut] for m, cut in (*self.own, *self.targets)}
+        return obs | {BEGUN: first} | {m.memory_key: state[..., cut] for m, cut in (*self.own, *self.targets)}
 
     def after(self, obs: Obs) -> Tensor:
         """Return the states after each row, ``[..., S]``."""
-        return torch.cat([m.remembered(obs)[1] for m, _ in self.own], -1)
+        return torch.cat([m.with_memory(obs)[1] for m, _ in self.own], -1)
 
     @torch.no_grad()
     def prepared(self, batch: Batch, burn_in: int) -> Batch:
@@ -63,11 +61,15 @@ class Memories:
         obs = self.beside(batch.obs, batch.is_first, batch.extras[MEMORY])
         missing, states = batch.shape[1] - burn_in - 2, {}
         for m, _ in self.own:
-            states[m.place] = torch.cat([obs[m.place][:, :1], m.remembered(obs)[1][:, :-1]], 1)  # [B, burn_in + T, S]
+            states[m.memory_key] = torch.cat(
+                [obs[m.memory_key][:, :1], m.with_memory(obs)[1][:, :-1]], 1
+            )  # [B, burn_in + T, S]
         few = {key: x[:, : burn_in + 1] for key, x in obs.items()}
         for m, _ in self.targets:
-            states[m.place] = F.pad(torch.cat([few[m.place][:, :1], m.remembered(few)[1]], 1), (0, 0, 0, missing))
-        fresh = torch.cat([states[m.place] for m, _ in self.own], -1)
+            states[m.memory_key] = F.pad(
+                torch.cat([few[m.memory_key][:, :1], m.with_memory(few)[1]], 1), (0, 0, 0, missing)
+            )
+        fresh = torch.cat([states[m.memory_key] for m, _ in self.own], -1)
         return replace(batch, obs=obs | states, extras={**batch.extras, MEMORY: fresh}).rows(burn_in)
 
 

@@ -38,9 +38,10 @@ class Target(nn.Module):
     @torch.no_grad()
     def update(self) -> None:
         """Count one call, and move the copy towards the source if it is the n-th."""
-        slow, fast = tuple(self.model.parameters()), tuple(self.source.parameters())
-        for mine, its in zip(self.model.buffers(), self.source.buffers(), strict=True):
-            mine.copy_(its)
+        source = self._source[0]
+        slow, fast = tuple(self.model.parameters()), tuple(source.parameters())
+        for copied, buffer in zip(self.model.buffers(), source.buffers(), strict=True):
+            copied.copy_(buffer)
         if self.every > 1:
             self.count += 1
         polyak(slow, fast, self.rate, self.count if self.every > 1 else None, self.every)
@@ -57,8 +58,8 @@ def polyak(slow: tuple[Tensor, ...], fast: tuple[Tensor, ...], rate: float, coun
         torch._foreach_lerp_(slow, fast, rate)
         return
     share = rate * (count % every == 0)  # 0 in between, as a CUDA graph cannot contain an ``if``
-    for mine, its in zip(slow, fast, strict=True):
-        mine.lerp_(its, share.to(mine.dtype))
+    for copied, parameter in zip(slow, fast, strict=True):
+        copied.lerp_(parameter, share.to(copied.dtype))
 
 
 class LateTarget(Target):
@@ -76,6 +77,6 @@ class LateTarget(Target):
     def update(self) -> None:
         """Move the copy if it is time, then count one call."""
         rate = torch.where(self.count == 0, 1.0, self.rate) * (self.count % self.every == 0)
-        for mine, its in zip(self.model.parameters(), self.source.parameters(), strict=True):
-            mine.lerp_(its, rate.to(mine.dtype))
+        for copied, parameter in zip(self.model.parameters(), self.source.parameters(), strict=True):
+            copied.lerp_(parameter, rate.to(copied.dtype))
         self.count.add_(1)

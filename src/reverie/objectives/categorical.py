@@ -49,6 +49,11 @@ def taken_value(values: Tensor, action: Tensor, classes: Sequence[int]) -> Tenso
     return stacked([part.sum(-1) for part in per_choice(values * action, classes)])
 
 
+def highest_value(values: Tensor, classes: Sequence[int] = ()) -> Tensor:
+    """Return the highest value of an action, ``[...]``, of ``[..., A]``; of several choices, the mean over them."""
+    return averaged([part.amax(-1) for part in per_choice(values, classes)])
+
+
 def best_value(values: Tensor, selector: Tensor, classes: Sequence[int]) -> Tensor:
     """Return the mean ``[...]`` over the choices of ``values`` ``[..., A]`` of the class with the highest ``selector``.
 

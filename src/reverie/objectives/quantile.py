@@ -12,7 +12,7 @@ from reverie.core.accelerate import accelerated
 from reverie.core.types import Batch
 from reverie.objectives.categorical import per_choice, share, stacked
 from reverie.objectives.estimators import OneRow
-from reverie.objectives.td import Losses, critic_losses
+from reverie.objectives.td import Losses, check_shapes, critic_losses
 
 
 def quantile_midpoints(
@@ -79,7 +79,6 @@ def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, di
     y_j = G + gamma^m (1 - terminal) theta_j, where ``estimator`` gives the sum of rewards G and the row after m steps.
     Targets of rows that are the last of their episode are meaningless and must be masked.
     """
-    estimator.check_window(batch.shape[1])
     reward, live, row = estimator.bootstrap(
         reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=discount
     )  # [B, T-1]
@@ -107,6 +106,7 @@ def quantile_error(
     """
     pairs = zip(per_choice(prediction, classes, -2), per_choice(batch.action[:, :-1], classes), strict=True)
     theta = stacked([select_action(part, action.argmax(-1)) for part, action in pairs])  # [(D,) B, T-1, N]
+    check_shapes(theta[..., 0], target[..., 0], batch)
     loss = quantile_huber(theta, target.expand(*theta.shape[:-1], -1), kappa)  # [(D,) B, T-1]
     wrong, value = loss.detach() / theta.shape[-1], theta.detach().mean(-1)  # [(D,) B, T-1]
     return critic_losses(loss, wrong, value, target.mean(-1), batch, share(classes))

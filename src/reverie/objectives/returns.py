@@ -166,9 +166,10 @@ def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
     Returns:
         ``[B, T - 1]``.
     """
-    same_shape(reward=reward, terminal=terminal, last=last, value=value)
-    target = reward[:, 1:] + _live(terminal, reward, discount) * value[:, 1:]  # [B, T-1]
-    return torch.where(transition_mask(last), target, value[:, :-1])
+    if not reward.shape == terminal.shape == last.shape == value.shape:
+        same_shape(reward=reward, terminal=terminal, last=last, value=value)
+    target = reward[:, 1:] + (1 - terminal.to(reward.dtype))[:, 1:] * discount * value[:, 1:]  # [B, T-1]
+    return torch.where(~last[:, :-1].bool(), target, value[:, :-1])
 
 
 def td1(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -14,7 +13,6 @@ from reverie.core.accelerate import accelerated
 from reverie.core.learners import averaged, is_distributed
 from reverie.core.tree import expect
 from reverie.core.types import Batch, Metrics, Obs, Stats, Update
-from reverie.objectives.estimators import ValueEstimator
 from reverie.objectives.returns import transition_mask
 
 RegressionLoss = Literal["l2", "l1", "smooth_l1"]
@@ -26,28 +24,23 @@ class Losses(NamedTuple):
 
     terms: dict[str, Tensor]
     """Scalar losses by name. The gradient of each reaches only the parameters that it is meant for."""
-    metrics: Metrics
-    """Scalars without gradient."""
+    metrics: Metrics = {}  # noqa: RUF012 - it is never written to
+    """Scalars without gradient, beside the terms themselves."""
     priority: Tensor | None = None
     """The critic's error on each window, ``[B]``: the mean of abs(y - Q), or of the loss of a distribution."""
-
-    @classmethod
-    def of(cls, metrics: Metrics | None = None, **terms: Tensor) -> Losses:
-        """Return these terms, with each as the metric ``loss/NAME`` beside ``metrics``."""
-        return cls(terms, {f"loss/{name}": term.detach() for name, term in terms.items()} | (metrics or {}))
 
     def total(self) -> Tensor:
         """Return the sum of all terms, for a single backward pass."""
         return torch.stack(list(self.terms.values())).sum()
 
-    def joined(self, other: Losses) -> Losses:
-        """Return the terms and metrics of both. The priority is the other's, if it has one."""
-        priority = self.priority if other.priority is None else other.priority
-        return Losses({**self.terms, **other.terms}, {**self.metrics, **other.metrics}, priority)
-
     def update(self) -> Update:
-        """Return what an update tells of itself: metrics and priority."""
-        return Update(metrics=self.metrics, priority=self.priority)
+        """Return the report of an update: the metrics, each term as ``loss/NAME``, and the priority."""
+        return Update(metrics=loss_metrics(self), priority=self.priority)
+
+
+def loss_metrics(losses: Losses) -> Metrics:
+    """Return the metrics of ``losses``, and each term as ``loss/NAME`` unless a metric of that name is there."""
+    return {f"loss/{name}": term.detach() for name, term in losses.terms.items()} | losses.metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +87,9 @@ def mean_over(x: Tensor, mask: Tensor) -> Tensor:
     Raises:
         ValueError: the shapes differ. They are not broadcast, because that would not be a mean.
     """
-    expect(x.shape, mask=mask)
-    return (x * mask).sum() / counted(mask)
+    if mask.shape != x.shape:
+        expect(x.shape, mask=mask)
+    return (x * mask).sum() / num_rows(mask)
 
 
 def max_over(x: Tensor, mask: Tensor) -> Tensor:
@@ -106,43 +100,12 @@ def max_over(x: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask.any(), largest, torch.zeros_like(largest))
 
 
-def counted(mask: Tensor) -> Tensor:
+def num_rows(mask: Tensor) -> Tensor:
     """Return the number of rows where ``mask`` is 1, at least 1; of several learners, the mean of their numbers."""
     count = mask.sum()
     if not is_distributed():
         return count.clamp(min=1)
     return averaged(count.float()).clamp(min=1e-6)  # where it is 0, so is each sum
-
-
-def td_targets(
-    batch: Batch,
-    value: Tensor,
-    estimator: ValueEstimator,
-    discount: float,
-    reward: Tensor | None = None,
-    within: Callable[[Tensor], Tensor] | None = None,
-) -> Tensor:
-    """Return the targets y of rows 0 ... T-2, ``[B, T - 1]``, from the ``value`` of rows 1 ... T-1, ``[B, T - 1]``.
-
-    No target depends on the value of row 0. ``reward`` ``[B, T]`` replaces the batch's own. ``within`` clips the values
-    first.
-
-    Raises:
-        ValueError: the values have another shape, such as ``[B, T - 1, 1]``.
-    """
-    if value.shape != batch.reward[:, 1:].shape:
-        raise ValueError(
-            f"values of shape {tuple(value.shape)}: expected [B, T - 1] = {tuple(batch.reward[:, 1:].shape)}."
-        )
-    if within is not None:
-        value = within(value)
-    return estimator.targets(
-        reward=batch.reward if reward is None else reward,
-        terminal=batch.is_terminal,
-        last=batch.is_last,
-        value=F.pad(value, (1, 0)),  # [B, T]
-        discount=discount,
-    )
 
 
 @accelerated
@@ -158,7 +121,7 @@ def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float
     Raises:
         ValueError: the shapes do not fit, for example ``[B, T - 1, 1]``.
     """
-    check_error(prediction, target)
+    check_shapes(prediction, target, batch)
     error = prediction - target  # [(K,) B, T-1]
     return critic_losses(error.square(), error.detach().abs(), prediction, target, batch, scale)
 
@@ -171,7 +134,7 @@ def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float, 
     [-kappa, kappa]. kappa is above 0 and may be infinite. The rest is as in :func:`squared_error`; K values may also be
     those of the choices of one critic.
     """
-    check_error(prediction, target)
+    check_shapes(prediction, target, batch)
     error = prediction - target  # [(K,) B, T-1]
     loss = F.huber_loss(error, torch.zeros_like(error), reduction="none", delta=kappa)
     return critic_losses(loss, error.detach().abs(), prediction, target, batch, scale)
@@ -188,52 +151,51 @@ def regression_error(
         return squared_error(prediction, target, batch, scale)
     if loss == "smooth_l1":
         return huber_error(prediction, target, batch, kappa=1.0)
-    check_error(prediction, target)
+    check_shapes(prediction, target, batch)
     error = (prediction - target).abs()  # [(K,) B, T-1]
     return critic_losses(error, error.detach(), prediction, target, batch)
 
 
-def check_error(prediction: Tensor, target: Tensor) -> None:
-    """Raise ValueError unless the shapes are those of Q and y in :func:`squared_error`."""
+def check_shapes(prediction: Tensor, target: Tensor, batch: Batch) -> None:
+    """Raise ValueError unless the shapes are those of Q, y and the batch in :func:`squared_error`."""
     if prediction.shape[-2:] != target.shape or prediction.ndim > 3:
         raise ValueError(
             f"values of shape {tuple(prediction.shape)}: expected [(K,) B, T - 1] = {tuple(target.shape)}."
         )
-
-
-def check_rows(target: Tensor, batch: Batch) -> None:
-    """Raise ValueError unless ``target`` is ``[B, T - 1]`` for a batch ``[B, T]``."""
     windows, steps = target.shape
-    expect((windows, steps + 1), is_last=batch.is_last)
-    expect((windows,), weight=batch.weight)
+    if batch.is_last.shape != (windows, steps + 1) or batch.weight.shape != (windows,):
+        raise ValueError(
+            f"is_last has shape {tuple(batch.is_last.shape)} and weight {tuple(batch.weight.shape)}: expected [B, T] = "
+            f"{(windows, steps + 1)} and [B] = {(windows,)}."
+        )
 
 
 def critic_losses(
-    loss: Tensor, wrong: Tensor, value: Tensor, target: Tensor, batch: Batch, scale: float = 1.0
+    loss: Tensor, error: Tensor, value: Tensor, target: Tensor, batch: Batch, scale: float = 1.0
 ) -> Losses:
     """Return the term ``critic``: scale E[w loss] over all actions taken, summed over the critics.
 
     Args:
         loss: ``[B, T - 1]`` of one critic or ``[K, B, T - 1]`` of K.
-        wrong: same shape; absolute error of each prediction, for the priorities.
+        error: same shape; absolute error of each prediction, for the priorities.
         value: same shape; the predictions, for the metrics.
         target: y ``[B, T - 1]``.
         batch: its weights ``[B]`` and ends of episodes are read.
         scale: factor of the loss.
     """
-    check_rows(target, batch)
     mask = transition_mask(batch.is_last)  # [B, T-1]
-    weight = mask * (scale * batch.weight / counted(mask))[:, None]  # [B, T-1]
+    count = num_rows(mask)
+    weight = mask * (scale * batch.weight / count)[:, None]  # [B, T-1]
     total = (weight * loss).sum()
     with torch.no_grad():
         if loss.ndim > 2:
-            wrong, value = wrong.mean(0), value.mean(0)  # [B, T-1]
-        priority = (wrong * mask).sum(1) / mask.sum(1).clamp(min=1)  # [B]
+            error, value = error.mean(0), value.mean(0)  # [B, T-1]
+        priority = (error * mask).sum(1) / mask.sum(1).clamp(min=1)  # [B]
         metrics = {
             "loss/critic": total.detach(),
-            "train/value": mean_over(value, mask),
+            "train/value": (value * mask).sum() / count,
             "train/value_max": max_over(value, mask),
-            "train/target": mean_over(target, mask),
+            "train/target": (target * mask).sum() / count,
             "train/target_max": max_over(target, mask),
         }
     return Losses({"critic": total}, metrics, priority)

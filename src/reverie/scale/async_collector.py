@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from reverie.algos.base import Algorithm, AlgorithmConfig
+from reverie.algos.base import Algorithm
+from reverie.algos.settings import AlgorithmConfig
 from reverie.core.clock import Clock
 from reverie.core.randomness import derived_seeds
 from reverie.core.types import Batch, Update

@@ -1,0 +1,213 @@
+"""What model-free learners share: preprocessed rows, one optimiser for each loss, memories; and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from reverie.algos.base import Algorithm
+from reverie.algos.settings import AlgorithmConfig
+from reverie.core.bounds import AtLeast, Regex, Within
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError
+from reverie.core.protocols import Policy, RunningStatistics
+from reverie.core.specs import Column, ObsSpec
+from reverie.core.types import Batch, Metrics, Told, Values, Window
+from reverie.nn.actor_critic import NetworkConfig
+from reverie.nn.memory import MEMORY, Memory
+from reverie.nn.normalise import Normalise, Running
+from reverie.nn.optim import Adam
+from reverie.nn.preprocess import Preprocessor
+from reverie.nn.remember import Memories, RememberingPolicy
+from reverie.nn.rewards import RewardScale
+from reverie.objectives.categorical import best_value
+from reverie.objectives.td import Losses, loss_metrics
+
+Clip = Callable[[Tensor], Tensor] | None
+"""What clips the values that targets bootstrap from to what the rewards allow; None: nothing."""
+
+
+class ModelFree(Algorithm):
+    """A learner whose networks see rows after a :class:`~reverie.nn.preprocess.Preprocessor`.
+
+    A subclass builds its networks for ``self.preprocess.spec``, and assigns its losses, often a :class:`TDObjective`,
+    to ``self.objective``. Its ``train_step`` gets preprocessed batches, and its ``_policy`` preprocessed observations.
+    """
+
+    cfg: Any
+    objective: Any
+    tapes = True
+    actor_place = "objective.actor"
+
+    def __init__(self, obs_spec: ObsSpec, cfg: ModelFreeConfig, device: torch.device) -> None:
+        super().__init__(cfg.graph)
+        self.cfg = cfg
+        self.device = device
+        self.preprocess: Preprocessor = cfg.preprocessor(obs_spec)
+        self.burn_in: int = getattr(cfg.networks, "burn_in", 0)
+        self.window: Window = self.preprocess.window(cfg.batch_size, cfg.batch_length, self.burn_in)
+        self.extra_spec: dict[str, Column] = {}
+        self.memories: Memories | None = None
+        self.optims: dict[str, Adam] = {}
+
+    @property
+    def policy(self) -> Policy[Any]:
+        """The policy behind the preprocessor."""
+        return self.preprocess.policy(super().policy, self.device)
+
+    def prepared(self, batch: Batch) -> Batch:
+        """Return the preprocessed batch, with the states of memories if there are any."""
+        batch = self.preprocess(batch) if self.preprocess.is_active else batch
+        return batch if self.memories is None else self.memories.prepared(batch, self.burn_in)
+
+    def remembering(self, policy: Policy[Any]) -> Policy[Any]:
+        """Return ``policy``, around which the memories of the networks are kept if they have any."""
+        memories = Memories(self.objective)
+        if not memories.own:
+            return policy
+        self.memories = memories
+        self.extra_spec = {MEMORY: Column(shape=(memories.width,), dtype="float32")}
+        return RememberingPolicy(policy, memories, self.device)
+
+    def state_value(self, told: Told) -> Tensor:
+        """See :class:`Algorithm`: the highest value of an action, or min_i Q_i(s, a) of the policy's likeliest."""
+        choice = told.choice
+        if isinstance(choice, Values):
+            return best_value(choice.values, choice.values, choice.classes)
+        action_values = getattr(getattr(self, "objective", None), "values", None)
+        if action_values is None:
+            return super().state_value(told)
+        values = action_values(told.seen, choice if isinstance(choice, Tensor) else choice.mode())
+        return values if values.ndim == 1 else values.amin(0)
+
+    def exploration(self, env_steps: int) -> float | None:
+        schedule = getattr(self.cfg, "exploration", None)
+        return None if schedule is None else float(schedule.amount(torch.tensor([env_steps])))
+
+    @property
+    def within_range(self) -> Clip:
+        """The function that clips values to the returns that the rewards allow; None unless ``bound_values`` is set."""
+        return None if self.preprocess.range is None else self.preprocess.range.forward
+
+    @property
+    def running_statistics(self) -> RunningStatistics | None:
+        return self.preprocess.running_statistics
+
+    def minimise(self, losses: Losses) -> Metrics:
+        """Take a step of each optimiser on the term of its name, and return the metrics: see ``td.loss_metrics``.
+
+        All gradients are computed before the first step.
+        """
+        optims = self.optims
+        gradients = {name: optims[name].gradient(term) for name, term in losses.terms.items() if name in optims}
+        for name, gradient in gradients.items():
+            optims[name].apply(gradient)
+        return loss_metrics(losses)
+
+    def memory_states(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the newer states of memories that an update hands back to the replay, if there are any."""
+        return {} if self.memories is None else {MEMORY: batch.extras[MEMORY]}
+
+    def renew(self) -> None:
+        """Prepare this trained learner for the start of another run: decaying learning rates start over."""
+        for optim in self.optims.values():
+            optim.renew()
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFreeConfig(AlgorithmConfig):
+    """Settings of model-free agents: windows, networks, and how observations are preprocessed."""
+
+    batch_size: int = 256
+    """B, windows in a batch."""
+    batch_length: int = 2
+    """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
+    networks: NetworkConfig = field(default_factory=NetworkConfig)
+    """Layers of the networks."""
+    normalise: Normalise | None = None
+    """Normalise vectors, (x - mean) / std: by the first 1000 rows with fixed(1000), by all rows with running."""
+    frames: Annotated[int, AtLeast(1)] = 1
+    """Number of latest frames that the networks see together. The replay stores each frame once."""
+    frame_keys: Annotated[str, Regex()] = ""
+    """Regular expression of the observation keys that `frames` stacks, matched in full. Empty: all images."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.frame_keys and self.frames == 1:
+            raise ConfigError(
+                f"frame_keys = {self.frame_keys!r}, frames = 1: set frames to the number of frames to stack."
+            )
+
+    def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
+        wanted = 0 if self.normalise is None else self.normalise.limit or 0
+        if wanted > min(random_steps, learning_starts):
+            raise ConfigError(
+                f"algo.normalise = fixed({wanted}), random_steps = {random_steps}, learning_starts = "
+                f"{learning_starts}: rows come before statistics are fixed. Raise both to at least {wanted}, or use "
+                "algo.normalise = running."
+            )
+        if self.frames > 1 and frame_stack > 1:
+            raise ConfigError(
+                f"algo.frames = {self.frames}, env.frame_stack = {frame_stack}: frames would be stacked twice. Set "
+                "algo.frames alone, which uses less memory."
+            )
+
+    def for_obs(self, obs_spec: ObsSpec) -> Self:
+        """Return these settings, without ``normalise`` if it is a default and no observation is a vector."""
+        vectors = any(part.kind == "vector" for part in obs_spec.values())
+        asked = type(self).__dataclass_fields__["normalise"].default is None  # then it is no default of the algorithm
+        return self if vectors or asked or self.normalise is None else replace(self, normalise=None)
+
+    def preprocessor(self, obs_spec: ObsSpec) -> Preprocessor:
+        """Return the preprocessor of rows that these settings describe."""
+        names = ("normalise", "frames", "frame_keys", "reward_scale", "discount", "bound_values")
+        return Preprocessor(obs_spec, **{name: getattr(self, name) for name in names if hasattr(self, name)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueConfig(ModelFreeConfig):
+    """Settings of model-free agents that learn values."""
+
+    discount: Annotated[float, Within("[0, 1]")] = 0.99
+    """Discount factor gamma per agent step."""
+    reward_scale: RewardScale | None = None
+    """Scale rewards in the losses: factor(0.1) multiplies them, affine(1, -1) multiplies and then adds, return_std
+    divides by the standard deviation of discounted returns. Stored rows and scores keep the true rewards."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedConfig(Config):
+    """What learners of recorded data set otherwise."""
+
+    needs_data: ClassVar[bool] = True
+
+    networks: NetworkConfig = field(default_factory=NetworkConfig)
+    normalise: Normalise | None = field(default_factory=Running)
+    """Normalise vectors: (x - mean) / std, over all rows of the dataset; none leaves them as they are. In the papers
+    TD3+BC does, the others do not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedConfig(RecordedConfig):
+    """Recorded data, and values that stay within what the rewards allow."""
+
+    bound_values: bool = True
+    """Clip the values that targets bootstrap from to the returns that the rewards seen so far allow. Errors at actions
+    that the data lack are never corrected and may diverge. The paper does not clip. Ignored with reward_scale =
+    return_std."""
+
+
+def check_sequences(memory: Memory | None, length: int, alone: int) -> None:
+    """Raise ConfigError if windows of ``length`` rows teach ``memory`` nothing; ``alone``: those of a single row."""
+    if memory is not None and not memory.from_rows and length == alone:
+        raise ConfigError(
+            f"networks.memory = {memory.text()}, batch_length = {length}: from single rows no memory is learned. Set "
+            "batch_length to the rows of a sequence, such as 16."
+        )

@@ -1,0 +1,55 @@
+"""What is checked of a learner: modules with two modes, parameters that nothing trains, moments that are not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from reverie.core.errors import ConfigError, plural
+from reverie.nn.optim import Adam, Optim
+
+Optimiser = Adam | Optim | torch.optim.Optimizer
+
+
+def has_two_modes(module: nn.Module) -> bool:
+    """Return whether ``module`` might read its flag ``training``, which none of this library does; hooks might, too."""
+    known = type(module) in (nn.Linear, nn.Sequential, nn.ModuleList) or type(module).__module__.startswith("reverie.")
+    return not known or bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def check_trained(learner: nn.Module, optims: Mapping[str, Optimiser], before: Mapping[str, int]) -> None:
+    """Raise ConfigError unless, after the first update, each parameter is in an optimiser, frozen, or was written to.
+
+    ``before``: how often each was written to before. A learner without any known optimiser trains in a way of its own.
+    """
+    trained: set[int] = set()
+    for optim in optims.values():
+        groups = optim.param_groups if isinstance(optim, torch.optim.Optimizer) else [{"params": optim.params}]
+        trained |= {id(p) for group in groups for p in group["params"]}
+    untrained = [
+        name
+        for name, p in learner.named_parameters()
+        if p.requires_grad and id(p) not in trained and p._version == before.get(name)
+    ]
+    if trained and untrained:
+        more = f" and {len(untrained) - 3} more" if len(untrained) > 3 else ""
+        raise ConfigError(
+            f"{type(learner).__name__}: no optimiser has {plural(len(untrained), 'parameter')}, which would never be "
+            f"trained: {', '.join(untrained[:3])}{more}. Give them to one, as in self.optims['head'] = "
+            "Adam(self.head.parameters(), lr), or freeze them by requires_grad_(False)."
+        )
+
+
+def find_bad_moment(optims: Mapping[str, Optimiser]) -> str | None:
+    """Return the name of an optimiser that holds NaN or infinity, so that a parameter may never move; or None.
+
+    One gradient whose square float32 does not hold is enough. Reads all moments and waits for the device.
+    """
+    for name, optim in optims.items():
+        moments = (x for x in tree_leaves(optim.state_dict()) if isinstance(x, Tensor) and x.is_floating_point())
+        if not all(bool(torch.isfinite(x).all()) for x in moments):
+            return name
+    return None

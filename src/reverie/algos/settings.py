@@ -1,0 +1,122 @@
+"""Settings that every algorithm has, and which algorithms fit which actions."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import torch
+
+from reverie.algos.base import Algorithm
+from reverie.core.bounds import AtLeast
+from reverie.core.config import Config
+from reverie.core.discover import algorithm_config, algorithm_name, algorithms
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.nn.actor_critic import kind_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgorithmConfig(Config):
+    """Settings that every algorithm has."""
+
+    learner: ClassVar[type[Any]]
+    """Class of the learner, made as ``learner(obs_spec, action_spec, config, device)``. It is defined after its
+    configuration, and so assigned there: ``MyConfig.learner = MyLearner``."""
+    action_kinds: ClassVar[frozenset[str]] = frozenset()
+    """Kinds of action spaces that it learns (``nn/actor_critic.py: kind_of``), which ``build`` checks. Errors about
+    actions name the algorithms that fit by this; one that does not say is not named, and gets any actions."""
+    needs_data: ClassVar[bool] = False
+    """Whether the algorithm is meant for recorded data. It may collect rows itself all the same."""
+    on_policy: ClassVar[bool] = False
+    """Whether it learns only from rows that its present policy has collected, instead of a replay."""
+
+    batch_size: Annotated[int, AtLeast(1)] = 16
+    """B, windows in a batch."""
+    batch_length: Annotated[int, AtLeast(2)] = 64
+    """T, rows of each window that the losses cover, context rows not counted."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Dtype that networks compute in. Parameters, losses and optimisers stay float32."""
+    graph: bool = True
+    """Capture updates and replay them: as CUDA graphs on CUDA devices; on CPUs as tapes (recorded calls), for
+    model-free algorithms only. The results are the same."""
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the algorithm on the command line, such as ``dreamer_v3``; ``module:Class`` for your own."""
+        return algorithm_name(type(self))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """``precision`` as PyTorch's."""
+        return getattr(torch, self.precision)
+
+    def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
+        """Raise ConfigError unless the settings fit those of the run.
+
+        ``random_steps`` env steps come first, and ``learning_starts`` windows before the first update; environments
+        themselves stack ``frame_stack`` frames.
+        """
+
+    def check_data(self, *, recorded: bool, collected: bool) -> None:
+        """Raise ConfigError if the run lacks rows that are needed, ``recorded`` or ``collected`` in an environment."""
+
+    def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> Algorithm:
+        """Return a learner for these observations and actions, its weights drawn from ``seed`` and nothing else.
+
+        Raises:
+            ConfigError: the settings do not fit the observations, or the algorithm is not for such actions.
+        """
+        self.check_actions(action_spec)
+        with building(seed):
+            learner: Algorithm = self.learner(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
+        if isinstance(learner, Algorithm):
+            learner.enter_eval_mode()
+        return learner
+
+    def check_actions(self, spec: ActionSpec) -> None:
+        """Raise ConfigError, which names the algorithms that fit, unless the algorithm is for such actions."""
+        kind = kind_of(spec)
+        if not self.action_kinds or kind in self.action_kinds:
+            return
+        fit = fitting(spec)
+        also = f"; with recorded data: {', '.join(fit['recorded'])}" if fit["recorded"] else ""
+        raise ConfigError(
+            f"{self.algorithm} is for {' or '.join(sorted(self.action_kinds))} actions, but these are {kind}. "
+            f"Suitable algorithms: {', '.join(fit['collected'])}{also}."
+        )
+
+    def for_obs(self, obs_spec: ObsSpec) -> Self:
+        """Return these settings without defaults that do not fit the observations."""
+        return self
+
+
+@contextmanager
+def building(seed: int) -> Iterator[None]:
+    """Make a learner within, with float32 weights drawn from ``seed``, whatever PyTorch's default dtype and mode are.
+
+    PyTorch's CPU generator is restored afterwards; those of GPUs are left alone, as weights are drawn on the CPU.
+    Tensors of inference mode would not count writes, by which copies of weights in other layouts stay up to date.
+    """
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+            torch.default_generator.manual_seed(seed)
+            yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+def fitting(spec: ActionSpec) -> dict[str, tuple[str, ...]]:
+    """Return the algorithms for such actions: ``collected``, and ``recorded`` for those meant for recorded data."""
+    kind, fit = kind_of(spec), dict[str, tuple[str, ...]](collected=(), recorded=())
+    for name in sorted(algorithms()):
+        with contextlib.suppress(Exception):  # an installed package's algorithm that cannot be imported
+            config: Any = algorithm_config(name)
+            if kind in config.action_kinds:
+                fit["recorded" if config.needs_data else "collected"] += (name,)
+    return fit

@@ -1,0 +1,100 @@
+"""Temporal-difference learning with target networks: settings, and the base class of the losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from torch import Tensor, nn
+
+from reverie.algos.model_free import ValueConfig, check_sequences
+from reverie.core.bounds import AtLeast, Within
+from reverie.core.errors import ConfigError, missing_method_error
+from reverie.core.types import Batch
+from reverie.objectives.estimators import TD0, ValueEstimator
+from reverie.objectives.td import Losses, RegressionLoss
+
+
+class TDObjective(nn.Module):
+    """The losses of temporal-difference learning, over any networks; nothing else of this library is needed.
+
+    ``objective(batch)`` is their terms by name. The gradient of each reaches its own networks alone. Paper by paper,
+    subclasses define :meth:`critic_loss`, :meth:`targets` and, if there is an actor, :meth:`actor_loss`.
+    """
+
+    def __init__(self, cfg: Any) -> None:
+        """``cfg``: settings of the algorithm."""
+        super().__init__()
+        self.cfg = cfg
+
+    def forward(self, batch: Batch) -> Losses:
+        """The terms ``critic`` and ``actor`` of a batch ``[B, T]``."""
+        critic, actor = self.critic_loss(batch), self.actor_loss(batch)
+        return Losses(critic.terms | actor.terms, critic.metrics | actor.metrics, critic.priority)
+
+    def critic_loss(self, *inputs: Any, **more: Any) -> Losses:
+        """The term ``critic`` of a batch ``[B, T]``."""
+        raise missing_method_error(self, "critic_loss")
+
+    def actor_loss(self, *inputs: Any, **more: Any) -> Losses:
+        """The term ``actor`` of a batch ``[B, T]``; by default there is none."""
+        return Losses({})
+
+    def targets(self, *inputs: Any, **more: Any) -> Tensor:
+        """The y ``[B, T - 1]`` that the critic learns, without gradient."""
+        raise missing_method_error(self, "targets")
+
+    def values(self, *inputs: Any) -> Tensor:
+        """Return the values ``[(K,) ...]`` of actions ``[..., A]`` in observations ``[..., *shape]``."""
+        critic: Any = self.critic
+        values: Tensor = critic(*inputs)
+        return values
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class TDConfig(ValueConfig):
+    """Settings of temporal-difference learning with target networks."""
+
+    estimators: ClassVar[type[ValueEstimator]] = ValueEstimator
+    """Class of the value estimators that fit."""
+
+    value_estimator: ValueEstimator = field(default_factory=TD0)
+    """How targets are computed from the rows of a window. The paper uses TD(0)."""
+    tau: Annotated[float, Within("(0, 1]")] = 0.005
+    """Step of the target networks towards their networks at each target update; 1 copies them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        chosen, fit = self.value_estimator, self.estimators
+        if not isinstance(chosen, fit) or chosen.needs_behaviour:
+            known = [k for k, v in fit.kinds().items() if not v.needs_behaviour]
+            raise ConfigError(
+                f"value_estimator = {chosen.text()}: {self.algorithm} expects one of {', '.join(known)}, or your own "
+                f"subclass of {fit.__name__} that needs rows alone."
+            )
+        chosen.check_window(self.batch_length)
+        check_sequences(getattr(self.networks, "memory", None), self.batch_length, alone=2)
+
+    def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
+        super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)
+        if self.batch_length == 2 and self.value_estimator.whole_window:
+            raise ConfigError(
+                f"algo.value_estimator = {self.value_estimator.text()}, algo.batch_length = 2: there is nothing to "
+                "look ahead to, so it equals td0. Set algo.batch_length to at least 3, or use td0."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticConfig(TDConfig):
+    """Settings of critics that are trained by regression on their targets."""
+
+    critic_loss: RegressionLoss = "l2"
+    """Loss of the critic's error u: l2 is the paper's, l1 is abs(u), smooth_l1 is u^2 / 2 up to abs(u) = 1 and abs(u) -
+    1/2 beyond."""
+    critic_weight_decay: Annotated[float, AtLeast(0)] = 0.0
+    """Weight decay of the critic: this times each parameter is added to its gradient, as in PyTorch's Adam."""
+    max_grad_norm: Annotated[float, AtLeast(0)] = 0.0
+    """Largest norm of the gradient of the actor, and of that of the critic; 0 does not clip."""
