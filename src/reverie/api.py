@@ -412,8 +412,8 @@ def settings_of(
     files = [config] if isinstance(config, str | Path) else config or ()
     if objects := [callback for callback in overrides.get("callbacks") or () if not isinstance(callback, str)]:
         raise ConfigError(
-            f"callbacks = {brief(objects)}: each run has a process of its own, which cannot receive a Python object. Name "
-            "the class: 'module:Class(setting=value)'."
+            f"callbacks = {brief(objects)}: each run has a process of its own, which cannot receive a Python object. "
+            "Name the class: 'module:Class(setting=value)'."
         )
     for text in overrides.get("callbacks") or ():
         import_callback(text)
