@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from reverie.core.accelerate import trouble
 from reverie.core.errors import plural
@@ -14,12 +14,12 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import replay_bytes
 from reverie.replay.sources import split_window
 
-if TYPE_CHECKING:
-    from reverie.experiment.build import Experiment
 
+def describe_experiment(experiment: Any) -> list[str]:
+    """Describe what is about to be trained: its data, the time by the learner's speed, and the memory that it takes.
 
-def describe_experiment(experiment: Experiment) -> list[str]:
-    """Describe what is about to be trained: its data, the time by the learner's speed, and the memory that it takes."""
+    ``experiment``: that of ``experiment/build.py``, which imports this module.
+    """
     config, window, algo = experiment.config, experiment.algo.window, experiment.algo
     lines = [f"{config.data.label}: {remark}" for remark in experiment.remarks]
     if config.eval_env is not None:
