@@ -18,7 +18,7 @@ from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
 from reverie.experiment.config import ExperimentConfig
-from reverie.nn.rssm import Latent
+from reverie.nn.state_space import Latent
 from tiny import NETWORKS, SMALL
 
 

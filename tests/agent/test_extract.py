@@ -41,9 +41,7 @@ def test_states_are_those_that_the_model_has_of_the_rows(agent, tmp_path, monkey
         whole = {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
         rows = recorded.batch(whole, 0)
     monkeypatch.setattr(extraction, "PIECE", 7)
-    rssm = agent.algo.world.rssm
-    observe = rssm.observe
-    monkeypatch.setattr(rssm, "observe", lambda *given: observe(*given[:4], lambda probs: probs.argmax(-1)))
+    monkeypatch.setattr(agent.algo.world.rssm, "draw", lambda probs: probs.argmax(-1))
     found = arrays_in(extract(agent, out=tmp_path / name).path)
     with torch.no_grad():
         _, latent, probs = agent.algo.world.observe(rows)
@@ -62,7 +60,7 @@ def test_states_are_those_that_the_model_has_of_the_rows(agent, tmp_path, monkey
         "prediction/eye": expected["eye"].round().clamp(0, 255).to(torch.uint8),
     }.items():  # fmt: skip
         np.testing.assert_allclose(found[column], values[0].numpy(), rtol=1e-4, atol=1e-4, err_msg=column)
-    prior = agent.algo.world.rssm.prior(latent.deter)
+    prior = agent.algo.world.rssm.p(latent.deter)
     for column, values in {"posterior/logits": probs, "prior/logits": prior}.items():
         np.testing.assert_allclose(np.exp(found[column]), values[0].detach().numpy(), rtol=1e-3, err_msg=column)
 

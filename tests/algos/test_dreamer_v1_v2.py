@@ -10,10 +10,10 @@ from reverie.algos.world_model import repeated
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
 from reverie.experiment.bench import noise_batch
+from reverie.nn.dense_rssm import CELLS, CellStack
 from reverie.nn.distributions import Support, TanhedNormal, TruncatedNormal
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.layers import StridedConv
-from reverie.nn.rssm import CELLS, CellStack
 from reverie.objectives.kl import Balanced, Free, categorical_kl, gaussian_kl
 from reverie.objectives.policy import Dynamics, Mixed, Reinforce
 
@@ -68,7 +68,7 @@ def test_heads_without_gradient_do_not_train_the_latents():
     agent = build_earlier("v2", grad_heads=("reward",), scales__kl=0.0)
     rows = batch(agent)
     for scales, trained in (({"reward": 0.0}, False), ({"reconstruction": 0.0, "cont": 0.0}, True)):
-        terms, _ = agent.world_losses(rows, agent.world.observe(rows))
+        terms, _ = agent.world_model_loss(rows, agent.world.observe(rows))
         loss = sum(v.mean() for k, v in terms.items() if k != "kl" and scales.get(k.split("/")[0], 1.0))
         grads = torch.autograd.grad(loss, list(agent.world.rssm.gru.parameters()), allow_unused=True)
         assert any(g is not None for g in grads) == trained
@@ -174,7 +174,7 @@ def test_the_cell_of_v1_is_that_of_torch_and_cells_stand_above_each_other():
                 getattr(ours, part).data = torch.cat([value[4:8], value[:4], value[8:]])
     low = below(x, h[:, :4])
     expected = torch.cat([low, above(low, h[:, 4:])], -1)
-    torch.testing.assert_close(stack.steps(torch.float32)(x, h), expected)
+    torch.testing.assert_close(stack(x, h), expected)
 
 
 def test_a_reward_is_learned_as_the_nearest_of_the_supported():
@@ -187,7 +187,7 @@ def test_a_reward_is_learned_as_the_nearest_of_the_supported():
 def test_a_carried_state_makes_two_batches_one():
     """Its windows go on, and begin anew at first rows; the latents are those of one long window."""
     agent = build_earlier("pydreamer", batch_length=12)
-    long, agent.world.draw_z = batch(agent, seed=2), lambda p: p.argmax(-1)
+    long, agent.world.rssm.draw = batch(agent, seed=2), lambda p: p.argmax(-1)
     whole = agent.world.observe(long, None, 2).latent.deter
     found = []
     for part in (long.rows(0, 6), long.rows(6)):

@@ -8,10 +8,12 @@ import pytest
 import torch
 from dreamer import batch, build, shown
 
-from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, sized
+from reverie.algos import dreamer_v3
+from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, replay_value_loss, sized
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.nn.rssm import Latent
+from reverie.nn.state_space import Latent
+from reverie.objectives.returns import lambda_return
 
 COUNTS = {  # peers' arithmetic for 64 x 64 x 3 images and six actions; the slow critic is not counted
     "1m": 686_456, "12m": 10_492_616, "25m": 23_487_016, "50m": 41_646_984, "100m": 93_463_624,
@@ -116,7 +118,7 @@ def test_dreams_may_start_from_the_last_rows_only():
     agent = build(imagine_last=2)
     data = batch(agent)
     losses = agent.losses(*agent.split_context(data))
-    assert torch.equal(losses.dream.feature[0], losses.post.latent.feature[:, -2:].flatten(0, 1))
+    assert torch.equal(losses.dream.feature[0], losses.post.latent.feature[:, -2:])
     assert losses.terms["actor"].shape == (3, 2)
     assert losses.terms["replay_critic"].shape == (3, 1)
 
@@ -128,7 +130,7 @@ def test_continuation_learns_terminal_and_never_a_time_limit():
     post, loss = agent.world.observe(rows, context), {}
     for end in ((False, False), (True, False), (False, True)):
         rows.is_last[:], rows.is_terminal[:] = end
-        loss[end] = agent.world_losses(rows, post)[0]["cont"]
+        loss[end] = agent.world_model_loss(rows, post)[0]["cont"]
     neither, clock, death = loss.values()
     assert torch.equal(clock, neither)
     assert not torch.equal(death, clock)
@@ -141,25 +143,30 @@ def test_classes_without_any_probability_left_cost_no_nan():
     post = agent.world.observe(rows, context)
     certain = torch.zeros_like(post.stats)
     certain[..., 0] = 1
-    agent.world.rssm.prior = lambda deter: certain
-    terms, metrics = agent.world_losses(rows, post._replace(stats=certain.flip(-1)))
+    agent.world.rssm.p = lambda deter: certain
+    terms, metrics = agent.world_model_loss(rows, post._replace(stats=certain.flip(-1)))
     assert all(torch.isfinite(terms[name]).all() for name in ("dynamics", "representation"))
     assert all(torch.isfinite(value).all() for value in metrics.values())
 
 
-def test_the_replayed_critic_tells_terminal_from_last():
+def test_the_replayed_critic_tells_terminal_from_last(monkeypatch):
     agent = build(slow_regulariser=0.0)
     data = batch(agent).rows(1)
     feature, boot = torch.randn(3, 6, agent.world.rssm.feature_width), torch.full((3, 6), 50.0)
     for x in (data.reward, data.is_first, data.is_last, data.is_terminal):
         x.zero_()
     seen = []
-    agent.value_loss = lambda value, returns, slow: seen.append(returns.clone()) or returns.clone()
-    agent.replay_critic_loss(data, feature, boot)
+
+    def noted(*given):
+        seen.append(lambda_return(*given))
+        return seen[-1]
+
+    monkeypatch.setattr(dreamer_v3, "lambda_return", noted)
+    replay_value_loss(agent, data, feature, boot)
     data.is_last[:, 3] = True
-    masked = agent.replay_critic_loss(data, feature, boot)
+    masked = replay_value_loss(agent, data, feature, boot)
     data.is_terminal[:, 3] = True
-    agent.replay_critic_loss(data, feature, boot)
+    replay_value_loss(agent, data, feature, boot)
     plain, truncated, terminal = seen
     torch.testing.assert_close(truncated[:, 2], torch.full((3,), agent.cfg.discount * 50))  # its bootstrap, unmixed
     assert torch.equal(terminal[:, 2], torch.zeros(3))  # worth nothing

@@ -30,16 +30,17 @@ class Wrapped(torch.nn.Module):
 
 @pytest.mark.parametrize("wrap", [Wrapped, lambda mlp: mlp])
 def test_imagination_on_a_gpu_calls_an_mlp_of_ones_own(wrap, monkeypatch):
-    learner, found = build(), []
+    learner, dreamt = build(), []
     rssm, actor = learner.world.rssm, learner.actor
+    start = rssm.initial(4, torch.float32).map(lambda x: x.unflatten(0, (2, 2)))
     units = actor.mlp.width
     for p in actor.parts.parameters():
         torch.nn.init.normal_(p)  # so that other hidden layers lead to other actions
     actor.mlp = wrap(Residual(torch.nn.Linear(rssm.feature_width, units), torch.nn.Linear(units, units)))
     for on_gpu in (False, True):
-        monkeypatch.setattr("reverie.kernels.rssm.gpu", SimpleNamespace(ready=lambda *given, yes=on_gpu: yes))
+        monkeypatch.setattr("reverie.kernels.dreams.gpu", SimpleNamespace(ready=lambda *given, yes=on_gpu: yes))
         torch.manual_seed(0)
-        found.append(imagine(rssm, actor, rssm.initial(4, torch.float32), 3))
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*(dream[:3] for dream in found), strict=True))
-    each = [actor.mlp(feature) for feature in found[1].feature[:-1]]  # all steps in one product would round otherwise
-    assert torch.equal(found[1].hidden, torch.stack(each))
+        dreamt.append(imagine(learner.world, actor, start, 3))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*(dream[:2] for dream in dreamt), strict=True))
+    each = [actor(feature).entropy() for feature in dreamt[1].feature[:-1]]  # one product of all would round otherwise
+    assert all(torch.equal(dream.policy.entropy(), torch.stack(each)) for dream in dreamt)

@@ -78,9 +78,9 @@ def test_a_run_without_exploring_goes_on_with_the_tasks_behaviour_and_all_moment
 def test_on_v3_disagreement_rewards_the_action_before():
     agent = build_p2e("v3", extrinsic=0.0)
     width = agent.world.rssm.feature_width
-    dream = Dream(torch.randn(5, 7, width), torch.randn(4, 7, 8), torch.rand(5, 7, 4))
-    reward = agent.intrinsic_reward(agent.world, dream)
-    assert torch.equal(reward[0], torch.zeros(7))
+    dream = Dream(torch.randn(5, 7, 2, width), torch.rand(5, 7, 2, 4), policy=None)
+    reward = agent.intrinsic_reward(dream)
+    assert torch.equal(reward[0], torch.zeros(7, 2))
     for t in range(4):
         torch.testing.assert_close(reward[t + 1], agent.ensemble.disagreement(dream.feature[t], dream.action[t]))
     rows, given = batch(agent), []

@@ -143,8 +143,8 @@ def test_what_is_said_of_rows_is_what_acting_saw():
     assert seen.stoch[:, 0].abs().max() == 0 < seen.stoch[:, 1:].abs().min()
     dreamt = agent.dream(rows, 2)
     torch.testing.assert_close(dreamt["reward"][:, 1], seen.stoch[:, 1, 0, 0])
-    led = agent.world.imagine_step(seen.map(lambda x: x[:, 1]), rows.action[:, 1])
-    torch.testing.assert_close(dreamt["inside/deter"][:, 2], led.deter)
+    after = agent.world.imagine(seen.map(lambda x: x[:, 1]), rows.action[:, 1])
+    torch.testing.assert_close(dreamt["inside/deter"][:, 2], after.deter)
     assert ((dreamt["cont"] > 0) & (dreamt["cont"] < 1)).all()
     with pytest.raises(ConfigError, match=r"algo.frames = 3"):
         agent.world.observe(rows, (seen, rows.action[:, 0]))

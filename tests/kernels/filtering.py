@@ -1,8 +1,11 @@
-"""A small RSSM that filters random rows, and its loop, against which fast paths are held."""
+"""A small RSSM that filters random rows, and its definition, against which kernels are held."""
 
 import torch
 
+from reverie.kernels import rssm as kernel
+from reverie.kernels import steps
 from reverie.nn.rssm import RSSMConfig
+from reverie.nn.state_space import StateSpaceModel
 
 UNEVEN = {
     "odd": {"deter": 72, "hidden": 40, "stoch": 3, "classes": 7, "blocks": 3},
@@ -39,29 +42,35 @@ def assert_near(found, exact, rtol=1e-4, atol=1e-5):
         torch.testing.assert_close(ours.to(theirs.dtype), theirs, rtol=rtol, atol=atol * most)
 
 
-def assert_observes_as_the_loop(case, without=lambda: None, atol=1e-6):
-    """States, probabilities and gradients, in a fast way and, after ``without()``, step by step."""
-    rssm, start, embed, action, is_first = case
+def assert_observes_as_defined(case, without=lambda: None, atol=1e-6):
+    """States, probabilities and gradients: by the kernel and, after ``without()``, prepared layers and definition."""
+    rssm, start, *rows = case
+    assert kernel.fits(rssm, start, *rows)
     torch.manual_seed(1)
-    fast = rssm.observe(start, embed, action, is_first)
+    fast = rssm.observe(start, *rows)
+    of_fast = gradients(rssm, rows[:2], *fast)
     without()
-    torch.manual_seed(1)
-    slow = rssm.observe(start, embed, action, is_first, drawer(torch.rand(6, 3, rssm.cfg.stoch)))
-    torch.testing.assert_close([*fast[0], fast[1]], [*slow[0], slow[1]], rtol=1e-5, atol=atol)
-    assert_near(*(gradients(rssm, (embed, action), *found) for found in (fast, slow)))
+    for observe in (steps.observe, StateSpaceModel.observe.definition):
+        torch.manual_seed(1)
+        rssm.draw = drawer(torch.rand(6, 3, rssm.cfg.stoch))
+        slow = observe(rssm, start, *rows)
+        torch.testing.assert_close([*fast[0], fast[1]], [*slow[0], slow[1]], rtol=1e-5, atol=atol)
+        assert_near(of_fast, gradients(rssm, rows[:2], *slow))
 
 
 @torch.no_grad()
-def assert_dreams_as_the_loop(rssm, rows, without=lambda: None, atol=1e-6):
-    feature = torch.rand(rows, rssm.feature_width)
-    action, out, slow = 2 * torch.randn(rows, 3), torch.empty_like(feature), torch.empty_like(feature)
-    cell = rssm.cell(torch.float32)
+def assert_dreams_as_defined(rssm, count, without=lambda: None, atol=1e-6):
+    """One step under the prior of ``count`` rows: see above."""
+    latent, action = rssm.split(torch.rand(count, rssm.feature_width)), 2 * torch.randn(count, 3)
+    assert kernel.fits_step(rssm, latent)
+    prepared, out = steps.prepare(rssm, torch.float32), torch.empty_like(latent.feature)
     torch.manual_seed(2)
-    rssm.dream_step(feature, action, out, cell)
+    kernel.dream_step(rssm, prepared, latent.feature, action, out)
     without()
-    torch.manual_seed(2)
-    rssm.dream_step(feature, action, slow, cell, drawer([torch.rand(rows, rssm.cfg.stoch)]))
-    torch.testing.assert_close(out, slow, rtol=1e-5, atol=atol)
+    for model in (prepared, rssm):
+        torch.manual_seed(2)
+        rssm.draw = drawer([torch.rand(count, rssm.cfg.stoch)])
+        torch.testing.assert_close(out, model.imagine(latent, action).feature, rtol=1e-5, atol=atol)
 
 
 @torch.no_grad()

@@ -192,9 +192,9 @@ CASES: dict[str, list[Case]] = {
 }  # fmt: skip
 ON_GPU = {"gpu.norm_silu"}
 ELSEWHERE = {
-    "capture.run", "inference.infer", "sequence.Deferred", "gpu.sample_classes", "packing.forward",
-    "rssm.filter_rows", "rssm.dream_step", "rssm.imagine", "rows.put_rows", "rows.extend_rows", "rows.gather_rows",
-    "rows.tree_set", "rows.tree_draw", "rows.random_integers", "rows.checksums",
+    "capture.run", "inference.infer", "gpu.sample_classes", "packing.forward", "rssm.observe", "steps.observe",
+    "dreams.imagine", "steps.imagine_through_time", "steps.open_loop", "rows.put_rows", "rows.extend_rows",
+    "rows.gather_rows", "rows.tree_set", "rows.tree_draw", "rows.random_integers", "rows.checksums",
 }  # fmt: skip
 """Kernels with a test file of their own."""
 

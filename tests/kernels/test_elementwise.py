@@ -38,7 +38,7 @@ def test_a_sample_is_a_class(uniform, width, monkeypatch):
     monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.full(shape, uniform))
     probs = torch.rand_like(torch.empty(500, width)) + 1e-3
     probs = probs / probs.sum(-1, keepdim=True) * torch.tensor([[0.999], [1.001]]).repeat(250, 1)
-    ours = functional.draw(probs)
+    ours = functional.sample_classes(probs)
     assert ours.dtype is torch.int64
     assert 0 <= int(ours.min()) <= int(ours.max()) < width
     if uniform in (0.0, 1.0):
@@ -49,7 +49,7 @@ def test_a_sample_is_a_class(uniform, width, monkeypatch):
 def test_samples_come_as_often_as_they_should(threads):
     torch.set_num_threads(threads)
     probs = torch.tensor([0.1, 0.0, 0.25, 0.0, 0.65, 0.0])
-    share = torch.bincount(functional.draw(probs.expand(100, 4000, 6)).flatten(), minlength=6) / 400_000
+    share = torch.bincount(functional.sample_classes(probs.expand(100, 4000, 6)).flatten(), minlength=6) / 400_000
     torch.testing.assert_close(share, probs, atol=4e-3, rtol=0)
     assert torch.equal(share == 0, probs == 0)
 

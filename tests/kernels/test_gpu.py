@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from filtering import UNEVEN, assert_dreams_as_the_loop, assert_hands_nan_on, assert_observes_as_the_loop, filtered
+from filtering import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, assert_observes_as_defined, filtered
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -116,7 +116,7 @@ def case(request, on_gpu):
 
 
 def test_observing_and_its_gradients(case, on_gpu):
-    assert_observes_as_the_loop(case, lambda: on_gpu(False), atol=2e-6)
+    assert_observes_as_defined(case, lambda: on_gpu(False), atol=2e-6)
 
 
 def test_observing_in_bfloat16(case, on_gpu):
@@ -135,7 +135,7 @@ def test_observing_in_bfloat16(case, on_gpu):
 
 @pytest.mark.parametrize("rows", [1, 70])
 def test_dreaming(case, on_gpu, rows):
-    assert_dreams_as_the_loop(case[0], rows, lambda: on_gpu(False), atol=2e-6)
+    assert_dreams_as_defined(case[0], rows, lambda: on_gpu(False), atol=2e-6)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter
@@ -199,7 +199,8 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from reverie.kernels import call, gpu
+from reverie.kernels import call, gpu, steps
+from reverie.kernels import rssm as kernel
 from reverie.nn.rssm import RSSMConfig
 
 NAMES = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}
@@ -231,7 +232,8 @@ latent, probs = rssm.observe(start, embed, torch.zeros(2, 2, 3), torch.zeros(2, 
 probs.sum().backward()
 with torch.no_grad():
     feature = torch.zeros(9, rssm.feature_width, dtype=torch.bfloat16)
-    rssm.dream_step(feature, torch.zeros(9, 3), torch.empty_like(feature), rssm.cell(torch.bfloat16))
+    prepared = steps.prepare(rssm, torch.bfloat16)
+    kernel.dream_step(rssm, prepared, feature, torch.zeros(9, 3), torch.empty_like(feature))
 print(sorted(DONE), all(DONE.values()))
 """
 

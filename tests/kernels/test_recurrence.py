@@ -1,8 +1,8 @@
-"""Whole sequences in C against the RSSM's own loop, step by step."""
+"""Whole sequences in C against the RSSM's definition."""
 
 import pytest
 import torch
-from filtering import UNEVEN, assert_dreams_as_the_loop, assert_hands_nan_on, assert_observes_as_the_loop, filtered
+from filtering import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, assert_observes_as_defined, filtered
 
 from reverie.kernels.compiler import kernels
 from reverie.nn.layers import MLP
@@ -22,7 +22,7 @@ def case(request):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_observing_and_its_gradients(case, threads):
     torch.set_num_threads(threads)
-    assert_observes_as_the_loop(case)
+    assert_observes_as_defined(case)
 
 
 def test_observing_without_gradient_is_the_same(case):
@@ -45,7 +45,7 @@ def test_gradients_that_come_in_any_layout(case):
 
 @pytest.mark.parametrize("rows", [1, 31, 70])
 def test_dreaming(case, rows):
-    assert_dreams_as_the_loop(case[0], rows)
+    assert_dreams_as_defined(case[0], rows)
 
 
 def test_nan_is_handed_on(case):

@@ -71,7 +71,7 @@ def test_surprise_and_entropies(agent, session):
     seen, action = world.embed(row.step.obs)[:, None], session.timeline.actions[1][:, None]
     posterior, stats = world.rssm.observe(before.state.latent, seen, action, row.step.is_first[:, None])
     assert torch.allclose(posterior.deter[:, 0], row.state.latent.deter, atol=1e-5)
-    p, q = (Independent(Categorical(x[0]), 1) for x in (stats[:, 0], world.rssm.prior(posterior.deter[:, 0])))
+    p, q = (Independent(Categorical(x[0]), 1) for x in (stats[:, 0], world.rssm.p(posterior.deter[:, 0])))
     expected = {"kl": kl_divergence(p, q), "posterior_entropy": p.entropy(), "prior_entropy": q.entropy()}
     for name, value in expected.items():
         assert row.values[name] == pytest.approx(float(value.detach()), abs=1e-4), name

@@ -7,7 +7,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.encoder import EncoderConfig, stage_depths, stage_sizes
-from reverie.nn.rssm import Latent
+from reverie.nn.state_space import Latent
 
 SPEC = {
     "camera": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8"),

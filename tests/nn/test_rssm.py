@@ -4,16 +4,20 @@ import copy
 import functools
 import math
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from reverie.algos.imagination import imagine, open_loop
 from reverie.core.errors import ConfigError
-from reverie.nn.rssm import RSSM, Latent, RSSMConfig
+from reverie.core.specs import ActionPart, ActionSpec
+from reverie.nn.heads import Actor, ActorConfig
+from reverie.nn.rssm import RSSM, RSSMConfig
+from reverie.nn.state_space import Latent
 
 SIZES = {"deter": 16, "hidden": 8, "stoch": 3, "classes": 4, "blocks": 4}
-
-
+ACTIONS = ActionSpec(parts={"push": ActionPart(kind="categorical", classes=(2,))})
 mode = functools.partial(torch.argmax, dim=-1)
 
 
@@ -23,30 +27,38 @@ def rssm():
     return RSSMConfig(**SIZES).build(embed=5, action=2)
 
 
+@pytest.fixture
+def certain(rssm):
+    """The model takes the likeliest latents."""
+    rssm.draw = mode
+    return rssm
+
+
 def data(batch=2, steps=6):
     first = torch.zeros(batch, steps, dtype=torch.bool)
     return torch.randn(batch, steps, 5), torch.randn(batch, steps, 2), first
 
 
-def test_step_by_step_is_all_at_once(rssm):
-    embed, action, first = data()
+def test_step_by_step_is_all_at_once(certain, either):
+    rssm, (embed, action, first) = certain, data()
     first[1, 3] = True
-    whole, _ = rssm.observe(rssm.initial(2, torch.float32), embed, action, first, mode)
+    whole, _ = rssm.observe(rssm.initial(2, torch.float32), embed, action, first)
     latent = rssm.initial(2, torch.float32)
     for t in range(6):
-        latent = rssm.observe_step(latent, embed[:, t], action[:, t], first[:, t], mode)
+        row, _ = rssm.observe(latent, embed[:, t : t + 1], action[:, t : t + 1], first[:, t : t + 1])
+        latent = row.map(lambda x: x[:, 0])
         torch.testing.assert_close(latent, whole.map(lambda x, t=t: x[:, t]))
 
 
-def test_first_rows_forget_state_and_action(rssm):
-    embed, action, first = data()
+def test_first_rows_forget_state_and_action(certain, either):
+    rssm, (embed, action, first) = certain, data()
     first[:, 2] = True
     noisy = Latent(torch.randn(2, 16), torch.randn(2, 3, 4))
-    a, _ = rssm.observe(noisy, embed, action, first, mode)
-    b, _ = rssm.observe(rssm.initial(2, torch.float32), embed[:, 2:], 0 * action[:, 2:], first[:, 2:], mode)
+    a, _ = rssm.observe(noisy, embed, action, first)
+    b, _ = rssm.observe(rssm.initial(2, torch.float32), embed[:, 2:], 0 * action[:, 2:], first[:, 2:])
     torch.testing.assert_close(a.deter[:, 2], b.deter[:, 0])
     # The action *after* the first row counts again.
-    c, _ = rssm.observe(noisy, embed[:, 2:], action[:, 2:], first[:, 2:], mode)
+    c, _ = rssm.observe(noisy, embed[:, 2:], action[:, 2:], first[:, 2:])
     torch.testing.assert_close(a.deter[:, 2:], c.deter)
 
 
@@ -56,20 +68,20 @@ def test_gates_by_hand(rssm):
         torch.nn.init.zeros_(parameter)
     bias = rssm.gates.bias.data.view(4, 3, 4)  # blocks, gates, units of a block
     bias[:, 1], bias[:, 2] = 2.0, 1.0
-    latent = Latent(torch.full((1, 16), 0.5), torch.zeros(1, 3, 4))
-    out = rssm.sequence_step(latent, torch.zeros(1, 8), rssm.cell(torch.float32))
+    out = rssm.step(torch.full((1, 16), 0.5), torch.zeros(1, 3, 4), torch.zeros(1, 2))
     torch.testing.assert_close(out, torch.full((1, 16), 0.5 * math.tanh(1) + 0.5 * 0.5))
 
 
 def test_actions_beyond_one_are_shrunk(rssm):
-    far, near = (rssm.action_input(torch.tensor([[x, -0.5]])) for x in (3.0, 1.0))
+    latent = torch.rand(1, 16), torch.rand(1, 3, 4)
+    far, near, nearer = (rssm.step(*latent, torch.tensor([[x, -0.5]])) for x in (3.0, 1.0, 0.9))
     torch.testing.assert_close(far, near)
+    assert not torch.equal(near, nearer)
 
 
-def test_imagination_follows_the_prior(rssm):
-    latent = Latent(torch.randn(7, 16), torch.zeros(7, 3, 4))
-    out = rssm.imagine_step(latent, torch.zeros(7, 2), rssm.cell(torch.float32), mode)
-    assert torch.equal(out.stoch.argmax(-1), rssm.prior(out.deter).argmax(-1))
+def test_imagination_follows_the_prior(certain):
+    out = certain.imagine(Latent(torch.randn(7, 16), torch.zeros(7, 3, 4)), torch.zeros(7, 2))
+    assert torch.equal(out.stoch.argmax(-1), certain.p(out.deter).argmax(-1))
     assert torch.equal(out.stoch.sum(-1), torch.ones(7, 3))
 
 
@@ -81,8 +93,8 @@ def test_blocks_divide_the_state():
 class Own(RSSM):
     """A cell of a user's own, whose state only counts."""
 
-    def sequence_step(self, latent, action, cell):
-        return latent.deter + 1
+    def step(self, h, z, action):
+        return h + 1
 
 
 def test_a_cell_of_ones_own_is_used_with_and_without_compiled_functions(either):
@@ -90,10 +102,11 @@ def test_a_cell_of_ones_own_is_used_with_and_without_compiled_functions(either):
     embed, action, first = data()
     seen, _ = rssm.observe(rssm.initial(2, torch.float32), embed, action, first)
     assert torch.equal(seen.deter, torch.arange(1.0, 7)[None, :, None].expand(2, 6, 16))
-    with torch.no_grad():
-        feature = torch.zeros(2, rssm.feature_width)
-        rssm.dream_step(seen.feature[:, -1], action[:, 0], feature, rssm.cell(torch.float32))
-    assert torch.equal(feature[:, :16], torch.full((2, 16), 7.0))
+    actor = Actor(rssm.feature_width, ACTIONS, ActorConfig(units=4))
+    dream = imagine(SimpleNamespace(rssm=rssm, legal=None), actor, seen.detach(), 3)
+    assert torch.equal(dream.feature[-1, ..., :16], seen.deter + 3)
+    assert torch.equal(open_loop(rssm, seen.map(lambda x: x[:, -1]), action).deter, seen.deter + 6)
+    assert not rssm.bounded
 
 
 @torch.no_grad()
@@ -111,7 +124,7 @@ def test_what_was_replaced_after_the_model_had_acted_is_used(rssm, change):
         other.load_state_dict(rssm.state_dict())
         torch.testing.assert_close(latents(rssm), latents(other))
     else:
-        rssm.sequence_step = lambda latent, action, cell: latent.deter + 1
+        rssm.step = lambda h, z, action: h + 1
         assert torch.equal(latents(rssm)[0, :, 0], torch.arange(1.0, 7))
 
 

@@ -28,8 +28,11 @@ def tensors(rows):
      ([0, 1, 5], [0, 0, 0], [0, 1, 0], [10, 20, 30], 0.9, 0.95, [1 + 0.9 * 20, 5 + 0.9 * 30])],
 )  # fmt: skip
 def test_lambda_return_by_hand(reward, terminal, last, bootstrap, discount, lam, expected):
-    rows = tensors({"reward": reward, "terminal": terminal, "last": last, "bootstrap": bootstrap})
-    assert lambda_return(**rows, discount=discount, lam=lam)[0].tolist() == pytest.approx(expected)
+    rows = tensors({"reward": reward, "value": bootstrap})
+    cont, mixed = discount * (1 - torch.tensor([terminal])), lam * (1 - torch.tensor([last]))
+    assert lambda_return(rows["reward"], cont, rows["value"], mixed)[0].tolist() == pytest.approx(expected)
+    by_column = lambda_return(rows["reward"].T, cont.T, rows["value"].T, mixed.T, dim=0)
+    assert by_column[:, 0].tolist() == pytest.approx(expected)
 
 
 def plain(rows):
@@ -311,7 +314,7 @@ def test_the_parallel_scan_of_gpus_is_the_loop(steps):
     step, carry = torch.randn(3, steps, dtype=torch.float64), torch.rand(3, steps, dtype=torch.float64)
     carry[torch.rand(3, steps) < 0.2] = 0  # ends of episodes
     inputs = [step.requires_grad_(), carry.requires_grad_(), torch.randn(3, dtype=torch.float64, requires_grad=True)]
-    loop, scan = returns._accumulate(*inputs), returns._scan(*inputs)
+    loop, scan = returns.accumulate(*inputs), returns._scan(*inputs)
     torch.testing.assert_close(scan, loop)
     grad = torch.randn_like(loop)
     torch.testing.assert_close(torch.autograd.grad(scan, inputs, grad), torch.autograd.grad(loop, inputs, grad))

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
-from parity import argmax, mode
 from torch import Tensor
 
-from reverie.algos.dreamer_v3 import WorldModelLosses
+from reverie.algos import dreamer_v3
+from reverie.algos.dreamer_v3 import WorldModelLosses, imagination_loss, replay_value_loss
 from reverie.algos.r2dreamer import Prototypes, R2Dreamer, R2DreamerConfig
 from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
 from reverie.nn.decoder import UnitImage
-from reverie.nn.rssm import Latent
+from reverie.nn.state_space import Latent
+from reverie.objectives.returns import lambda_return
+
+from .comparison import MISSING, Comparison
+from .dreamer_v3 import draw_modes
 
 KINDS = {"r2dreamer": "barlow", "infonce": "infonce", "dreamerpro": "dreamerpro", "dreamer": "decoder"}
 SAME = {"norm": True, "act": "SiLU"}
@@ -109,7 +114,7 @@ class Recording:
             ConfigError: a parameter of either has no counterpart.
         """
         agent = self.config(frozen).build(self.obs_spec, self.action_spec)
-        agent.world.draw_z, agent.world.draw_a = argmax, mode
+        draw_modes(agent)
         state, table = agent.state_dict()["model"], self.names(agent)
         missing = sorted(set(state) - {*table.values(), "return_scale.low", "return_scale.high"})
         if missing := [name for name in missing if not name.endswith(".count")]:
@@ -251,7 +256,7 @@ class Recording:
 
     # ------------------------------------------------------------------ what is compared
 
-    def compare(self, result: Any, missing: np.ndarray) -> None:
+    def compare(self, result: Comparison) -> None:
         """Compare all tensors of this kind."""
         agent = self.load(frozen=False)
         context, rows = self.rows(agent, 0)
@@ -265,13 +270,13 @@ class Recording:
         grads = {path: parameters[ours].grad for path, ours in table.items() if ours in parameters}
         for path, theirs in self.under(f"grad/{self.kind}/").items():
             grad = grads.get(path)
-            mine = missing if grad is None else self.to_theirs(table[path], grad)
+            mine = MISSING if grad is None else self.to_theirs(table[path], grad)
             result.add(f"grad/{self.kind}/{path}", mine, theirs, "output", self.noise(path))
         found["agc_scale"] = self.clips(agent, grads)
         for name, theirs in self.under(f"out/{self.kind}/update0/").items():
             if name.split("/")[0] not in ("loss", "return_ema", "lr_used", "metric"):
-                result.add(f"out/{self.kind}/update0/{name}", found.get(name, missing), theirs, "output")
-        self.compare_updates(result, missing)
+                result.add(f"out/{self.kind}/update0/{name}", found.get(name, MISSING), theirs, "output")
+        self.compare_updates(result)
 
     def noise(self, path: str) -> float:
         """Return 1e-4 of the largest gradient of all, if this one is the rounding error of a gradient that is 0."""
@@ -293,15 +298,15 @@ class Recording:
             out.append(torch.zeros(()) if frozen else factor)  # they had no gradient left when gradients were clipped
         return torch.stack(out)
 
-    def compare_updates(self, result: Any, missing: np.ndarray) -> None:
+    def compare_updates(self, result: Comparison) -> None:
         """Take three updates; compare losses after each, and parameters after the first and the last."""
         agent = self.load()
         for number in range(3):
             context, rows = self.rows(agent, number)
             losses, metrics = agent.learn(context, rows)
             offset, scale = agent.return_scale()
-            found = {f"loss/{k}": metrics.get(f"loss/{LOSSES.get(k, k)}", missing) for k in (*LOSSES, *losses.terms)}
-            found |= {f"loss/{k}": metrics.get(f"loss/reconstruction/{k}", missing) for k in self.obs_spec}
+            found = {f"loss/{k}": metrics.get(f"loss/{LOSSES.get(k, k)}", MISSING) for k in (*LOSSES, *losses.terms)}
+            found |= {f"loss/{k}": metrics.get(f"loss/reconstruction/{k}", MISSING) for k in self.obs_spec}
             found |= {f"metric/{k}": metrics[v] for k, v in METRICS.items()}
             found["metric/con"] = found["metric/con"] / agent.cfg.discount
             found["metric/adv_std"] = losses_std(metrics, losses)
@@ -310,18 +315,18 @@ class Recording:
             found["return_ema"] = torch.stack([agent.return_scale.low, agent.return_scale.high])
             for name, theirs in self.under(f"out/{self.kind}/update{number}/").items():
                 if number or name.split("/")[0] in ("loss", "return_ema", "lr_used", "metric"):
-                    result.add(f"out/{self.kind}/update{number}/{name}", found.get(name, missing), theirs, "output")
+                    result.add(f"out/{self.kind}/update{number}/{name}", found.get(name, MISSING), theirs, "output")
             if number in (0, 2):
-                self.compare_parameters(agent, f"step{number + 1}/{self.kind}/", result, missing)
+                self.compare_parameters(agent, f"step{number + 1}/{self.kind}/", result)
 
-    def compare_parameters(self, agent: R2Dreamer, prefix: str, result: Any, missing: np.ndarray) -> None:
+    def compare_parameters(self, agent: R2Dreamer, prefix: str, result: Comparison) -> None:
         """Compare all parameters and targets."""
         table, state = self.names(agent), agent.state_dict()["model"]
         for path, theirs in self.under(prefix).items():
             if path == "return_ema":
                 mine: Any = torch.stack([agent.return_scale.low, agent.return_scale.high])
             else:
-                mine = self.to_theirs(table[path], state[table[path]]) if path in table else missing
+                mine = self.to_theirs(table[path], state[table[path]]) if path in table else MISSING
             result.add(f"{prefix}{path}", mine, theirs, "update")
 
     @torch.no_grad()
@@ -348,10 +353,11 @@ class Recording:
     def dream(self, agent: R2Dreamer, losses: WorldModelLosses) -> dict[str, Any]:
         """What is imagined; theirs has windows first."""
         dream, scale = losses.dream, {k: v.clone() for k, v in agent.return_scale.state_dict().items()}
-        _, returns, _ = agent.dream_losses(dream)
+        reward, cont = agent.imagined(dream)
+        _, returns, _ = imagination_loss(agent, dream, reward, cont)
         agent.return_scale.load_state_dict(scale)
         offset, spread = agent.return_scale()
-        policy, cont = agent.actor(dream.feature), agent.world.cont(dream.feature).prob()
+        policy = agent.actor(dream.feature)
         value = agent.critic(dream.feature)
         out = {
             "feat": self.feature(dream.feature, True), "action": dream.action,
@@ -359,34 +365,33 @@ class Recording:
             "value_logits": agent.critic.logits(agent.critic.mlp(dream.feature)),
         }  # fmt: skip
         lone = {
-            "cont": cont, "weight": (cont * agent.cfg.discount).cumprod(0), "value": value.mean(),
-            "slow_value": agent.slow(dream.feature).mean(), "reward": agent.imagined_reward(dream), "ret": returns,
+            "cont": agent.world.cont(dream.feature).prob(), "weight": cont.cumprod(0), "value": value.mean(),
+            "slow_value": agent.slow_critic(dream.feature).mean(), "reward": reward, "ret": returns,
             "adv": (returns - value.mean()[:-1]) / spread, "entropy": policy.entropy()[:-1],
             "logpi": policy.log_prob(dream.action)[:-1],
         }  # fmt: skip
         out |= {k: v.unsqueeze(-1) for k, v in lone.items()}
-        found: dict[str, Any] = {f"imag_{k}": v.transpose(0, 1) for k, v in out.items()}
-        return found | {"imag_ret_offset": offset, "imag_ret_scale": spread}
+        tensors: dict[str, Any] = {f"imag_{k}": v.flatten(1, 2).transpose(0, 1) for k, v in out.items()}
+        return tensors | {"imag_ret_offset": offset, "imag_ret_scale": spread}
 
     def replayed(self, agent: R2Dreamer, losses: WorldModelLosses, rows: Batch) -> dict[str, Any]:
         """The critic on the rows themselves."""
         scale = {k: v.clone() for k, v in agent.return_scale.state_dict().items()}
-        _, returns, _ = agent.dream_losses(losses.dream)
+        _, returns, _ = imagination_loss(agent, losses.dream, *agent.imagined(losses.dream))
         agent.return_scale.load_state_dict(scale)
-        feature, targets = losses.post.latent.feature, []
+        feature, boot, targets = losses.post.latent.feature, returns[0], list[Tensor]()
 
-        def kept(value: Any, found: Tensor, slow: Tensor) -> Tensor:
-            targets.append(found)
-            return type(agent).value_loss(agent, value, found, slow)
+        def noted(*args: Tensor) -> Tensor:
+            targets.append(lambda_return(*args))
+            return targets[-1]
 
-        agent.value_loss = kept  # type: ignore[method-assign]
-        boot = returns[0].view(rows.shape)
-        agent.replay_critic_loss(rows, feature, boot)
-        del agent.value_loss
+        with mock.patch.object(dreamer_v3, "lambda_return", noted):
+            replay_value_loss(agent, rows, feature, boot)
         return {
             "replay_feat": self.feature(feature, True), "replay_boot": boot.unsqueeze(-1),
             "replay_value": agent.critic(feature).mean().unsqueeze(-1),
-            "replay_slow_value": agent.slow(feature).mean().unsqueeze(-1), "replay_ret": targets[0].unsqueeze(-1),
+            "replay_slow_value": agent.slow_critic(feature).mean().unsqueeze(-1),
+            "replay_ret": targets[0].unsqueeze(-1),
             "replay_value_logits": agent.critic.logits(agent.critic.mlp(feature)),
         }  # fmt: skip
 
@@ -461,7 +466,7 @@ def log_probs(agent: R2Dreamer, feature: Tensor) -> Tensor:
 
 def losses_std(metrics: Mapping[str, Tensor], losses: WorldModelLosses) -> Tensor:
     """Return the advantage's deviation with N - 1, as theirs."""
-    count = losses.dream.hidden.shape[0] * losses.dream.hidden.shape[1]
+    count = losses.dream.feature[:-1, ..., 0].numel()
     return metrics["train/advantage_std"] * (count / (count - 1)) ** 0.5
 
 
@@ -486,24 +491,23 @@ def mlp(theirs: str, ours: str, layers: int) -> Iterator[tuple[str, str]]:
         yield from layer(f"{theirs}_linear{i}", f"{ours}.{2 * i}", f"{theirs}_norm{i}")
 
 
-def compare_acting(rec: Recording, result: Any, missing: np.ndarray) -> None:
+def compare_acting(rec: Recording, result: Comparison) -> None:
     """One step of the policy from the first row."""
     agent = rec.load()
     context, rows = rec.rows(agent, 0)
     first = {k: v[:, 0] for k, v in rows.obs.items()}
     with torch.no_grad():
-        latent = agent.world.rssm.observe_step(
-            context.latent, agent.world.embed(first), rows.action[:, 0], rows.is_first[:, 0], argmax
-        )
+        inputs = agent.world.embed(first).unsqueeze(1), rows.action[:, :1], rows.is_first[:, :1]
+        latent = agent.world.rssm.observe(context.latent, *inputs)[0].map(lambda x: x[:, 0])
         found = {"deter": latent.deter, "stoch": latent.stoch, "action_logits": log_probs(agent, latent.feature)}
         found["action_mode"] = agent.actor(latent.feature).mode()
     for name, theirs in rec.under("out/act/").items():
-        result.add(f"out/act/{name}", found.get(name, missing), theirs, "output")
+        result.add(f"out/act/{name}", found.get(name, MISSING), theirs, "output")
 
 
-def compare(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], result: Any, missing: np.ndarray) -> None:
+def compare(arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any], result: Comparison) -> None:
     """Compare a recording of R2-Dreamer and its siblings."""
     kinds = [kind for kind in KINDS if any(k.startswith(f"out/{kind}/") for k in arrays)]
-    compare_acting(Recording(arrays, meta, kinds[0]), result, missing)
+    compare_acting(Recording(arrays, meta, kinds[0]), result)
     for kind in kinds:
-        Recording(arrays, meta, kind).compare(result, missing)
+        Recording(arrays, meta, kind).compare(result)

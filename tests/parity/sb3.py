@@ -1,4 +1,4 @@
-"""Hold PPO and A2C against recordings of Stable-Baselines3 and sb3-contrib: the part of ``parity.py`` for these.
+"""Hold PPO and A2C against recordings of Stable-Baselines3 and sb3-contrib.
 
 The recorded rollout is laid out as rows of ours: after a step that ends an episode, the true last observation is a row
 of its own. What our networks say of these rows is compared with what theirs said, and so are the advantages. Then our
@@ -9,9 +9,7 @@ parameters, and the parameters that it leads to at our own.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +29,9 @@ from reverie.nn.perceptron import ReluMLP
 from reverie.nn.policy_value import Branch, PolicyValue, PolicyValueConfig
 from reverie.objectives.estimators import GAE
 
-SAMPLE, END = 1e-5, 5e-5
+from .comparison import Comparison
+
+TOLERANCES = (1e-5, 5e-5)
 """Tolerances: of each minibatch; of what all minibatches lead to."""
 FORMS = {"RMSprop": "torch", "RMSpropTFLike": "tensorflow"}
 MOMENTS = {"exp_avg": "momentum", "exp_avg_sq": "square", "square_avg": "square"}
@@ -45,16 +45,14 @@ View = Callable[[Tensor], Tensor]
 class Recording:
     """A recording, and the learner of ours that it describes."""
 
-    def __init__(self, path: Path) -> None:
-        with np.load(path) as file:
-            self.arrays = {k: file[k] for k in file.files}
-        self.meta: dict[str, Any] = json.loads(bytes(self.arrays["meta"]))
+    def __init__(self, arrays: dict[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+        self.arrays, self.meta = arrays, meta
         self.steps, self.envs = int(self.meta["n_steps"]), int(self.meta["n_envs"])
         self.lstm: dict[str, Any] | None = self.meta["lstm"]
         opt = self.meta["optimizer"]
         for name in ("amsgrad", "weight_decay", "centered", "momentum"):
             if opt.get(name):
-                raise ConfigError(f"{path.name}: recorded with {name} = {opt[name]} of the optimiser, which we lack.")
+                raise ConfigError(f"recorded with {name} = {opt[name]} of the optimiser, which we lack.")
 
     def under(self, prefix: str) -> dict[str, np.ndarray]:
         """Arrays below a prefix, without it."""
@@ -280,7 +278,7 @@ def write(
 class Both:
     """Their parameters beside ours, and what collects the errors."""
 
-    def __init__(self, rec: Recording, network: PolicyValue, result: Any) -> None:
+    def __init__(self, rec: Recording, network: PolicyValue, result: Comparison) -> None:
         self.rec, self.result, self.table = rec, result, places(network)
         self.parameters = dict(network.named_parameters())
         if missing := rec.under("param/").keys() - self.table.keys():
@@ -319,9 +317,9 @@ class Both:
             self.show("first/grad", found, "output", "first/grad")
 
 
-def compare(path: Path, result: Any) -> None:
+def compare(arrays: dict[str, np.ndarray], meta: Mapping[str, Any], result: Comparison) -> None:
     """Compare everything in a recording; ``result`` collects the errors."""
-    rec = Recording(path)
+    rec = Recording(arrays, meta)
     learner = rec.learner()
     both = Both(rec, learner.objective.network, result)
     estimates = compare_rollout(rec, learner, result)
@@ -347,7 +345,7 @@ def compare(path: Path, result: Any) -> None:
     result.add("end/opt/step", learner.optim.updates, rec.arrays["mb/applied"].sum(), "update")
 
 
-def compare_rollout(rec: Recording, learner: OnPolicy, result: Any) -> dict[str, Tensor]:
+def compare_rollout(rec: Recording, learner: OnPolicy, result: Comparison) -> dict[str, Tensor]:
     """Compare what was said when the rollout was collected; return our estimates, ``[T, N]`` by name."""
     columns: dict[str, list[Tensor]] = {name: [] for name in ESTIMATES}
     for env in range(rec.envs):
@@ -370,7 +368,9 @@ def compare_rollout(rec: Recording, learner: OnPolicy, result: Any) -> dict[str,
     return ours
 
 
-def compare_minibatch(rec: Recording, learner: OnPolicy, batch: Batch, mask: Tensor, k: int, result: Any) -> None:
+def compare_minibatch(
+    rec: Recording, learner: OnPolicy, batch: Batch, mask: Tensor, k: int, result: Comparison
+) -> None:
     """Compare losses, and what the networks say of each row now."""
     with torch.no_grad():
         found, losses = learner.objective.evaluate(batch), learner.objective(batch)

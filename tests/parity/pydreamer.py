@@ -1,4 +1,4 @@
-"""Hold DreamerV2 with PyDreamer's settings against recordings of PyDreamer: the part of ``parity.py`` for these.
+"""Hold DreamerV2 with PyDreamer's settings against recordings of PyDreamer.
 
 Every number of theirs is a number of ours, or of several tensors of ours, at some place and with some sign: see
 :class:`Places`. All that they record of a forward pass is read off while ours takes its first update.
@@ -10,12 +10,13 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
-from parity_v1_v2 import Arrays, Recording, Settings, Tensors, mode
 from torch import Tensor, nn
 
+from reverie.algos import dreamer_v2
 from reverie.algos.dreamer_v2 import BehaviourLosses, DreamerV2, DreamerV2Config
 from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError
@@ -27,6 +28,9 @@ from reverie.nn.optim import GlobalAdamConfig
 from reverie.nn.probe import Mlp
 from reverie.objectives.kl import importance_bound
 from reverie.objectives.policy import Dynamics, Reinforce
+
+from .comparison import MISSING, Comparison
+from .dreamer_v1_v2 import Arrays, Recording, Settings, Tensors, mode
 
 RUN = (
     "allow_mid_reset", "batch_", "buffer_", "data_workers", "device", "enable_profiler", "env_", "eval_", "generator_",
@@ -414,8 +418,8 @@ class RecordingPyDreamer(Recording):
         return x.unflatten(0, (-1, self.samples)).permute(2, 0, 1, *range(3, x.ndim + 1))
 
     def dreamt(self, x: Tensor) -> Tensor:
-        """Imagined values of states (b, i, t), ``[H, M, ...]``, with states as theirs, (t, b, i)."""
-        x = x.unflatten(1, (-1, self.samples, self.variant["T"]))
+        """Imagined values ``[H, B * I, T, ...]``, with states as theirs, (t, b, i)."""
+        x = x.unflatten(1, (-1, self.samples))  # [H, B, I, T, ...]
         return x.permute(0, 3, 1, 2, *range(4, x.ndim)).flatten(1, 3)
 
     def bound(self, x: Tensor) -> Tensor:
@@ -550,7 +554,7 @@ class RecordingPyDreamer(Recording):
     def noted(self, rows: Batch, context: Context, number: int) -> tuple[Tensors, Any]:
         """Take an update; return all values before it, under their names, and the posterior."""
         agent, found = self.agent, {}
-        own, dreaming = agent.losses, agent.behaviour.losses
+        own, dreaming = agent.losses, dreamer_v2.imagination_loss
 
         def world(rows: Batch, post: Any, terms: Tensors) -> Any:
             result = own(rows, post, terms)
@@ -568,10 +572,12 @@ class RecordingPyDreamer(Recording):
                 found.update(self.dream_side(result))
             return result
 
-        agent.losses, agent.behaviour.losses = world, dream  # type: ignore[method-assign,assignment]
         self.draw(number)
-        _, metrics, post = agent.learn(rows, context)
-        del agent.losses, agent.behaviour.losses
+        with (
+            mock.patch.object(agent, "losses", world),
+            mock.patch.object(dreamer_v2, "imagination_loss", dream),
+        ):
+            _, metrics, post = agent.learn(rows, context)
         norms = {k: metrics.get(f"opt/grad_norm/{k}") for k in NAMES}
         if self.probe == "none":
             grads = self.dummy_optim.gradients(self.dummy.square().sum())
@@ -580,7 +586,7 @@ class RecordingPyDreamer(Recording):
         found |= {f"grad_norm/grad_norm{NAMES[k]}": v for k, v in norms.items() if v is not None}
         return found, post
 
-    def compare(self, result: Any, missing: np.ndarray) -> None:
+    def compare(self, result: Comparison) -> None:
         """The whole comparison."""
         rows, before = self.batch(1)
         acting, agent = self.acting(rows, before), self.agent
@@ -595,22 +601,22 @@ class RecordingPyDreamer(Recording):
                 found["acting/action"] = acting
                 for name, theirs in self.under("out/").items():
                     kind = "update" if name.startswith("grad_norm/") else "output"
-                    result.add(f"out/{name}", found.get(name, missing), theirs, kind)
-                self.compare_parameters("grad/", result, missing)
-            self.compare_step(number, found, result, missing)
+                    result.add(f"out/{name}", found.get(name, MISSING), theirs, kind)
+                self.compare_parameters("grad/", result)
+            self.compare_step(number, found, result)
 
-    def compare_step(self, number: int, found: Tensors, result: Any, missing: np.ndarray) -> None:
+    def compare_step(self, number: int, found: Tensors, result: Comparison) -> None:
         """What is recorded of an update."""
         names = {"state_h": "out_state_h", "state_z": "out_state_z"}
         for name, theirs in self.under(f"step{number}/").items():
             if not name.startswith("param/"):
                 ours = found.get(names.get(name, name))
                 if ours is None:
-                    ours = found.get(f"grad_norm/{name.removeprefix('metric/')}", missing)
+                    ours = found.get(f"grad_norm/{name.removeprefix('metric/')}", MISSING)
                 result.add(f"step{number}/{name}", ours, theirs, "update")
-        self.compare_parameters(f"step{number}/param/", result, missing)
+        self.compare_parameters(f"step{number}/param/", result)
 
-    def compare_parameters(self, prefix: str, result: Any, missing: np.ndarray) -> None:
+    def compare_parameters(self, prefix: str, result: Comparison) -> None:
         """All parameters, or their gradients."""
         grads, parameters = prefix == "grad/", self.places.parameters
         values = self.clipped() if grads else parameters
@@ -623,7 +629,7 @@ class RecordingPyDreamer(Recording):
                 ours = self.dummy.grad if grads else self.dummy
                 ours = np.zeros_like(theirs) if ours is None else ours
             else:
-                ours = self.places.read(path, values) if path in self.places.table else missing
+                ours = self.places.read(path, values) if path in self.places.table else MISSING
             result.add(f"{prefix}{path}", ours, theirs, "update")
 
     def clipped(self) -> dict[str, Tensor | None]:
@@ -647,6 +653,6 @@ def agreed(logits: Tensor) -> Tensor:
     return torch.log_softmax(torch.logsumexp(torch.log_softmax(logits, 3), 2), 2)
 
 
-def compare(arrays: Arrays, meta: Mapping[str, Any], result: Any, missing: np.ndarray) -> None:
+def compare(arrays: Arrays, meta: Mapping[str, Any], result: Comparison) -> None:
     """Compare a recording of PyDreamer."""
-    RecordingPyDreamer({k: v for k, v in arrays.items() if k != "meta"}, meta).compare(result, missing)
+    RecordingPyDreamer(arrays, meta).compare(result)

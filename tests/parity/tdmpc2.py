@@ -1,11 +1,10 @@
 """Hold TD-MPC2 against a recording of its authors' code: forward pass, plans, losses, gradients, three updates.
 
-Run by ``tools/parity.py``. All that the authors draw is recorded, and takes the place of our draws.
+All that the authors draw is recorded, and takes the place of our draws.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,8 +28,10 @@ from reverie.nn.mish import LatentConfig, LatentEncoder
 from reverie.nn.normalise import percentiles
 from reverie.objectives.transforms import symlog, two_hot
 
+from .comparison import MISSING, Comparison
+
 Arrays = dict[str, np.ndarray]
-TOLERANCE = 1e-4
+TOLERANCES = (1e-4, 1e-4)
 """Of every tensor, relative to its largest recorded number."""
 IMPLEMENTED = {"multitask": False, "obs": "state", "task_dim": 0}
 """Settings of the authors' that we do not have, with the value that ours is equal to."""
@@ -108,8 +109,8 @@ def config(meta: Mapping[str, Any], steps: int) -> TDMPC2Config:
 class Recording:
     """A recording, and our agent with its weights."""
 
-    def __init__(self, arrays: Arrays, meta: Mapping[str, Any], result: Any, missing: np.ndarray) -> None:
-        self.arrays, self.meta, self.result, self.missing = arrays, meta, result, missing
+    def __init__(self, arrays: Arrays, meta: Mapping[str, Any], result: Comparison) -> None:
+        self.arrays, self.meta, self.result = arrays, meta, result
         self.settings = meta["config"]
         plans = [len(x) for k, x in arrays.items() if k.startswith("data/plan/") and k.endswith("sample_eps")]
         width = self.settings["action_dim"]
@@ -132,8 +133,8 @@ class Recording:
 
     def to_theirs(self, path: str, x: Tensor) -> np.ndarray:
         """One of our parameters, or its gradient, in the authors' layout."""
-        like = self.arrays.get(f"param/{path}", self.missing)
-        return x.detach().numpy().reshape(like.shape) if x.numel() == like.size else self.missing
+        like = self.arrays.get(f"param/{path}", MISSING)
+        return x.detach().numpy().reshape(like.shape) if x.numel() == like.size else MISSING
 
     def load(self) -> None:
         """Copy the recorded weights.
@@ -157,7 +158,7 @@ class Recording:
     def add(self, prefix: str, values: Mapping[str, Any], kind: str = "output") -> None:
         """Compare all recorded arrays below a prefix with ours, whose axes of one number do not count."""
         for name, theirs in self.under(prefix).items():
-            ours = values.get(name, self.missing)
+            ours = values.get(name, MISSING)
             ours = ours.detach().numpy() if isinstance(ours, Tensor) else np.asarray(ours)
             squeezed = [n for n in ours.shape if n != 1] == [n for n in theirs.shape if n != 1]
             self.result.add(prefix + name, ours.reshape(theirs.shape) if squeezed else ours, theirs, kind)
@@ -335,7 +336,7 @@ class Recording:
                 ours = table.get(path.partition("/")[2], "")
                 mine = grads.get(ours)
                 theirs = path.partition("/")[2]
-                value_of = self.missing if mine is None else self.to_theirs(theirs, mine)
+                value_of = MISSING if mine is None else self.to_theirs(theirs, mine)
                 self.result.add(f"grad/{path}", value_of, self.arrays[f"grad/{path}"], "update")
 
     def weights(self, prefix: str) -> None:
@@ -357,10 +358,9 @@ def termination_statistics(said: Tensor, true: Tensor) -> dict[str, Tensor]:
     }
 
 
-def compare(arrays: Arrays, result: Any, missing: np.ndarray) -> None:
+def compare(arrays: Arrays, meta: Mapping[str, Any], result: Comparison) -> None:
     """Compare a recording of TD-MPC2."""
-    meta = json.loads(bytes(arrays["meta"]))
-    recording = Recording(arrays, meta, result, missing)
+    recording = Recording(arrays, meta, result)
     recording.functions()
     recording.forward()
     recording.pixels()

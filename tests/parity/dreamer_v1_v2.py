@@ -1,4 +1,4 @@
-"""Hold DreamerV1 and DreamerV2 against recordings of their authors' code: the part of ``parity.py`` for these two.
+"""Hold DreamerV1 and DreamerV2 against recordings of their authors' code.
 
 Their features are z, then h; ours h, then z: the rows of kernels that read features are rolled. Observations are
 renamed so that their order by key is the one in which the authors' coders list them: ``obs`` itself may be sorted.
@@ -16,17 +16,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.algos import dreamer_v1, dreamer_v2
 from reverie.algos.dreamer_v1 import DreamerV1, DreamerV1Config
 from reverie.algos.dreamer_v2 import Behaviour, DreamerV2, DreamerV2Config
 from reverie.algos.imagination import Dream, open_loop
 from reverie.algos.plan2explore import Plan2Explore, Plan2ExploreConfig, actions_before
-from reverie.algos.world_model import Context, DenseDreamer, starts
+from reverie.algos.world_model import Context, DenseDreamer
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 from reverie.nn.distributions import Categoricals, TanhedNormal, straight_through
-from reverie.nn.heads import JointDistribution, TanhNormal, TruncNormal
-from reverie.nn.rssm import Latent
+from reverie.nn.heads import Actor, JointDistribution, TanhNormal, TruncNormal
+from reverie.nn.state_space import Latent, StateSpaceModel
+
+from .comparison import MISSING, Comparison
 
 Arrays = dict[str, np.ndarray]
 Tensors = dict[str, Any]
@@ -193,9 +196,19 @@ class Recording:
         return self.likeliest, mode
 
     def draw(self, number: int) -> None:
-        """Let the world model draw what is drawn in batch ``number``."""
-        world = self.agent.world
-        world.draw_z, world.draw_a = self.random(number)
+        """Let world model and policies draw what is drawn in batch ``number``."""
+        self.agent.world.rssm.draw, draw = self.random(number)
+        for actor in self.actors():
+            actor.draw = draw
+
+    def actors(self) -> list[Actor]:
+        """The policies that dream."""
+        return [self.agent.actor]
+
+    def sample(self, stats: Tensor, draw: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """z as drawn by ``draw``; by default the likeliest."""
+        with drawing(self.agent.world.rssm, draw or self.likeliest) as rssm:
+            return rssm.sample(stats)
 
     def likeliest(self, x: Tensor) -> Tensor:
         """In place of a sample of a latent: the likeliest class, or the mean."""
@@ -217,11 +230,10 @@ class Recording:
     def world_values(self, rows: Batch, post: Any) -> Tensors:
         """What the world model says of the recorded rows."""
         world, latent = self.agent.world, post.latent
-        stats = world.rssm.prior(latent.deter)
-        choose = self.likeliest
-        prior = latent._replace(stoch=world.rssm.sample(stats, choose))
+        stats = world.rssm.p(latent.deter)
+        prior = latent._replace(stoch=self.sample(stats))
         decoded, reward, cont = world.predict(latent)
-        terms, metrics = self.agent.world_losses(rows, post)
+        terms, metrics = self.agent.world_model_loss(rows, post)
         theirs = {ours: key for key, ours in self.keys.items()}
         out: Tensors = {
             "embed": post.embed, "feat": self.feature(latent.feature), "reward_pred": reward.mean(),
@@ -255,29 +267,29 @@ class Recording:
 
     def acting(self, rows: Batch, before: Tensor, policy: Any = None) -> Tensor:
         """A policy's own actions ``[B, T, A]`` when it is shown the rows one by one; by default the task's."""
-        rssm, policy = self.agent.world.rssm, policy or self.agent.policy
+        policy = policy or self.agent.policy
         state, actions = policy.initial(len(before))._replace(action=before), []
-        rssm.sample = lambda stats, choose: type(rssm).sample(rssm, stats, self.likeliest)
         for t in range(rows.shape[1]):
             step = Step(
                 obs={k: v[:, t] for k, v in rows.obs.items()}, reward=rows.reward[:, t], is_first=rows.is_first[:, t],
                 is_last=rows.is_last[:, t], is_terminal=rows.is_terminal[:, t],
             )  # fmt: skip
-            action, state = policy.act(step, state, "eval")
+            with drawing(self.agent.world.rssm, self.likeliest):
+                action, state = policy.act(step, state, "eval")
             actions.append(action)
-        del rssm.sample
         return torch.stack(actions, 1)
 
     def open_loop(self, last: Latent) -> Tensors:
         """A prior rollout from the last latents, under the authors' actions of batch 2."""
         actions = torch.from_numpy(self.arrays["authors2/action"])
-        latent = open_loop(self.agent.world.rssm, last, actions, self.likeliest)
-        values = self.latent_values(latent, self.agent.world.rssm.prior(latent.deter))
+        with drawing(self.agent.world.rssm, self.likeliest) as rssm:
+            latent = open_loop(rssm, last, actions)
+        values = self.latent_values(latent, rssm.p(latent.deter))
         return {f"openloop/{k}": v for k, v in values.items()}
 
     # ------------------------------------------------------------------ comparisons
 
-    def add(self, result: Any, name: str, ours: Any, theirs: np.ndarray, kind: str) -> None:
+    def add(self, result: Comparison, name: str, ours: Any, theirs: np.ndarray, kind: str) -> None:
         """Compare a tensor. Logits of latents are compared as log-probabilities, one-hots without rounding errors."""
         if name.endswith("/logit"):
             theirs = torch.log_softmax(torch.from_numpy(theirs), -1).numpy()
@@ -287,7 +299,7 @@ class Recording:
             theirs = np.round(theirs)
         result.add(name, ours, theirs, kind)
 
-    def compare(self, result: Any, missing: np.ndarray) -> None:
+    def compare(self, result: Comparison) -> None:
         """The whole comparison."""
         with entropy_of_modes():
             rows, before = self.batch(1)
@@ -296,12 +308,12 @@ class Recording:
             values["acting/action"] = self.acting(rows, before)
             for name, theirs in self.under("out/").items():
                 if not name.startswith("grad_norm/"):
-                    self.add(result, f"out/{name}", values.get(name, missing), theirs, "output")
+                    self.add(result, f"out/{name}", values.get(name, MISSING), theirs, "output")
             self.compare_gradients(losses, result)
             self.agent = self.load()
-            self.compare_updates(result, missing)
+            self.compare_updates(result)
 
-    def compare_gradients(self, losses: Tensors, result: Any) -> None:
+    def compare_gradients(self, losses: Tensors, result: Comparison) -> None:
         """The gradient of every parameter of the recording, and their norms."""
         parameters = dict(self.agent.named_parameters())
         for name, loss in losses.items():
@@ -323,7 +335,7 @@ class Recording:
         largest, own = max(network.values(), default=0.0), network.get(path.split("/", 1)[1], 0.0)
         return float(largest) if 0 < own < 1e-6 * largest else 0.0
 
-    def compare_updates(self, result: Any, missing: np.ndarray) -> None:
+    def compare_updates(self, result: Comparison) -> None:
         """Three updates: metrics, carried states and parameters."""
         latent = None
         for number in (1, 2, 3):
@@ -335,12 +347,12 @@ class Recording:
                 if name.startswith("param/"):
                     path = name.removeprefix("param/")
                     parameter = self.agent.state_dict()["model"].get(self.table.get(path, ""))
-                    ours = missing if parameter is None else self.to_theirs(path, parameter)
+                    ours = MISSING if parameter is None else self.to_theirs(path, parameter)
                     rates = self.rate(path) * number
                     unit = 2 * rates / result.tolerance["update"] if self.rounding(path) else 0.0
                     result.add(f"step{number}/{name}", ours, theirs, "update", unit)
                 else:
-                    self.add(result, f"step{number}/{name}", metrics.get(name, missing), theirs, "update")
+                    self.add(result, f"step{number}/{name}", metrics.get(name, MISSING), theirs, "update")
 
     def latent_metrics(self, post: Any) -> Tensors:
         """The latents that are carried to the next batch."""
@@ -377,6 +389,16 @@ def mode(policy: JointDistribution) -> Tensor:
         else:
             out.append(part.mode() + 0 * part.std)  # a gradient of 0, as without one the optimiser would complain
     return torch.cat(out, -1)
+
+
+@contextmanager
+def drawing(rssm: StateSpaceModel, draw: Callable[[Tensor], Tensor]) -> Iterator[StateSpaceModel]:
+    """Within, latents are drawn by ``draw``."""
+    before, rssm.draw = rssm.draw, draw
+    try:
+        yield rssm
+    finally:
+        rssm.draw = before
 
 
 @contextmanager
@@ -558,14 +580,12 @@ class RecordingV2(Recording):
         agent = self.agent
         self.draw(1)
         post = agent.world.observe(rows, context)
-        terms, _ = agent.world_losses(rows, post)
-        start, terminal = starts(post.latent), rows.is_terminal.flatten()
-        losses = agent.behaviour.losses(agent.world, start, terminal)
+        terms, _ = agent.world_model_loss(rows, post)
+        losses = dreamer_v2.imagination_loss(agent.behaviour, agent.world, post.latent.detach(), rows.is_terminal)
         with torch.no_grad():
             values = self.world_values(rows, post) | self.open_loop(post.latent.map(lambda x: x[:, -1]))
             values["loss/discount"] = values.pop("loss/cont")
-            stats = post.stats.flatten(0, 1)
-            dreamt = self.dream_values(agent.behaviour, losses.dream, stats, losses.terms)
+            dreamt = self.dream_values(agent.behaviour, losses.dream, post.stats, losses.terms)
             values |= {f"imag/{k}": v for k, v in dreamt.items()}
             values |= {"imag/actor_loss": losses.actor.mean(), "imag/critic_loss": losses.critic.mean()}
         return values, {"model": agent.total(terms), "actor": losses.actor.mean(), "critic": losses.critic.mean()}
@@ -574,15 +594,16 @@ class RecordingV2(Recording):
         """Imagined trajectories of a behaviour under the authors' names, whose actions lead to their states."""
         feature, rssm = dream.feature, self.agent.world.rssm
         latent = rssm.split(feature)
-        all_stats = torch.cat([stats[None], rssm.prior(latent.deter[1:])])
+        all_stats = torch.cat([stats[None], rssm.p(latent.deter[1:])])
         policy = behaviour.actor(feature[:-2])
-        return self.latent_values(latent, all_stats) | self.policy_values(feature, behaviour.actor) | {
+        values = self.latent_values(latent, all_stats) | self.policy_values(feature, behaviour.actor) | {
             "feat": self.feature(feature), "action": torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]]),
             "reward_raw": terms["reward"], "reward": terms["normed_reward"], "value": behaviour.critic(feature).mean(),
             "value_slow": terms["slow_value"], "target": terms["target"], "discount": terms["discount"],
             "weight": terms["weight"], "policy_entropy": policy.entropy(),
             "policy_logp": policy.log_prob(dream.action[:-2]),
         }  # fmt: skip
+        return {name: value.flatten(1, 2) for name, value in values.items()}
 
     def update(self, rows: Batch, context: Context, number: int) -> tuple[Tensors, Any]:
         """Take an update; return metrics under the authors' names, and the posterior."""
@@ -701,6 +722,10 @@ class RecordingP2E(RecordingV2):
             return super().rate(path)
         return float(self.agent.optims[f"explore_{part.split('.')[0].removeprefix('slow_')}"].cfg.lr)
 
+    def actors(self) -> list[Actor]:
+        """The policies that dream."""
+        return [self.agent.actor, self.agent.explorer.actor]
+
     def outputs(self, rows: Batch, context: Context) -> tuple[Tensors, Tensors]:
         """The forward pass under the authors' names, and the loss of each optimiser."""
         agent, (values, losses) = self.agent, super().outputs(rows, context)
@@ -708,12 +733,13 @@ class RecordingP2E(RecordingV2):
         post = agent.world.observe(rows, context)
         before, offset = actions_before(rows, context), agent.cfg.ensemble.offset
         losses["ensemble"] = agent.ensemble.loss(post, before)
-        start, terminal = starts(post.latent), rows.is_terminal.flatten()
-        explored = agent.explorer.losses(agent.world, start, terminal, agent.intrinsic_reward)
+        explored = dreamer_v2.imagination_loss(
+            agent.explorer, agent.world, post.latent.detach(), rows.is_terminal, agent.intrinsic_reward
+        )
         losses |= {"explore_actor": explored.actor.mean(), "explore_critic": explored.critic.mean()}
         with torch.no_grad():
             dream, kept = explored.dream, rows.shape[1] - offset
-            dreamt = self.dream_values(agent.explorer, dream, post.stats.flatten(0, 1), explored.terms)
+            dreamt = self.dream_values(agent.explorer, dream, post.stats, explored.terms)
             values |= {f"expl_imag/{k}": v for k, v in dreamt.items()}
             values |= {"expl_imag/actor_loss": losses["explore_actor"], "disag/loss": losses["ensemble"]}
             values |= {"expl_imag/critic_loss": losses["explore_critic"]}
@@ -723,9 +749,10 @@ class RecordingP2E(RecordingV2):
             width = inputs.shape[-1] if agent.cfg.ensemble.action_conditioned else feature.shape[-1]
             values |= {"disag/input": inputs[:, :kept, :width], "disag/target": target}
             values["disag/pred"] = self.predicted(agent.ensemble(feature[:, :kept], before[:, :kept]))
-            led = torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]])
-            values["disag/imag_pred"] = self.predicted(agent.ensemble(dream.feature, led))
-            disagreement = agent.ensemble.disagreement(dream.feature, led)
+            earlier = torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]])
+            imagined = dream.feature.flatten(1, 2), earlier.flatten(1, 2)
+            values["disag/imag_pred"] = self.predicted(agent.ensemble(*imagined))
+            disagreement = agent.ensemble.disagreement(*imagined)
             values["disag/imag_disag"] = disagreement.exp() if agent.cfg.ensemble.log else disagreement
         return values, losses
 
@@ -872,23 +899,22 @@ class RecordingV1(Recording):
         agent = self.agent
         self.draw(1)
         post = agent.world.observe(rows, context)
-        terms, _ = agent.world_losses(rows, post)
-        dreamt = agent.imagined_losses(agent.world, agent.starts(post))
+        terms, _ = agent.world_model_loss(rows, post)
+        dreamt = dreamer_v1.imagination_loss(agent, agent.world, agent.start(post))
         losses = {"model": agent.total(terms), "actor": dreamt.actor.mean(), "critic": dreamt.critic.mean()}
         noise = self.under("noise/")
         with torch.no_grad():
             values = self.world_values(rows, post) | self.open_loop(post.latent.map(lambda x: x[:, -1]))
             values |= {"loss/div": terms["kl"], "loss/actor": losses["actor"], "loss/value": losses["critic"]}
             if noise:  # prior samples inside of observe influence nothing
-                prior = agent.world.rssm.prior(post.latent.deter)
-                drawn = torch.from_numpy(noise["prior"]).transpose(0, 1)
-                values["prior/stoch"] = agent.world.rssm.sample(prior, lambda mean: drawn)[..., 0]
+                normal = torch.from_numpy(noise["prior"]).transpose(0, 1)
+                values["prior/stoch"] = self.sample(agent.world.rssm.p(post.latent.deter), lambda mean: normal)[..., 0]
             feature, t = dreamt.dream.feature[1:], dreamt.terms
             latent = agent.world.rssm.split(feature)
-            dream = self.latent_values(latent, agent.world.rssm.prior(latent.deter)) | self.policy_values(feature)
+            dream = self.latent_values(latent, agent.world.rssm.p(latent.deter)) | self.policy_values(feature)
             dream |= {"feat": self.feature(feature), "action": dreamt.dream.action[:-1], "reward": t["reward"]}
             dream |= {"pcont": t["discount"], "value": t["value"], "return": t["target"], "weight": t["weight"]}
-        return values | {f"imag/{k}": v for k, v in dream.items()}, losses
+        return values | {f"imag/{k}": v.flatten(1, 2) for k, v in dream.items()}, losses
 
     def update(self, rows: Batch, context: Context, number: int) -> tuple[Tensors, Any]:
         """Take an update; return metrics under the authors' names. Nothing is carried on."""
@@ -902,9 +928,8 @@ class RecordingV1(Recording):
         return out, None
 
 
-def compare(arrays: Arrays, meta: Mapping[str, Any], result: Any, missing: np.ndarray) -> None:
+def compare(arrays: Arrays, meta: Mapping[str, Any], result: Comparison) -> None:
     """Compare a recording of DreamerV1 or V2."""
-    arrays = {k: v for k, v in arrays.items() if k != "meta"}
     explores = meta.get("agent", {}).get("expl_behavior") == "Plan2Explore"
     kind = RecordingV1 if "config" in meta else RecordingP2E if explores else RecordingV2
-    kind(arrays, meta).compare(result, missing)
+    kind(arrays, meta).compare(result)
