@@ -598,7 +598,8 @@ class RecordingV2(Recording):
         policy = behaviour.actor(feature[:-2])
         values = self.latent_values(latent, all_stats) | self.policy_values(feature, behaviour.actor) | {
             "feat": self.feature(feature), "action": torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]]),
-            "reward_raw": terms["reward"], "reward": terms["normed_reward"], "value": behaviour.critic(feature).mean(),
+            "reward_raw": terms["reward"], "reward": terms["normalized_reward"],
+            "value": behaviour.critic(feature).mean(),
             "value_slow": terms["slow_value"], "target": terms["target"], "discount": terms["discount"],
             "weight": terms["weight"], "policy_entropy": policy.entropy(),
             "policy_logp": policy.log_prob(dream.action[:-2]),
@@ -629,7 +630,7 @@ class RecordingV2(Recording):
             "actor_ent": sum(entropies), "actor_ent_scale": behaviour.cfg.entropy, "critic": m["train/value"],
             "actor_grad_mix": getattr(behaviour.gradient, "mix", None), "critic_slow": m["train/slow_value"],
             "critic_target": m["train/target"], "reward_mean": m["train/reward"], "reward_std": m["train/reward_std"],
-            "reward_normed_mean": m["train/normed_reward"], "reward_normed_std": m["train/normed_reward_std"],
+            "reward_normed_mean": m["train/normalized_reward"], "reward_normed_std": m["train/normalized_reward_std"],
         }  # fmt: skip
 
 
@@ -767,7 +768,7 @@ class RecordingP2E(RecordingV2):
         agent.learn = noted  # type: ignore[method-assign]
         out, post = super().update(rows, context, number)
         agent.learn = learn  # type: ignore[method-assign]
-        m = {k.removeprefix("explore/"): v for k, v in found["all"][1].items() if k.startswith("explore/")}
+        m = {k.removeprefix("expl/"): v for k, v in found["all"][1].items() if k.startswith("expl/")}
         out |= {f"metric/expl_{k}": v for k, v in self.behaviour_metrics(agent.explorer, m).items()}
         norms = {"intr": agent.intrinsic_norm, "extr": agent.extrinsic_norm}
         return out | {f"{k}_rewnorm_mag": norm.magnitude for k, norm in norms.items()}, post

@@ -529,7 +529,12 @@ class RecordingPyDreamer(Recording):
         behaviour, feature, t = self.agent.behaviour, losses.dream.feature, losses.terms
         hidden = behaviour.actor.mlp(feature)
         policy, gamma = behaviour.actor.heads(hidden[:-1]), self.agent.cfg.discount
-        action, ends, slow, reward = losses.dream.action[:-1], 1 - t["discount"], t["slow_value"], t["normed_reward"]
+        action, ends, slow, reward = (
+            losses.dream.action[:-1],
+            1 - t["discount"],
+            t["slow_value"],
+            t["normalized_reward"],
+        )
         online = behaviour.critic(feature).mean()
         values = {
             "features": feature, "actions": action, "rewards": reward, "terminals": ends, "value": slow,

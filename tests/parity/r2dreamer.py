@@ -31,7 +31,7 @@ FLAGS = ("is_first", "is_last", "is_terminal")
 OTHERS = {*FLAGS, "reward", "action", "stoch0", "deter0", "aug_shift"}
 LOSSES = {
     "dyn": "dynamics", "rep": "representation", "rew": "reward", "con": "cont", "policy": "actor", "value": "critic",
-    "repval": "replay_critic",
+    "repval": "replay_critic", "temp": "temporal", "norm": "projection_norm",
 }  # fmt: skip
 METRICS = {
     "action_entropy": "train/entropy/action", "adv": "train/advantage", "con": "train/cont", "rew": "train/reward",

@@ -36,8 +36,10 @@ TOLERANCES = (1e-5, 5e-5)
 FORMS = {"RMSprop": "torch", "RMSpropTFLike": "tensorflow"}
 MOMENTS = {"exp_avg": "momentum", "exp_avg_sq": "square", "square_avg": "square"}
 """Their names of moments to ours."""
-SAID = {"policy_loss": "loss/actor", "value_loss": "loss/critic", "entropy": "train/entropy", "approx_kl": "train/kl",
-        "clip_fraction": "train/clipped"}  # fmt: skip
+METRICS = {
+    "policy_loss": "loss/actor", "value_loss": "loss/critic", "entropy": "train/entropy",
+    "approx_kl": "train/approx_kl", "clip_fraction": "train/clip_fraction",
+}  # fmt: skip
 """Their names of metrics to ours."""
 View = Callable[[Tensor], Tensor]
 
@@ -384,7 +386,7 @@ def compare_minibatch(
         if f"mb/{k:02d}/{name}" in rec.arrays:
             theirs = rec.arrays[f"mb/{k:02d}/{name}"].reshape(mask.shape)[mask.numpy()]
             result.add(f"mb/{k:02d}/{name}", mine[mask], theirs, "output", unit=1.0)
-    said = {theirs: losses.metrics.get(ours) for theirs, ours in SAID.items()}
+    said = {theirs: losses.metrics.get(ours) for theirs, ours in METRICS.items()}
     said |= {"loss": losses.total(), "entropy_loss": -losses.metrics["train/entropy"]}
     for name, mine in said.items():
         if f"mb/{name}" in rec.arrays:
