@@ -26,8 +26,8 @@ from gymnasium import spaces
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, ReverieError, RowError, brief, with_count
+from reverie.core.obs_conversion import looks_like_image
 from reverie.core.rows import Rows
-from reverie.core.spaces import looks_like_image
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.envs.limits import EXACT, INEXACT, is_wide
 

@@ -18,8 +18,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, brief
-from reverie.core.spaces import NUMBERS, ActionCodec, column, follow, leaves_of
+from reverie.core.spaces import NUMBERS, column, follow, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsPart
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat import FlatEnv, Outcome, make_flat
