@@ -150,7 +150,7 @@ def test_learning_starts_within_a_short_run(asked, commanded, capsys, said):
     ("discrete_crr", {"actor_lr": 1e-4, "critic_lr": 1e-4, "target_every": 500, "critics": 1, "min_q_weight": 10.0}),
 ])  # fmt: skip
 def test_offline_atari_has_the_values_of_tianshous_scripts(algorithm: str, values: dict[str, Any]) -> None:
-    config = layered(algorithm, env="ALE/Pong-v5")
+    config = merge_layers(algorithm, env="ALE/Pong-v5")
     common = {"batch_size": 32, "batch_length": 2} | ({} if algorithm == "bc" else {"discount": 0.99})  # n_step = 1
     assert {name: getattr(config.algo, name) for name in values | common} == values | common
     assert (config.preset, config.updates) == (f"{algorithm}_atari", 1_000_000)
