@@ -20,7 +20,8 @@ from reverie.core.obs_codec import ObsCodec
 from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
 from reverie.core.specs import VERSION, ActionPart, ActionSpec, ObsPart, ObsSpec, differences, signature
-from reverie.datasets.reader import PART_BYTES, DatasetInfo, Reader, ReadOptions, Space, classes_space, nested_space
+from reverie.datasets.inferred_spaces import classes_space, nested_space
+from reverie.datasets.reader import PART_BYTES, DatasetInfo, Reader, ReadOptions, Space
 from reverie.store import segment as segments
 from reverie.store.segment import META
 from reverie.store.store import Store, episodes
