@@ -14,7 +14,7 @@ from minari_files import write as write_minari
 from recordings import LIVED, check, copied, expected
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.space_json import text_of
-from reverie.datasets.dataset import Recorded
+from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.detect import open_reader
 from reverie.datasets.reader import ReadOptions
 from reverie.datasets.validate import validate
@@ -118,7 +118,7 @@ def test_whole_numbers_that_float32_does_not_hold_are_told(dtype, offset, is_rou
     named = {"obs.number": "number", "obs.time": "time"}
     options = ReadOptions(columns={role: name for role, name in FRAME.items() if role != "obs"} | named)
     data = pytest.importorskip("pandas").DataFrame(table)
-    recorded = Recorded(open_reader(data, options))
+    recorded = RecordedEpisodes(open_reader(data, options))
     deque(recorded.parts(), 0)
     largest = f"{np.abs(np.float64(table['time'])).max():,.0f}"
     remark = f"observation 'time' has whole numbers up to {largest}, but learners see float32"

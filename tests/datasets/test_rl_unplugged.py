@@ -131,8 +131,8 @@ def test_a_shard_as_deepmind_defines_it(tmp_path):
     (tmp_path / "Pong").mkdir()
     (tmp_path / "Pong" / "run_1-00000-of-00100").write_bytes(gzip.compress(plain.getvalue()))
     reader = open_reader(str(tmp_path / "Pong" / "run_1-00000-of-00100"))
-    assert reader.about().observation == spaces.Box(0, 255, (84, 84, 4), np.uint8)
-    assert (reader.about().action, reader.about().text["game"]) == (spaces.Discrete(18), "Pong")
+    assert reader.info().observation == spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    assert (reader.info().action, reader.info().text["game"]) == (spaces.Discrete(18), "Pong")
     rows = joined(reader.parts())
     for t in range(4):
         np.testing.assert_array_equal(rows["obs"][t], np.moveaxis(frames[t : t + 4], 0, -1))
