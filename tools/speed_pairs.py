@@ -24,6 +24,7 @@ UPDATES = {"dreamer": 12, "plan2explore": 8, "r2dreamer": 12, "tdmpc2": 20}
 def measure(name: str) -> float:
     """Return the process time of an update of ``name`` in seconds, in the checkout that PYTHONPATH names."""
     import torch
+
     from reverie.core.discover import algorithm_config
     from reverie.core.specs import ActionPart, ActionSpec, ObsPart
     from reverie.core.types import Batch

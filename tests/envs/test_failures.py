@@ -22,15 +22,30 @@ from reverie.envs.vector import make_env
 SEEDS = derive_seeds(0, 3)
 
 
+class Clock:
+    """A clock that goes on by the seconds that are slept, and by one second with every step."""
+
+    def __init__(self, env):
+        self.now, self.slept, self.send = 0.0, [], env.send
+        env._restarter._clock, env._restarter._sleep, env.send = lambda: self.now, self.sleep, self.step
+
+    def sleep(self, seconds):
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def step(self, action):
+        self.now += 1
+        self.send(action)
+
+
 @pytest.fixture
 def faulty(make, said):
     """Environments with faults by number; their sleeps and sentences are kept in ``env.slept`` and ``env.said``."""
 
-    def made(plan, more=(), **options):
+    def made(plan, more=(), num=3, **options):
         by_seed = {SEEDS[number]: fault for number, fault in plan.items()} | dict(more)
-        env = make(functools.partial(env_zoo.Faulty, by_seed), num=3, **options)
-        env.slept, env.said = [], said
-        env._restarter._sleep = env.slept.append
+        env = make(functools.partial(env_zoo.Faulty, by_seed), num=num, **options)
+        env.slept, env.said = Clock(env).slept, said
         return env
 
     return made
@@ -82,23 +97,56 @@ def test_workers_that_fail_die_and_hang(faulty, undisturbed, plan):
         assert expected[fault[2]] in line
 
 
-def test_one_that_keeps_failing_is_waited_for_longer_and_longer(faulty, undisturbed):
-    again = {seed_after(SEEDS[1], 1): (1, 0, "raise"), seed_after(SEEDS[1], 2): (1, 1, "nan")}
-    env = faulty({1: (1, 3, "raise")}, again | {seed_after(SEEDS[1], 3): (1, 0, "raise")})
+def keeps_failing(number):
+    """Faults of the first three restarts of an environment: in its reset, its first step, its reset."""
+    faults = [(1, 0, "raise"), (1, 1, "nan"), (1, 0, "raise")]
+    return {seed_after(SEEDS[number], n): fault for n, fault in enumerate(faults, 1)}
+
+
+@pytest.mark.parametrize("vector", ["serial", "process"])
+def test_one_that_keeps_failing_is_down_longer_and_longer_and_the_others_go_on(faulty, undisturbed, vector):
+    """For 1, 2 and 4 seconds it shows its newest observation in episodes of a single row."""
+    env = faulty({1: (1, 3, "raise")}, keeps_failing(1), vector=vector)
+    got = rows(env, 16)
+    assert (env.slept, env.restarts) == ([], 4)
+    assert "restarting a failed environment in 4 seconds: environment 1" in env.said[-1]
+    down, obs = [3, 5, 6, 7, 8, 9, 10], got["observation"][:, 1]
+    assert got["is_first"][:, 1].nonzero().ravel().tolist() == [0, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert got["is_last"][:, 1].nonzero().ravel().tolist() == down
+    assert [row for row in range(1, 16) if torch.equal(obs[row], obs[row - 1])] == down
+    assert not got["reward"][down, 1].any()
+    assert not got["is_terminal"].any()
+    for number in (0, 2):
+        for name, value in undisturbed.items():
+            assert torch.equal(got[name][:, number], value[:, number]), name
+
+
+def test_where_all_are_down_they_are_waited_for(faulty):
+    env = faulty({0: (1, 3, "raise")}, keeps_failing(0), num=1)
     got = rows(env, 16)
     assert env.slept == [1.0, 2.0, 4.0]
-    assert env.restarts == 4
-    assert "restarting a failed environment in 4 seconds: environment 1" in env.said[-1]
-    assert got["is_first"][:, 1].nonzero().ravel().tolist() == [0, 3, 4, 10]
-    for number in (0, 2):
-        assert torch.equal(got["observation"][:, number], undisturbed["observation"][:, number])
+    assert got["is_first"].nonzero()[:, 0].tolist() == [0, 3, 4, 10]
+
+
+def test_one_that_is_down_has_no_snapshot_takes_no_request_and_can_be_reset(faulty):
+    env = faulty({1: (1, 2, "raise")}, {seed_after(SEEDS[1], n): (1, 0, "raise") for n in (1, 2)})
+    play(env, 2)
+    step = env.step(torch.zeros(3, 2))
+    assert step.is_last.tolist() == [False, True, False]
+    assert [snapshot is None for snapshot in env.snapshot()] == [False, True, False]
+    assert env.call("raise_to", 3) == [3, None, 3]
+    step = env.reset()
+    assert (step.is_first.tolist(), step.is_last.tolist()) == ([True] * 3, [False, True, False])
+    got = [env.step(torch.zeros(3, 2)) for _ in range(4)]
+    assert [step.is_last[1].item() for step in got] == [True, True, False, False]
+    assert env.call("level") == [3, 3, 3]
 
 
 @pytest.mark.parametrize("vector", ["serial", "process"])
 def test_too_many_failures_end_it_with_the_traceback(faulty, vector):
     more = {seed_after(SEEDS[1], n): (1, 0, "raise") for n in (1, 2, 3)}
     env = faulty({1: (1, 2, "raise")}, more, restarts=2, restart_window=50.0, vector=vector)
-    play(env, 2)
+    play(env, 3)
     said = r"3 environment failures within \d+ seconds: .* env.restarts = 2 .* = 50"
     with pytest.raises(EnvError, match=said) as caught:
         env.step(torch.zeros(3, 2))
@@ -116,9 +164,18 @@ def test_too_many_failures_end_it_with_the_traceback(faulty, vector):
 def test_a_failure_before_the_first_step_is_counted_like_any_other(faulty, fault):
     env = faulty({1: fault}, {seed_after(SEEDS[1], n): fault for n in (1, 2)})
     found = rows(env, 4)
-    assert (env.restarts, env.slept) == (3, [1.0, 1.0])
+    assert (env.restarts, env.slept) == (3, [])
     assert f"environment 1 ('Faulty'), step {fault[1]} of episode 1" in env.said[0]
     assert found["is_first"][fault[1]].tolist() == ([True] * 3 if fault[1] == 0 else [False, True, False])
+
+
+@pytest.mark.parametrize("fault", [(1, 0, "raise"), (1, 1, "nan")])
+def test_what_never_takes_a_step_ends_it_after_a_few_attempts(faulty, fault):
+    env = faulty({1: fault}, {seed_after(SEEDS[1], n): fault for n in range(1, 5)})
+    said = "failed 5 times in a row before it took its first step.* The last failure: environment 1"
+    with pytest.raises(EnvError, match=said):
+        play(env, 9)
+    assert (env.restarts, env.slept) == (4, [])
 
 
 def test_one_that_is_started_again_gets_what_was_set_in_the_others(faulty):

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from reverie.core.clock import Clock
 from reverie.core.errors import RunError
-from reverie.run.collect import Collector, EpisodeStats
+from reverie.core.types import Step
+from reverie.run.collect import Collector, EpisodeCounter, EpisodeStats
 from reverie.run.evaluate import evaluate
 
 
@@ -243,3 +244,12 @@ def test_replay_ratio_holds_for_any_number_of_envs(fakes, lengths, ratio):
         updates += clock.updates_due(windows=1)
         assert updates == int(ratio * (clock.env_steps - base) + 1e-9)
     assert clock.env_steps == sum(int((~step.is_last).sum()) for step, _, _ in sink.rows)
+
+
+def test_episodes_of_a_single_row_are_no_episodes():
+    """An environment that is down shows them."""
+    counter, on, off = EpisodeCounter(2), torch.tensor([True, True]), torch.tensor([False, False])
+    shown = Step(obs={}, reward=torch.zeros(2), is_first=on, is_last=off, is_terminal=off)
+    assert counter.add(shown, [0.0, 0.0], {}) == []
+    over = replace(shown, is_first=torch.tensor([True, False]), is_last=on)
+    assert counter.add(over, [0.0, 2.0], {}) == [(1, EpisodeStats(2.0, 1))]

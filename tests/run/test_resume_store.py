@@ -15,7 +15,7 @@ from resumed import CONFIG, Walk, leaves
 from logged import logged
 from reverie.api import train_config as train
 from reverie.run.checkpoint import Checkpoints, read
-from reverie.store.store import Store
+from reverie.store.store import Store, episodes
 
 
 def test_a_run_without_checkpoints_begins_anew_in_its_own_store_elsewhere(tmp_path: Path) -> None:
@@ -120,3 +120,5 @@ def test_episodes_of_failed_environments_and_processes_have_last_rows(
     assert (first.sum(1) == last.sum(1) + ~last[:, -1]).all()
     assert (last[:, :-1] == first[:, 1:]).all()
     assert (action.any(2) == ~last).all()
+    pieces = list(episodes(Store(tmp_path / "run" / "replay")))
+    assert (len(pieces), sum(piece.has_last_row for piece in pieces)) == (first.sum(), last.sum())

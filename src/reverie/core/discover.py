@@ -7,17 +7,15 @@ is the configuration class. Any other class that Python can import is named ``mo
 from __future__ import annotations
 
 import ast
-import functools
 import importlib
 import inspect
-import sys
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import cast
 
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError, did_you_mean
-from reverie.core.importing import check_module, findable, imported, is_elsewhere
+from reverie.core.importing import check_module, findable, imported, points_of
 
 GROUP = "reverie.algos"
 SHARED = frozenset(
@@ -98,16 +96,6 @@ def version() -> str:
         return distribution("reverie-rl").version
     except PackageNotFoundError:
         return "0+unknown"
-
-
-def points_of(group: str) -> list[EntryPoint]:
-    """Return the entry points that installed packages have in ``group``, by name. Nothing is imported."""
-    return _entry_points_on(tuple(sys.path), group)
-
-
-@functools.cache  # reading the metadata of 200 packages takes 10 ms
-def _entry_points_on(path: tuple[str, ...], group: str) -> list[EntryPoint]:
-    return sorted(filter(is_elsewhere, entry_points(group=group)), key=lambda point: point.name)
 
 
 def _base_class() -> type[Config]:

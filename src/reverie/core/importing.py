@@ -97,18 +97,22 @@ def is_offered(module: str) -> bool:
     """Return whether an installed package offers ``module`` to this library or to Gymnasium; nothing is imported."""
     if "__main__" in module.split(".") or not is_installed_module(module):
         return False
-    packages = chain(OFFERED, _offering(tuple(sys.path)), _suites())
+    offering = (point.module.partition(".")[0] for group in GROUPS for point in points_of(group))
+    packages = chain(OFFERED, offering, _suites())
     return any(f"{module}.".startswith(f"{package}.") for package in packages)
 
 
+def points_of(group: str) -> list[EntryPoint]:
+    """Return the entry points that installed packages have in ``group``, by name. Nothing is imported."""
+    return _entry_points_on(tuple(sys.path), group)
+
+
 @functools.cache  # reading the metadata of 200 packages takes 10 ms
-def _offering(path: tuple[str, ...]) -> frozenset[str]:
-    points = entry_points()
-    offered = (point for group in GROUPS for point in points.select(group=group) if is_elsewhere(point))
-    return frozenset(point.module.partition(".")[0] for point in offered)
+def _entry_points_on(path: tuple[str, ...], group: str) -> list[EntryPoint]:
+    return sorted(filter(_is_elsewhere, entry_points(group=group)), key=lambda point: point.name)
 
 
-def is_elsewhere(point: EntryPoint) -> bool:
+def _is_elsewhere(point: EntryPoint) -> bool:
     """Return whether the package of ``point`` is outside the current folder, which may hold data or a run."""
     folder = "" if point.dist is None else os.path.realpath(str(point.dist.locate_file("")))
     return folder != os.path.realpath(os.getcwd()) or folder in _installed_folders()

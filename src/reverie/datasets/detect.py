@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from reverie.core.config import call_in
-from reverie.core.discover import points_of
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.core.importing import imported
+from reverie.core.importing import imported, points_of
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.hdf5 import NEEDED as OF_D4RL
 from reverie.datasets.hdf5 import D4RLReader, open_hdf5

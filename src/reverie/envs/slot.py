@@ -29,6 +29,8 @@ Maker = Callable[[], FlatEnv]
 PATIENCE = 5.0
 """Seconds that workers have to finish what they are doing when they are closed, before they are killed."""
 LONGEST_WAIT = 60.0
+FIRST_ATTEMPTS = 5
+"""Failures in a row, before it has ever taken a step, after which an environment is not started again."""
 
 
 class EnvSpecs(NamedTuple):
@@ -114,6 +116,11 @@ class Slot:
             raise self._failed
         return self._result
 
+    def fail(self, failed: Failed) -> None:
+        """Remove the environment; every ``receive`` raises ``failed`` until it is started again."""
+        self.stop()
+        self._failed = failed
+
     def dismiss(self) -> None:
         """Ask the environment to end once its current request is done, without waiting."""
 
@@ -179,7 +186,8 @@ def seed_after(seed: int, restarts: int) -> int:
 class Restarter:
     """Restarts failed environments of ``slots``; each must have ``specs``.
 
-    At most ``max_failures`` failures within ``window`` seconds are tolerated, all environments together.
+    At most ``max_failures`` failures within ``window`` seconds are tolerated, all environments together, and
+    ``FIRST_ATTEMPTS`` of one that has never taken a step.
     """
 
     def __init__(
@@ -194,6 +202,8 @@ class Restarter:
         self._in_vain = [0] * len(seeds)  # starts in a row after which it took none
         self.requests: dict[tuple[str, str], tuple[Any, ...]] = {}
         """The newest request of each name by ``VectorEnv.call`` and ``set_attr``, which a new start repeats."""
+        self.retry_at: dict[int, float] = {}
+        """When each environment that is down will be started again, by its number and this object's clock."""
         self.specs = specs
         self._slots, self._max_failures, self._window = slots, max_failures, window
         self._clock, self._sleep = time.monotonic, time.sleep
@@ -205,25 +215,40 @@ class Restarter:
         self.seeds: list[int] = list(seeds)
         self._tries = [0] * len(seeds)
 
-    def restart(self, number: int, failed: Failed) -> None:
-        """Restart environment ``number``, which has ``failed``, until it shows the first row of an episode."""
-        while True:
-            seconds = self._wait(number, failed)
-            waiting = f" in {seconds:g} seconds" if seconds else ""
-            logger.warning(f"restarting a failed environment{waiting}: {failed.error}")
-            self._slots[number].stop()
-            if seconds:
+    def take_down(self, number: int, failed: Failed) -> None:
+        """Remove environment ``number``, which has ``failed``, until its restart. EnvError at the limit of failures."""
+        seconds = self._wait(number, failed)
+        waiting = f" in {seconds:g} seconds" if seconds else ""
+        logger.warning(f"restarting a failed environment{waiting}: {failed.error}")
+        self._slots[number].fail(failed)
+        self.retry_at[number] = self._clock() + seconds
+
+    def restart_due(self) -> None:
+        """Restart the environments whose time has come. Sleeps only while all environments are down."""
+        while self.retry_at:
+            are_all_down = len(self.retry_at) == len(self._slots)
+            if are_all_down and (seconds := min(self.retry_at.values()) - self._clock()) > 0:
                 self._sleep(seconds)
-            self.count += 1
-            try:
-                return self._start(number)
-            except Failed as failure:
-                failed = failure
+            due = [number for number, timestamp in self.retry_at.items() if timestamp <= self._clock()]
+            for number in due:
+                self._restart(number)
+            if not due and not are_all_down:
+                return
+
+    def _restart(self, number: int) -> None:
+        """Restart environment ``number``, so that it shows the first row of an episode; if it fails, it stays down."""
+        del self.retry_at[number]
+        self.count += 1
+        try:
+            self._start(number)
+        except Failed as failed:
+            self.take_down(number, failed)
 
     def _wait(self, number: int, failed: Failed) -> float:
         """Count a failure of environment ``number``; return the seconds to wait before it is started again.
 
-        All others wait too: only what fails before it has taken a step is waited for, 1, 2, 4, ... up to 60 seconds.
+        Only one that fails again before it has taken a step is waited for, 1, 2, 4, ... up to 60 seconds; one that has
+        never taken a step is not, as nothing could be shown in its place.
         """
         if isinstance(failed.error, ChangedError):
             raise failed.error from failed
@@ -231,8 +256,8 @@ class Restarter:
         while self._past and timestamp - self._past[0] >= self._window:
             self._past.popleft()
         self._past.append(timestamp)
+        text = f"{failed.error}\n{failed.trace}" if failed.trace else str(failed.error)
         if len(self._past) > self._max_failures:
-            text = f"{failed.error}\n{failed.trace}" if failed.trace else str(failed.error)
             if not self._max_failures:
                 raise type(failed.error)(text) from failed
             raise EnvError(
@@ -240,11 +265,16 @@ class Restarter:
                 f"env.restarts = {self._max_failures} are allowed within env.restart_window = {self._window:g} "
                 f"seconds. Fix the environment, or allow more restarts with --env.restarts. The last failure: {text}"
             ) from failed
-        # Before its first step, it is more likely a mistake in it than bad luck, which nobody should wait for.
-        longest = LONGEST_WAIT if self.has_stepped[number] else 1.0
         in_vain = self._in_vain[number] = 0 if self.works[number] else self._in_vain[number] + 1
         self.works[number] = False
-        return min(2.0 ** (in_vain - 1), longest) if in_vain else 0.0
+        if self.has_stepped[number]:
+            return min(2.0 ** (in_vain - 1), LONGEST_WAIT) if in_vain else 0.0
+        if in_vain + 1 >= FIRST_ATTEMPTS:
+            raise EnvError(
+                f"an environment has failed {FIRST_ATTEMPTS} times in a row before it took its first step, so it is "
+                f"not started again. Fix the environment. The last failure: {text}"
+            ) from failed
+        return 0.0
 
     def _start(self, number: int) -> None:
         slot = self._slots[number]

@@ -1,7 +1,8 @@
 """N environments as rows: implements the ``Env`` protocol on slots of one environment each.
 
 The step after the end of an episode ignores the action and returns the first observation of a new episode. A failed
-environment is started again and returns the same; the others go on.
+environment is started again and returns the same; the others go on. Until it is started again, it shows its newest
+observation in episodes of a single row.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class VectorEnv:
 
     Rows: ``reward`` is 0 where ``is_first``; ``is_last`` is any end of an episode; ``is_terminal`` only a termination,
     also if the episode is truncated in the same step. After a failure the next row is ``is_first``, and the row before
-    it stays as it was.
+    it stays as it was. While an environment is down, each of its rows is ``is_first`` and ``is_last``.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class VectorEnv:
         self._due: list[int | None] = list(restarter.seeds)  # the seed of each environment's next reset
         self._ended: list[bool] | None = None  # which rows were is_last; None before the first reset
         self._answer: Callable[[], Step] | None = None  # gives the answer that is due
+        self._shown: Step | None = None  # the current rows
         self._torn = False  # whether a step was begun and not finished
         self._error: ReverieError | None = None  # why all environments have ended
         self.exact_rewards: list[float] = []
@@ -176,7 +178,7 @@ class VectorEnv:
         """Request the next row of each environment: a reset where the last episode ended, or for all without action."""
         assert self._ended is not None
         self._torn = True
-        for number, slot in enumerate(self._slots):
+        for number, slot in enumerate(self._slots):  # those that are down take no requests
             if self._ended[number] or action is None:
                 slot.send("reset", self._due[number])
                 self._due[number] = None
@@ -186,10 +188,12 @@ class VectorEnv:
     def _finish(self) -> Step:
         """Return the requested rows. Failed environments are started again once all have answered."""
         assert self._ended is not None
-        first = self._ended
+        first, down = self._ended, self._restarter.retry_at
         last, terminal, reward = [False] * self.num_envs, [False] * self.num_envs, [0.0] * self.num_envs
         failures: dict[int, Failed] = {}
         for number, slot in enumerate(self._slots):
+            if number in down:
+                continue
             try:
                 reward[number], terminal[number], truncated = slot.receive()
             except Failed as failed:
@@ -198,25 +202,40 @@ class VectorEnv:
                 last[number] = terminal[number] or truncated
                 if not first[number]:
                     self._restarter.has_stepped[number] = self._restarter.works[number] = True
-        try:
-            for number, failure in failures.items():
-                self._restarter.restart(number, failure)
-        except ReverieError as error:
-            self._end(error)
-            raise
-        if failures:
+        if failures or down:
             first = [begun or number in failures for number, begun in enumerate(first)]
+            self._restart(failures)
+            for number in down:
+                last[number] = True
+                self._show_again(number)
         self._ended, self._torn, self.exact_rewards = last, False, reward
         self._check_limits(self._arrays, self._location)
         if self._logs:
             self._log([number for number, over in enumerate(last) if over])
-        return Step(  # with copies, as the next step writes to the same memory
+        self._shown = Step(  # with copies, as the next step writes to the same memory
             obs={key: torch.from_numpy(array.copy()) for key, array in self._arrays.items()},
             reward=torch.from_numpy(np.array(reward, np.float32)),
             is_first=to_bool_tensor(first),
             is_last=to_bool_tensor(last),
             is_terminal=to_bool_tensor(terminal),
         )
+        return self._shown
+
+    def _restart(self, failures: dict[int, Failed]) -> None:
+        """Take down the environments with ``failures``, and restart all whose time has come."""
+        try:
+            for number, failed in failures.items():
+                self._restarter.take_down(number, failed)
+            self._restarter.restart_due()
+        except ReverieError as error:
+            self._end(error)
+            raise
+
+    def _show_again(self, number: int) -> None:
+        """Let environment ``number`` show its observation of the row before, as a failed one may have written half."""
+        assert self._shown is not None, "one that has never taken a step does not stay down"
+        for key, array in self._arrays.items():
+            array[number] = self._shown.obs[key][number].numpy()
 
     def _location(self, number: int) -> str:
         self._slots[number].send("location")
@@ -330,7 +349,8 @@ class VectorEnv:
                 logger.warning(f"environment {number} begins a new episode because its snapshot cannot be used: {why}")
         self._ended = last
         self._restarter.has_stepped = [True] * self.num_envs
-        return dataclasses.replace(step, is_last=to_bool_tensor(last))
+        self._shown = dataclasses.replace(step, is_last=to_bool_tensor(last))
+        return self._shown
 
     def close(self) -> None:
         """Close all environments and end their processes. May be called twice."""

@@ -55,6 +55,7 @@ class EpisodeCounter:
     ) -> list[tuple[int, EpisodeStats]]:
         """Count one row of each environment; return ``(env, stats)`` of the episodes that end with it.
 
+        Episodes of a single row, which an environment shows while it is down, have no step and do not count.
         ``rewards``, ``logged``: of the rows, as an ``Env`` has them.
         """
         finished = []
@@ -62,7 +63,7 @@ class EpisodeCounter:
         for i, (reward, first, last) in enumerate(rows):
             self.score[i] = 0.0 if first else self.score[i] + reward
             self.length[i] = 0 if first else self.length[i] + 1
-            if last:
+            if last and self.length[i]:
                 finished.append((i, EpisodeStats(self.score[i], self.length[i], logged.get(i, {}))))
         return finished
 
@@ -329,7 +330,7 @@ class Collector:
             self._action, self._stored = executed(begun["action"], self._step), bool(begun["stored"])
         if self._counted:
             ended = zip(self.counter.score, self.counter.length, over.tolist(), strict=True)
-            self.finished.extend(EpisodeStats(score, length) for score, length, is_over in ended if is_over)
+            self.finished.extend(EpisodeStats(score, length) for score, length, is_over in ended if is_over and length)
         return int(over.sum())
 
 
