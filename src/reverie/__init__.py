@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from reverie.core.errors import ReverieError as ReverieError
     from reverie.datasets.dataset import DatasetConfig as DatasetConfig
     from reverie.envs.check import EnvReport as EnvReport
-    from reverie.envs.check import Finding as Finding
     from reverie.envs.config import EnvConfig as EnvConfig
+    from reverie.envs.findings import Finding as Finding
     from reverie.experiment.config import ExperimentConfig as ExperimentConfig
     from reverie.log.aggregate import Comparison as Comparison
     from reverie.run.callback import Callback as Callback
@@ -128,7 +128,8 @@ _PLACES = {
     "api": "check_env train train_seeds tune",
     "core.errors": "ReverieError",
     "datasets.dataset": "DatasetConfig",
-    "envs.check": "EnvReport Finding",
+    "envs.check": "EnvReport",
+    "envs.findings": "Finding",
     "envs.config": "EnvConfig",
     "experiment.config": "ExperimentConfig",
     "log.aggregate": "Comparison",
