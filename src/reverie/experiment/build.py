@@ -44,7 +44,7 @@ from reverie.replay.sources import MixedSource, prefetch, split_window
 from reverie.run.collect import Collecting, Collector
 from reverie.run.evaluate import Evaluation, Score, episode_limit, evaluate
 from reverie.run.folder import Saved
-from reverie.run.run import MeasurementResult, Trainable, Which
+from reverie.run.trainable import MeasurementResult, Trainable, Which
 
 MAX_VIDEO_SIDE = 256
 """Longer side of the videos of evaluations during training, in pixels, at most."""

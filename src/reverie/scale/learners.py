@@ -52,7 +52,7 @@ from reverie.run.collect import Collector, EpisodeStats
 from reverie.run.folder import RunFolder, Saved
 from reverie.run.manifest import TENSORS, encode
 from reverie.run.result import TrainResult
-from reverie.run.run import MeasurementResult, Which
+from reverie.run.trainable import MeasurementResult, Which
 from reverie.scale.actor_feed import Feed
 from reverie.scale.actor_replays import LaneStores
 from reverie.scale.ranks import Group
