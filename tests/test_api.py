@@ -197,7 +197,7 @@ def test_each_algorithm_has_its_configuration_there() -> None:
         assert config.__name__ in reverie.__all__
 
 
-@pytest.mark.parametrize("name", ["load", "train", "train_seeds", "dream", "estimate", "extract"])
+@pytest.mark.parametrize("name", ["load", "train", "train_seeds", "dream", "estimate_return", "extract"])
 def test_what_functions_return_is_there(name: str) -> None:
     assert typing.get_type_hints(getattr(reverie, name))["return"].__name__ in reverie.__all__
 
