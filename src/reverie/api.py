@@ -134,16 +134,18 @@ def train(
         "experience": experience,
         "eval_episodes": eval_episodes,
         "eval_env": eval_env if isinstance(eval_env, str | Mapping) else None,
-        "callbacks": tuple(each for each in callbacks if isinstance(each, str)) or None,
+        "callbacks": tuple(callback for callback in callbacks if isinstance(callback, str)) or None,
     }
-    own = check_callbacks([each for each in callbacks if not isinstance(each, str)])
+    callback_objects = check_callbacks([callback for callback in callbacks if not isinstance(callback, str)])
     overrides |= {name: value for name, value in common.items() if value is not None}
-    given = None if env is None or isinstance(env, str) else env
-    judge = None if isinstance(eval_env, str | Mapping) else eval_env
+    env_object = None if env is None or isinstance(env, str) else env
+    eval_env_object = None if isinstance(eval_env, str | Mapping) else eval_env
     run = None if run is None else download_run(run)
     settings = settings_of(algorithm, env, size, preset, config, overrides, run)
     with only_training(), left_as_found(), threads_kept():
-        return train_config(settings, env=given, eval_env=judge, run=run, sinks=sinks, callbacks=own)
+        return train_config(
+            settings, env=env_object, eval_env=eval_env_object, run=run, sinks=sinks, callbacks=callback_objects
+        )
 
 
 def train_config(
@@ -176,7 +178,7 @@ def train_config(
             )
             config = config.merge({"schedule.eval_every": 0})
         config.to_dict()  # settings that cannot be saved are refused here
-        called = [] if team.rank else [*map(make_callback, config.callbacks), *callbacks]
+        run_callbacks = [] if team.rank else [*map(make_callback, config.callbacks), *callbacks]
         folder = None if run is None else RunFolder.at(run)
         before = read_saved(folder.path).experiment if folder is not None and folder.config.is_file() else None
         config = of_team(resolve_env(config, env, before), team)
@@ -185,23 +187,23 @@ def train_config(
         folder, before = team.broadcast_object((folder, before))
         title = f"{config.name} on {config.task_label}"
 
-        def built(start: int | None) -> LearnerExperiment:
+        def build_from(start: int | None) -> LearnerExperiment:
             if team.rank == 0:
                 team.broadcast_object(("build", start))
             continued = config
             if start is not None and before is not None:
                 continued = with_initial_settings(config, before, folder.path)
-            own, place = learner_settings(scaled(continued, team.count), team), folder_of(folder.path, team.rank)
-            found = build(
-                own, env, eval_env=eval_env, start=start or 0, rank=team.rank, run=place, estimates=OffPolicyEstimator,
-                actors=feeding,
+            settings = learner_settings(scaled(continued, team.count), team)
+            experiment = build(
+                settings, env, eval_env=eval_env, start=start or 0, rank=team.rank,
+                run=folder_of(folder.path, team.rank), estimates=OffPolicyEstimator, actors=feeding,
             )  # fmt: skip
-            found = with_measured_threads(found) if start is None and team.count == 1 else found
-            whole = continued.merge({"threads": found.config.threads}).validate()
-            return make_learner_experiment(found, whole, team, folder.path)
+            experiment = with_measured_threads(experiment) if start is None and team.count == 1 else experiment
+            run_settings = continued.merge({"threads": experiment.config.threads}).validate()
+            return make_learner_experiment(experiment, run_settings, team, folder.path)
 
         @contextlib.contextmanager
-        def opened(experiment: Any, again: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
+        def open_outputs(experiment: Any, last_values: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
             clips = config.env.clip_reward != "none" and not config.offline
             outputs = Outputs(
                 path=folder.path,
@@ -211,12 +213,12 @@ def train_config(
                 user_sinks=sinks,
                 note="; training returns sum clipped rewards" * clips,
             )
-            with outputs.open(experiment.clock, again) as opened_sinks, team.use_group():
+            with outputs.open(experiment.clock, last_values) as opened_sinks, team.use_group():
                 yield opened_sinks
 
         if team.rank:
-            return run_follower(team, built, folder)
-        result = run_experiment(built, folder, saved_settings(config, env, eval_env), opened, called)
+            return run_follower(team, build_from, folder)
+        result = run_experiment(build_from, folder, saved_settings(config, env, eval_env), open_outputs, run_callbacks)
         team.end(result)
         return result
 
@@ -276,7 +278,7 @@ def train_seeds(
             "the environment with Gymnasium in a module, and pass 'module:Id'."
         )
     settings = settings_of(algorithm, env, size, preset, config, overrides, run)
-    return train_seeds_of(settings, listed(seeds, settings.seed), jobs=jobs, run=run)
+    return train_seeds_of(settings, list_seeds(seeds, settings.seed), jobs=jobs, run=run)
 
 
 def tune(
@@ -318,18 +320,22 @@ def tune(
             holds another search.
     """
     settings = settings_of(algorithm, env, size, preset, config, overrides, run)
-    values, where = (read_space_file(Path(space)), str(space)) if isinstance(space, str | Path) else (space, "space")
+    values: Mapping[str, Any] | None = None
+    if isinstance(space, str | Path):
+        values, space_name = read_space_file(Path(space)), str(space)
+    else:
+        values, space_name = space, "space"
     if (values is None) == (grid is None):
-        raise ConfigError("which settings? Pass a space to search, or a grid to try all of it.")
+        raise ConfigError("expected the settings to search: pass either a space, or a grid to try all of it.")
     if grid is not None:
-        values, where = grid, "grid"
+        values, space_name = grid, "grid"
     assert values is not None
-    each = None if seeds is None else listed(seeds, settings.seed)
-    more: dict[str, Any] = {"trials": trials, "seeds": each, "jobs": jobs, "prune": prune, "run": run}
-    return tune_of(settings, values, grid=grid is not None, space_name=where, **more)
+    options: dict[str, Any] = {"trials": trials, "jobs": jobs, "prune": prune, "run": run}
+    options["seeds"] = None if seeds is None else list_seeds(seeds, settings.seed)
+    return tune_of(settings, values, grid=grid is not None, space_name=space_name, **options)
 
 
-def listed(seeds: int | Sequence[int], first: int) -> list[int]:
+def list_seeds(seeds: int | Sequence[int], first: int) -> list[int]:
     """Return a list of seeds, of a number of them those from ``first`` on."""
     return list(range(first, first + int(seeds)) if isinstance(seeds, int | Integral) else seeds)  # NumPy's too
 
@@ -362,20 +368,22 @@ def check_env(
     """
     options = {} if env_options is None else {"env_options": env_options}
     with silent():
-        found = settings_of(algorithm or USUAL, env, None, None, config, options)
-    report = examine(None if isinstance(env, str) else env, found.env, steps, worker, watch)
+        settings = settings_of(algorithm or USUAL, env, None, None, config, options)
+    report = examine(None if isinstance(env, str) else env, settings.env, steps, worker, watch)
     if (spec := report.action_spec) is None:
         return report
     report = dataclasses.replace(report, algorithms=fitting(spec))
     images = any(part.kind == "image" for part in report.obs_spec.values())
-    if algorithm is None and not images and found.preset.partition("+")[0] not in SUITES.values():
+    if algorithm is None and not images and settings.preset.partition("+")[0] not in SUITES.values():
         name = next((name for name in QUICK if name in report.algorithms["collected"]), USUAL)
         with silent():
-            found = settings_of(name, env, None, None, config, options)
-    found.algo.check_actions(spec)
+            settings = settings_of(name, env, None, None, config, options)
+    settings.algo.check_actions(spec)
     if not report.ok:
         return report
-    return dataclasses.replace(report, algorithm=found.name, estimated_hours=hours(found, report) if forecast else None)
+    return dataclasses.replace(
+        report, algorithm=settings.name, estimated_hours=hours(settings, report) if forecast else None
+    )
 
 
 def hours(config: ExperimentConfig, report: EnvReport) -> float:
@@ -402,10 +410,10 @@ def settings_of(
 ) -> ExperimentConfig:
     """Merge the layers of settings that :func:`train` takes; ConfigError if they do not fit together."""
     files = [config] if isinstance(config, str | Path) else config or ()
-    if own := [each for each in overrides.get("callbacks") or () if not isinstance(each, str)]:
+    if objects := [callback for callback in overrides.get("callbacks") or () if not isinstance(callback, str)]:
         raise ConfigError(
-            f"callbacks = {brief(own)}: each run has a process of its own, which cannot receive a Python object. Name "
-            "the class: 'module:Class(setting=value)'."
+            f"callbacks = {brief(objects)}: each run has a process of its own, which cannot receive a Python object. "
+            "Name the class: 'module:Class(setting=value)'."
         )
     for text in overrides.get("callbacks") or ():
         import_callback(text)

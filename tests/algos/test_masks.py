@@ -136,7 +136,7 @@ def test_an_agent_asks_for_the_mask_that_it_was_trained_with(tmp_path: Path) -> 
     obs, info = env.reset(seed=0)
     action, state = agent.act(obs, action_mask=info["action_mask"])
     env.step(action)
-    with pytest.raises(DataError, match="pass action_mask, as the environment tells it in its info"):
+    with pytest.raises(DataError, match="pass action_mask, which the environment provides in its info"):
         agent.act(obs, state)
     both = np.stack([info["action_mask"]] * 2)
     assert len(agent.act(np.stack([obs] * 2), action_mask=both)[0]) == 2

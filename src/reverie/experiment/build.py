@@ -170,10 +170,7 @@ class Experiment(Trainable):
         load_initial(self.algo, self.config, self.spec)
 
     def describe(self) -> None:
-        for line in describe_experiment(
-            self.config, self.algo, self.obs_spec, self.replay, self.dataset, self.remarks, self.speed,
-            estimates=self.estimator is not None,
-        ):  # fmt: skip
+        for line in describe_experiment(self):
             logger.info(line)
 
     def why_idle(self) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from reverie.algos.base import Algorithm
 from reverie.core.accelerate import trouble
 from reverie.core.errors import plural
 from reverie.core.machine import available_memory
@@ -14,26 +12,22 @@ from reverie.core.types import Window
 from reverie.experiment.bench import LearnerSpeed
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import replay_bytes
-from reverie.replay.dataset import Dataset
 from reverie.replay.sources import split_window
 
 
-def describe_experiment(
-    config: ExperimentConfig, algo: Algorithm, obs_spec: ObsSpec, replay: Any, dataset: Dataset | None,
-    remarks: Sequence[str], speed: LearnerSpeed | None, *, estimates: bool,
-) -> list[str]:  # fmt: skip
+def describe_experiment(experiment: Any) -> list[str]:
     """Describe what is about to be trained: its data, the time by the learner's speed, and the memory that it takes.
 
-    ``remarks``: on the recorded data; ``estimates``: whether the policy's return is estimated from them.
+    ``experiment``: that of ``experiment/build.py``, which imports this module.
     """
-    window = algo.window
-    lines = [f"{config.data.label}: {remark}" for remark in remarks]
+    config, window, algo = experiment.config, experiment.algo.window, experiment.algo
+    lines = [f"{config.data.label}: {remark}" for remark in experiment.remarks]
     if config.eval_env is not None:
         lines.append(f"evaluations take place in {config.eval_env_config.label()}: eval_env = {config.eval_env}")
     if algo.device.type == "cpu" and trouble():
         lines.append(trouble())
-    if dataset is not None:
-        statistics = dataset.statistics()
+    if experiment.dataset is not None:
+        statistics = experiment.dataset.statistics()
         num_recorded = split_window(window, config.share)[0].batch if not config.offline else 0
         part = f", {num_recorded} of the {window.batch} windows of a batch" if num_recorded else ""
         low, mean, high = statistics.scores
@@ -41,21 +35,21 @@ def describe_experiment(
             f"{plural(statistics.steps, 'recorded step')} in {plural(statistics.episodes, 'episode')} of "
             f"{config.data.label}{part}: returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
         )
-        lines += [line] if (line := motionless(config, obs_spec)) else []
+        lines += [line] if (line := motionless(config, experiment.obs_spec)) else []
     elif config.algo.needs_data:
         lines.append(
             f"{config.name} is meant for recorded data, but there is none: it learns only from the rows that it "
             "collects. Pass --data PATH to add recorded data"
         )
-    if estimates:
+    if experiment.estimator is not None:
         lines.append(
             f"the policy's return will be estimated from the data by FQE ({config.data.estimate_updates:,} updates "
             "per estimate); set data.estimate_updates = 0 to disable this"
         )
-    if line := describe_forecast(config, window, speed):
+    if line := describe_forecast(config, window, experiment.speed):
         lines.append(line)
     count = sum(p.numel() for p in algo.parameters() if p.requires_grad)
-    needed = format_bytes(replay_bytes(config.replay, replay, config.steps))
+    needed = format_bytes(replay_bytes(config.replay, experiment.replay, config.steps))
     network = f"{count / 1e6:.2f}M parameters on {algo.device}"
     if config.offline:
         updates = plural(config.updates, "update")
