@@ -41,6 +41,10 @@ from reverie.core.logger import logger
 from reverie.core.protocols import Annealed, Env, RunningStatistics, Source, Stateful
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
+from reverie.distributed.actor_feed import Feed
+from reverie.distributed.actor_replays import LaneStores
+from reverie.distributed.ranks import Group
+from reverie.distributed.wire import Block, blank
 from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.resolve import saved_settings
@@ -53,10 +57,6 @@ from reverie.run.folder import RunFolder, Saved
 from reverie.run.manifest import TENSORS, encode
 from reverie.run.result import TrainResult
 from reverie.run.trainable import MeasurementResult, Which
-from reverie.scale.actor_feed import Feed
-from reverie.scale.actor_replays import LaneStores
-from reverie.scale.ranks import Group
-from reverie.scale.wire import Block, blank
 from reverie.store.store import Store
 
 GO, SAVE, END = range(3)

@@ -17,7 +17,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from reverie.core.logger import logger
-from reverie.scale.ray import RESTARTS, Learner, wait_until_unlocked
+from reverie.distributed.ray import RESTARTS, Learner, wait_until_unlocked
 
 
 class _TuneTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any here

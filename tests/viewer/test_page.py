@@ -268,5 +268,5 @@ def test_a_server_that_has_ended(browser, folder):
     page = browser.new_page()
     with served(folder) as (_, port):
         opened(page, f"http://127.0.0.1:{port}/{TOKEN}/", steps=1)
-    go(page, ("#note", re.compile("The connection to reverie look is lost")))
+    go(page, ("#note", re.compile("The connection to reverie view is lost")))
     page.close()

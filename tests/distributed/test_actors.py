@@ -22,13 +22,24 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Update, Window
 from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.detect import open_reader
+from reverie.distributed.actor_processes import LocalActorConnection
+from reverie.distributed.actor_replays import Lanes
+from reverie.distributed.wire import (
+    FAILED,
+    HEAD,
+    ROWS,
+    Failure,
+    Over,
+    Port,
+    WeightBoard,
+    acting,
+    adopt,
+    serialize_weights,
+)
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import ReplayConfig
 from reverie.replay.replay import Replay
 from reverie.run.collect import EpisodeStats
-from reverie.scale.actor_processes import LocalActorConnection
-from reverie.scale.actor_replays import Lanes
-from reverie.scale.wire import FAILED, HEAD, ROWS, Failure, Over, Port, WeightBoard, acting, adopt, serialize_weights
 from reverie.store.store import Store
 from tiny import CONFIG
 

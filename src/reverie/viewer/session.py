@@ -29,11 +29,11 @@ from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.protocols import Env, Policy
 from reverie.core.randomness import RngState, derived_seeds, left_as_found, seed_everything
 from reverie.core.types import Step
-from reverie.look.source import PictureRenderer, RecordedEnv, action_names, make_live_env
-from reverie.look.values import model_free_values
 from reverie.nn.probe import Probe
 from reverie.nn.rssm import Latent
 from reverie.run.collect import executed
+from reverie.viewer.source import PictureRenderer, RecordedEnv, action_names, make_live_env
+from reverie.viewer.values import model_free_values
 
 CONTEXT = 5
 """Initial number of rows that the model observes before it dreams."""

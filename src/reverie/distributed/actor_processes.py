@@ -17,10 +17,10 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from reverie.core.columns import Column
 from reverie.core.errors import told
+from reverie.distributed.actors import Work, act
+from reverie.distributed.wire import FAILED, FAR, HEAD, ROWS, TURNS, Block, Failure, Signs, WeightBoard, slots_of
 from reverie.envs.worker import allocate_shared
 from reverie.run.collect import EpisodeStats
-from reverie.scale.actors import Work, act
-from reverie.scale.wire import FAILED, FAR, HEAD, ROWS, TURNS, Block, Failure, Signs, WeightBoard, slots_of
 
 PATIENCE = 5.0
 """Seconds that actors have to end."""

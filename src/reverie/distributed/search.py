@@ -23,6 +23,8 @@ from reverie.core.files import check_local, check_writable, write_atomic, writin
 from reverie.core.importing import trusts
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
+from reverie.distributed.ray import ClusterRequest
+from reverie.distributed.seeds import SeedRun, Train, Turns, check_seeds, train_runs, trainer
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.resolve import resolve_env
 from reverie.log.console import JsonlTail, RunsDisplay
@@ -39,8 +41,6 @@ from reverie.run.folder import (
     to_yaml_types,
     write_shared,
 )
-from reverie.scale.ray import ClusterRequest
-from reverie.scale.seeds import SeedRun, Train, Turns, check_seeds, train_runs, trainer
 
 RUNGS = 3
 """Each rung of successive halving keeps the best third of the trials, at 1/9 and 1/3 of a run's length."""

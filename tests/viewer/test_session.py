@@ -13,9 +13,9 @@ from reverie.agent.imagining import ModelState, WorldModelInspector
 from reverie.agent.loading import load
 from reverie.core.errors import DataError, EnvError
 from reverie.core.randomness import derived_seeds
-from reverie.look.export import export_episode
-from reverie.look.session import Session
-from reverie.look.source import RecordedEnv
+from reverie.viewer.export import export_episode
+from reverie.viewer.session import Session
+from reverie.viewer.source import RecordedEnv
 from tiny import FEW
 
 

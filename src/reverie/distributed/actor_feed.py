@@ -24,18 +24,18 @@ from reverie.core.protocols import Env, Meter
 from reverie.core.randomness import derived_seeds
 from reverie.core.specs import EXTRAS, ObsSpec
 from reverie.core.types import FLAGS, State, Step, Window
+from reverie.distributed.actor_processes import PATIENCE, SHARE, LocalActorConnection, Processes
+from reverie.distributed.actor_replays import Lanes, LaneStores
+from reverie.distributed.actors import Work
+from reverie.distributed.ray import PLACES
+from reverie.distributed.ray_actors import Distant, Nodes
+from reverie.distributed.wire import BLOCKS, Block, Failure, acting, serialize_weights
 from reverie.envs.make import MakeEnv
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import check_capacity, check_memory, max_rows, parse_size
 from reverie.replay.durable import DurableReplay
 from reverie.replay.storage import row_nbytes
 from reverie.run.collect import EpisodeStats
-from reverie.scale.actor_processes import PATIENCE, SHARE, LocalActorConnection, Processes
-from reverie.scale.actor_replays import Lanes, LaneStores
-from reverie.scale.actors import Work
-from reverie.scale.ray import PLACES
-from reverie.scale.ray_actors import Distant, Nodes
-from reverie.scale.wire import BLOCKS, Block, Failure, acting, serialize_weights
 
 DEATHS, WITHIN = 3, 60.0
 """The run fails if an actor dies ``DEATHS`` times within ``WITHIN`` seconds."""

@@ -18,7 +18,7 @@ class Page {
   playing = false;
 
   constructor() {
-    this.link = new Link((why) => this.note(`The connection to reverie look is lost${why ? `: ${why}` : ""}. Is it still running?`,
+    this.link = new Link((why) => this.note(`The connection to reverie view is lost${why ? `: ${why}` : ""}. Is it still running?`,
       ["Connect again", () => location.reload()]));
     this.timeline = new Timeline((row) => this.go(row, true));
     this.hands = new Hands(this);

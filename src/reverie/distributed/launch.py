@@ -28,10 +28,10 @@ from reverie.core.errors import ConfigError, plural
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device, cores, gpus
 from reverie.core.signals import PARENT, SIGNALS
+from reverie.distributed.learners import Team
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import parse_size
 from reverie.run.folder import settings_changes
-from reverie.scale.learners import Team
 
 STORE = "REVERIE_STORE"
 """Environment variable with the path of the file by which the learners of one machine meet."""

@@ -19,11 +19,11 @@ import numpy as np
 from reverie.core.columns import Column
 from reverie.core.discover import version
 from reverie.core.logger import logger
+from reverie.distributed.actor_processes import SHARE
+from reverie.distributed.actors import Work, play
+from reverie.distributed.ray import PLACES, amounts, connect
+from reverie.distributed.wire import FAR, NAP, TURNS, Block, Failure, Over, Rows, Signs, slots_of
 from reverie.run.collect import EpisodeStats
-from reverie.scale.actor_processes import SHARE
-from reverie.scale.actors import Work, play
-from reverie.scale.ray import PLACES, amounts, connect
-from reverie.scale.wire import FAR, NAP, TURNS, Block, Failure, Over, Rows, Signs, slots_of
 
 SOON = 0.01
 """Minimum seconds between two updates of the actors' step limits."""

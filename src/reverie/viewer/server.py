@@ -1,4 +1,4 @@
-"""The page behind ``reverie look``: a web server on this machine, for whoever has the token in the link.
+"""The page behind ``reverie view``: a web server on this machine, for whoever has the token in the link.
 
 Each page has one websocket and, through it, at most one session. The page asks and the server answers, one request
 after the other. An answer is the length of a JSON header (4 bytes, little-endian), the header, and its pictures.
@@ -34,11 +34,11 @@ from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.core.errors import DataError, ReverieError, RunError, brief
 from reverie.log.metrics import FINAL, metric_series, read_metrics
-from reverie.look.export import export_episode, to_json_value
-from reverie.look.session import Session
-from reverie.look.source import RecordedEnv
 from reverie.run.checkpoint import Checkpoints, number_of
 from reverie.run.folder import RunFolder, read_saved
+from reverie.viewer.export import export_episode, to_json_value
+from reverie.viewer.session import Session
+from reverie.viewer.source import RecordedEnv
 
 MAX_AGENTS, MAX_REQUEST_BYTES, MAX_PICTURES, STRIP = 4, 2**16, 24, 6
 """Agents kept in memory; bytes of a request; pictures that an answer brings unasked, and of a future."""
@@ -74,7 +74,7 @@ class TokenGuard:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
             else:
-                refused = PlainTextResponse("Use the link that `reverie look` has printed.", 403)
+                refused = PlainTextResponse("Use the link that `reverie view` has printed.", 403)
                 await refused(scope, receive, send)
             return
 
@@ -181,7 +181,7 @@ class Viewer:
         self.data: str | None = data
         self.runs: dict[str, Path] = find_runs(folder)
         self.single: bool = list(self.runs) == ["."]
-        self.worker: ThreadPoolExecutor = ThreadPoolExecutor(1, "look")
+        self.worker: ThreadPoolExecutor = ThreadPoolExecutor(1, "viewer")
         self._loaded = functools.lru_cache(MAX_AGENTS)(
             lambda run, checkpoint: load(run, **{**self.options, "checkpoint": checkpoint})
         )

@@ -21,7 +21,7 @@ from websockets.exceptions import InvalidStatus  # noqa: E402
 from reverie.cli.agent import listen  # noqa: E402
 from reverie.core.errors import RunError  # noqa: E402
 from reverie.core.importing import module_of  # noqa: E402
-from reverie.look import server  # noqa: E402
+from reverie.viewer import server  # noqa: E402
 
 TOKEN = "a-token"
 
@@ -223,7 +223,7 @@ def test_what_is_broken_is_said(folder, tmp_path):
         talk.socket.close()
 
 
-CALLS_CHILD = "reverie.scale.seeds:Child(['--version'], 'PWNED')"
+CALLS_CHILD = "reverie.distributed.seeds:Child(['--version'], 'PWNED')"
 """Of a class of this library that starts a process, and is nothing that a run may name."""
 ATTACKS = {
     "os:system": ({"env": "os:system"}, {"env.kwargs": {"command": "touch PWNED"}}),
@@ -240,8 +240,8 @@ ATTACKS = {
     "evil:K-v0": ({}, {"env.kwargs": {"env_id": "evil:K-v0"}}),
     "evil:Explore": ({}, {"algo.exploration": "evil:Explore(0.5)"}),
     "evil:E": ({}, {"eval_env": {"wrappers": ["evil:E"]}}),
-    "reverie.scale.seeds:Child": ({}, {"env.wrappers": [CALLS_CHILD]}),
-    "reverie.scale.seeds: Child": ({}, {"algo.exploration": CALLS_CHILD}),
+    "reverie.distributed.seeds:Child": ({}, {"env.wrappers": [CALLS_CHILD]}),
+    "reverie.distributed.seeds: Child": ({}, {"algo.exploration": CALLS_CHILD}),
     "reverie.algos.dqn:DQNConfig": ({"env": "reverie.algos.dqn:DQNConfig"}, {}),
 }  # fmt: skip
 """What a stranger's run names, in ``custom`` or its settings."""
@@ -293,5 +293,5 @@ def test_the_command_says_what_is_missing(folder, monkeypatch, capsys):
     from reverie.cli import main
 
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert main(["look", str(folder)]) == 1
-    assert "reverie-rl[look]" in capsys.readouterr().err
+    assert main(["view", str(folder)]) == 1
+    assert "reverie-rl[viewer]" in capsys.readouterr().err

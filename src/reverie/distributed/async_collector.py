@@ -12,14 +12,14 @@ from reverie.algos.settings import AlgorithmConfig
 from reverie.core.clock import Clock
 from reverie.core.randomness import derived_seeds
 from reverie.core.types import Batch, Update
+from reverie.distributed.actor_feed import Feed, feeding
+from reverie.distributed.actor_replays import Lanes
 from reverie.envs.make import EnvLike, env_factory
 from reverie.envs.vector import make_env
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.meter import Meter
 from reverie.objectives.td import Losses
 from reverie.run.collect import EpisodeStats
-from reverie.scale.actor_feed import Feed, feeding
-from reverie.scale.actor_replays import Lanes
 
 
 class AsyncCollector:

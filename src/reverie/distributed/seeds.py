@@ -30,6 +30,7 @@ from reverie.core.logger import logger
 from reverie.core.machine import choose_device, cores
 from reverie.core.signals import PARENT, SIGNALS
 from reverie.datasets.memory import OBJECT, paths_in
+from reverie.distributed.ray import ClusterRequest, cluster, missing, needs
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
 from reverie.log.aggregate import (
@@ -62,7 +63,6 @@ from reverie.run.folder import (
 )
 from reverie.run.schedule import parse_period
 from reverie.run.signals import collected
-from reverie.scale.ray import ClusterRequest, cluster, missing, needs
 
 POLL = 0.2
 """Seconds between two polls of the child processes."""
@@ -421,7 +421,7 @@ def trainer(config: ExperimentConfig, on: ClusterRequest | None) -> Iterator[tup
         room = sum(int(min((node.get(name, 0.0) / requested[name] for name in requested), default=1)) for node in nodes)
         if not room:
             raise RunError(missing(ray, [resources], 1, "PACK"))
-        from reverie.scale.ray_tune import train_placed  # imports Ray, which cluster() has prepared
+        from reverie.distributed.ray_tune import train_placed  # imports Ray, which cluster() has prepared
 
         yield functools.partial(train_placed, resources=requested), room
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """How fast does the page dream, and how much work is it until the first picture?
 
-    python benchmarks/look.py [--repeat 3]
+    python benchmarks/viewer.py [--repeat 3]
 
 DreamerV3 of size 1m that sees CartPole as 64x64 pictures; it has not learned, which changes no time. Measured is
 processor time of the server's process with one thread, pictures as PNG included: a busy machine hardly changes it. A
-browser's own work is not in it. The first picture is counted from the start of the command ``reverie look RUN``.
+browser's own work is not in it. The first picture is counted from the start of the command ``reverie view RUN``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def first_picture(run: Path) -> float:
     from websockets.sync.client import connect
 
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "reverie", "look", str(run), "--port", "0"]
+    command = [sys.executable, "-m", "reverie", "view", str(run), "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     link = server.stdout.readline().strip()
@@ -65,7 +65,7 @@ def rates(run: Path) -> dict[str, float]:
     """Rows per processor second: of the dream alone, and of the environment with the dream beside it."""
     import torch
 
-    from reverie.look.server import Page, Viewer
+    from reverie.viewer.server import Page, Viewer
 
     torch.set_num_threads(1)
     page = Page(Viewer(run))
@@ -118,8 +118,8 @@ def main() -> int:
 
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     table = {
-        "task": "reverie look: DreamerV3 of size 1m with 64x64 pictures, processor time, one thread",
-        "command": "python benchmarks/look.py", "machine": machine, "torch": torch.__version__,
+        "task": "reverie view: DreamerV3 of size 1m with 64x64 pictures, processor time, one thread",
+        "command": "python benchmarks/viewer.py", "machine": machine, "torch": torch.__version__,
         "python": platform.python_version(), "rows": [row],
     }  # fmt: skip
     save(Path(__file__).with_suffix(".json"), table)

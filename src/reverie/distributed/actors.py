@@ -22,12 +22,12 @@ from reverie.core.protocols import Annealed, Env
 from reverie.core.randomness import derived_seeds, seed_everything
 from reverie.core.signals import SIGNALS
 from reverie.core.types import FLAGS, Step
+from reverie.distributed.wire import NAP, SOON, TURNS, Failure, Over, Port, Rows, WeightBoard, acting, adopt
 from reverie.envs.make import MakeEnv
 from reverie.envs.vector import make_env
 from reverie.envs.worker import ONE_THREAD
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.collect import Collector
-from reverie.scale.wire import NAP, SOON, TURNS, Failure, Over, Port, Rows, WeightBoard, acting, adopt
 
 
 @dataclass(frozen=True)
