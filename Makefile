@@ -51,7 +51,7 @@ test: lint $(TRITON)
 # Apart from the others: Ray is large, and its tests lose whole nodes.
 cluster: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "ray[tune]"
-	$(BIN)/python -m pytest tests/scale/test_ray.py
+	$(BIN)/python -m pytest tests/distributed/test_ray.py
 
 # uv alone: the pins are checked before any of them is installed.
 $(BIN)/uv: constraints.txt tools/venv.sh

@@ -84,7 +84,7 @@ NOT_RUN = {
     "train": "trains for long; its settings are resolved",
     "tune": "trains for long; its settings are resolved",
     "bench": "takes its time; its settings are resolved",
-    "look": "ends with Ctrl-C; tests/look has a browser",
+    "view": "ends with Ctrl-C; tests/viewer has a browser",
     "import": "needs a file of Stable-Baselines3; tests/agent/test_sb3.py has some",
     "export": "takes its time; tests/agent/test_export.py runs each form",
     "register": "needs a tracker; tests/log/test_trackers.py has one",

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from reverie.agent.observer import Observer
 from reverie.core.errors import ConfigError
 from reverie.core.images import ImageOptions
+from reverie.core.obs_codec import ObsCodec
 from reverie.core.rows import Rows
-from reverie.core.spaces import ObsCodec
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions

@@ -432,7 +432,7 @@ def test_a_disk_that_fills_up(pendulum, tmp_path, monkeypatch, capsys, form, loo
     """HDF5 would end the process: its end is not waited for, and nothing half-written stays."""
     usage, left = shutil.disk_usage, [10**9] * (looks - 1)
     filling = lambda path: usage(path)._replace(free=left.pop() if left else 10**4)  # noqa: E731
-    monkeypatch.setattr("reverie.datasets.writers.shutil.disk_usage", filling)
+    monkeypatch.setattr("reverie.datasets.output.shutil.disk_usage", filling)
     assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 1
     assert "the disk is full" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

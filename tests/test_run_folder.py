@@ -22,10 +22,10 @@ from reverie.agent.evaluating import evaluate_run
 from reverie.agent.loading import load
 from reverie.api import train_config as train
 from reverie.cli import main
+from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError, RunError
 from reverie.core.files import check_links, write_json
 from reverie.core.lock import folder_lock
-from reverie.core.spaces import ActionCodec
 from reverie.core.specs import ActionSpec, ObsPart, signature
 from reverie.experiment.config import ExperimentConfig
 from reverie.log import plot, sinks

@@ -236,7 +236,7 @@ def test_child_processes_of_seeds_are_told(monkeypatch, tmp_path):
         told.append("--trust" in turns.command(turns.runs[0]))
         raise InterruptedError
 
-    monkeypatch.setattr("reverie.scale.seeds.train_runs", commanded)
+    monkeypatch.setattr("reverie.distributed.seeds.train_runs", commanded)
     config = ExperimentConfig(algo=DQNConfig(), env=EnvConfig(id="CartPole-v1"))
     for trust in (True, False):
         with trust_modules(trust), pytest.raises(InterruptedError):
@@ -264,7 +264,7 @@ IN_TRUSTED = {
     "walk:Popen": {"args": ["touch", "PWNED"]}, "walk:Tool": {"path": "PWNED"},
     "gymnasium.envs.registration:load_env_creator": {},
     "reverie.core.importing:module_of": {},
-    "reverie.scale.seeds:Child": {"command": ["--version"], "log": "PWNED"},
+    "reverie.distributed.seeds:Child": {"command": ["--version"], "log": "PWNED"},
     "reverie.algos.dqn:DQNConfig": {},
 }  # fmt: skip
 """What is in modules that are trusted, or that packages offer, and is no environment."""
@@ -356,7 +356,7 @@ def test_no_file_of_a_search_names_a_strangers_module(got, stranger, capsys):
     assert "evil" not in sys.modules
 
 
-@pytest.mark.parametrize("algorithm", ["evil:Algo", "os:system", "reverie.scale.seeds:Child", "walk:Tool"])
+@pytest.mark.parametrize("algorithm", ["evil:Algo", "os:system", "reverie.distributed.seeds:Child", "walk:Tool"])
 @pytest.mark.parametrize("command", ["eval .", "push . pushed", "train dqn --init . --run new --env CartPole-v1"])
 def test_no_algorithm_of_a_run_is_a_strangers(command, algorithm, got):
     code, said = got(command, {"env": {"id": "CartPole-v1"}}, algorithm=algorithm)

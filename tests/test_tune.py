@@ -16,13 +16,13 @@ import reverie
 from reverie import api
 from reverie.cli import main
 from reverie.core.errors import ConfigError, RunError
+from reverie.distributed import seeds as processes
 from reverie.experiment.layers import merge_layers
 from reverie.log.metrics import JsonlSink
-from reverie.scale import seeds as processes
 from tiny import SETTINGS
 
 pytest.importorskip("optuna")
-tune = importlib.import_module("reverie.scale.search")
+tune = importlib.import_module("reverie.distributed.search")
 SPACE = {"algo.lr": {"low": "1e-5", "high": 1e-2, "log": True}, "algo.networks.units": {"choices": [[8], [16, 16]]}}
 CONFIG = merge_layers("dqn", env="CartPole-v1").merge({
     "steps": 900, "schedule.eval_every": 100, "learning_starts": 20, "eval_episodes": 2, "threads": 1,

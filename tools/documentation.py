@@ -40,7 +40,7 @@ PLACES = ("src/reverie/", "")
 """Where `path.py` in a page may lie."""
 AGENT = "reverie.agent.agent"
 """Module whose page also has the members that its class inherits."""
-COMMANDS = ("train dreamer_v3", "eval", "estimate", "dream", "look", "extract", "data info", "data validate",
+COMMANDS = ("train dreamer_v3", "eval", "estimate", "dream", "view", "extract", "data info", "data validate",
             "data convert", "data subsample", "data record", "data download", "check-env", "bench", "list", "info",
             "tune", "register", "compare")  # fmt: skip
 

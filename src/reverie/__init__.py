@@ -67,19 +67,19 @@ if TYPE_CHECKING:
     from reverie.api import tune as tune
     from reverie.core.errors import ReverieError as ReverieError
     from reverie.datasets.dataset import DatasetConfig as DatasetConfig
+    from reverie.distributed.async_collector import AsyncCollector as AsyncCollector
+    from reverie.distributed.search import TuneResult as TuneResult
+    from reverie.distributed.seeds import SeedsResult as SeedsResult
+    from reverie.distributed.seeds import compare as compare
     from reverie.envs.check import EnvReport as EnvReport
-    from reverie.envs.check import Finding as Finding
     from reverie.envs.config import EnvConfig as EnvConfig
+    from reverie.envs.findings import Finding as Finding
     from reverie.experiment.config import ExperimentConfig as ExperimentConfig
     from reverie.log.aggregate import Comparison as Comparison
     from reverie.run.callback import Callback as Callback
     from reverie.run.callback import TrainingRun as TrainingRun
     from reverie.run.evaluate import Evaluation as Evaluation
     from reverie.run.result import TrainResult as TrainResult
-    from reverie.scale.async_collector import AsyncCollector as AsyncCollector
-    from reverie.scale.search import TuneResult as TuneResult
-    from reverie.scale.seeds import SeedsResult as SeedsResult
-    from reverie.scale.seeds import compare as compare
 
 if "torch" not in sys.modules:
     spin_briefly()  # no effect once torch is imported
@@ -128,16 +128,17 @@ _PLACES = {
     "api": "check_env train train_seeds tune",
     "core.errors": "ReverieError",
     "datasets.dataset": "DatasetConfig",
-    "envs.check": "EnvReport Finding",
+    "envs.check": "EnvReport",
+    "envs.findings": "Finding",
     "envs.config": "EnvConfig",
     "experiment.config": "ExperimentConfig",
     "log.aggregate": "Comparison",
     "run.callback": "Callback TrainingRun",
     "run.evaluate": "Evaluation",
     "run.result": "TrainResult",
-    "scale.async_collector": "AsyncCollector",
-    "scale.search": "TuneResult",
-    "scale.seeds": "SeedsResult compare",
+    "distributed.async_collector": "AsyncCollector",
+    "distributed.search": "TuneResult",
+    "distributed.seeds": "SeedsResult compare",
 }
 """Public names by module. They are imported on first use, so that ``import reverie`` is quick."""
 

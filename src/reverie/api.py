@@ -23,6 +23,11 @@ from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found, threads_kept
 from reverie.datasets.dataset import DatasetConfig, dataset_settings
 from reverie.datasets.memory import DataLike, path_of
+from reverie.distributed.actor_feed import feeding
+from reverie.distributed.launch import learner_settings, log_rules, of_team, scaled, team_of
+from reverie.distributed.learners import LearnerExperiment, folder_of, make_learner_experiment, run_follower
+from reverie.distributed.search import TuneResult, read_space_file, tune_of
+from reverie.distributed.seeds import SeedsResult, train_seeds_of
 from reverie.envs.check import EnvReport, examine
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, MakeEnv, env_name
@@ -40,11 +45,6 @@ from reverie.run.checkpoint import export
 from reverie.run.folder import RunFolder, new_path, read_saved
 from reverie.run.result import TrainResult
 from reverie.run.run import run_experiment
-from reverie.scale.actor_feed import feeding
-from reverie.scale.launch import learner_settings, log_rules, of_team, scaled, team_of
-from reverie.scale.learners import LearnerExperiment, folder_of, make_learner_experiment, run_follower
-from reverie.scale.search import TuneResult, read_space_file, tune_of
-from reverie.scale.seeds import SeedsResult, train_seeds_of
 
 USUAL, QUICK = "dreamer_v3", ("sac", "dqn")
 """Algorithms to begin with: in general, and where nothing has to be seen in images."""

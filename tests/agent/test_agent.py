@@ -15,9 +15,9 @@ from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.algos.ppo import PPOConfig
 from reverie.api import train_config as train
+from reverie.core.action_codec import ActionCodec
 from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.spaces import ActionCodec
 from reverie.envs.flat import make_flat
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.layers import base

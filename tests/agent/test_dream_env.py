@@ -17,8 +17,8 @@ from masked import Masked
 from reverie.agent import dream_env as dreams
 from reverie.agent.conversion import to_numpy
 from reverie.core.errors import ConfigError, DataError
+from reverie.core.obs_codec import ObsCodec
 from reverie.core.randomness import reproducible
-from reverie.core.spaces import ObsCodec
 from reverie.log.video import to_rgb, upscale
 from tiny import FEW, NETWORKS
 

@@ -17,8 +17,8 @@ from gymnasium import spaces
 from windows import MOVE, OBS, steps
 
 from reverie.algos.sac import SACConfig
+from reverie.core.action_codec import ActionCodec
 from reverie.core.discover import GROUP, algorithm_config, algorithms
-from reverie.core.spaces import ActionCodec
 from reverie.core.specs import MASK, ActionPart, ActionSpec
 from reverie.nn.actor_critic import kind_of
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy

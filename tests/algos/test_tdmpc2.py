@@ -214,7 +214,7 @@ def test_its_dreams_are_environments_of_latents_and_are_looked_at(run, tmp_path)
 
 
 def test_the_page_shows_rewards_and_values_without_pictures(run):
-    from reverie.look.session import Session
+    from reverie.viewer.session import Session
 
     session = Session(reverie.load(run))
     for _ in range(4):

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_spaces import any_space
 
+from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError
 from reverie.core.masks import MaskCodec, check_taken, with_choice
-from reverie.core.spaces import ActionCodec
 from reverie.run.collect import random_action
 
 NESTED = spaces.Dict(

@@ -8,8 +8,11 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, EnvError
-from reverie.core.spaces import ActionCodec, ObsCodec, cast, columns_in, follow, leaves_of, nested, surely_finite
+from reverie.core.obs_codec import ObsCodec
+from reverie.core.obs_conversion import surely_finite
+from reverie.core.spaces import cast, columns_in, follow, leaves_of, nested
 from reverie.core.specs import ActionPart, ObsPart
 from reverie.envs.config import EnvConfig
 

@@ -10,7 +10,8 @@ from d4rl_files import write as write_hdf5
 from formats import save_npz
 from recordings import FORMATS, assert_same, joined
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.spaces import ObsCodec, follow, leaves_of
+from reverie.core.obs_codec import ObsCodec
+from reverie.core.spaces import follow, leaves_of
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.detect import open_reader

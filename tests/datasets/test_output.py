@@ -12,8 +12,9 @@ from d4rl_files import columns
 from d4rl_files import write as write_hdf5
 from recordings import FORMATS, copied
 from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.datasets.output import staged_file
 from reverie.datasets.reader import DatasetInfo
-from reverie.datasets.writers import staged_file, write_d4rl, write_minari
+from reverie.datasets.writers import write_d4rl, write_minari
 
 minari = pytest.importorskip("minari")
 

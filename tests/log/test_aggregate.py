@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from logs import logged
 
+from reverie.distributed.seeds import measured_as
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.aggregate import aggregate as aggregate_of
 from reverie.log.aggregate import evaluation_scores, format_seeds_table, summarize_seed, write_aggregate
 from reverie.log.metrics import FINAL
 from reverie.run.folder import RunFolder, found_at_end, write_found
-from reverie.scale.seeds import measured_as
 
 EVERY_100 = ExperimentConfig().merge({"schedule.eval_every": 100})
 

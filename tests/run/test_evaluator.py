@@ -23,12 +23,12 @@ from reverie.cli.show import score_line
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.experiment.build import Experiment
 from reverie.log.metrics import read_metrics
-from reverie.look.session import Session
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.evaluate import Evaluation
 from reverie.run.folder import RunFolder, read_saved
 from reverie.run.manifest import step_of
 from reverie.run.signals import Stopped
+from reverie.viewer.session import Session
 from tiny import FEW
 
 

@@ -25,14 +25,14 @@ from reverie.core import signals
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.lock import folder_lock
+from reverie.distributed import seeds as module
+from reverie.distributed.seeds import Child, verdict
+from reverie.distributed.seeds import train_seeds_of as train_seeds
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.metrics import JsonlSink
 from reverie.run import signals as run_signals
 from reverie.run.folder import RunFolder
 from reverie.run.signals import Interrupt, collected
-from reverie.scale import seeds as module
-from reverie.scale.seeds import Child, verdict
-from reverie.scale.seeds import train_seeds_of as train_seeds
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"threads": 1, "schedule.eval_every": 40})

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor
 
-from reverie.core.spaces import ActionCodec, classes_of, column, leaves_of
+from reverie.core.action_codec import ActionCodec
+from reverie.core.spaces import classes_of, column, leaves_of
 from reverie.core.types import Step, Values
 from reverie.envs.wrappers import FlatObs
 from reverie.nn.functional import ILLEGAL

@@ -32,8 +32,9 @@ from reverie.agent.loading import load
 from reverie.agent.player import check_choice
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
+from reverie.core.obs_codec import Leaf, ObsCodec
 from reverie.core.randomness import reproducible
-from reverie.core.spaces import Leaf, ObsCodec, nested
+from reverie.core.spaces import nested
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
 from reverie.datasets.dataset import RecordedEpisodes

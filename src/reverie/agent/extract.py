@@ -26,7 +26,7 @@ from reverie.core.rows import Rows, joined
 from reverie.core.types import FLAGS, Obs
 from reverie.datasets.dataset import RecordedEpisodes, read_progress
 from reverie.datasets.memory import DataLike
-from reverie.datasets.writers import delete, staged_file
+from reverie.datasets.output import delete, staged_file
 from reverie.nn.probe import Probe
 from reverie.nn.state_space import Latent
 

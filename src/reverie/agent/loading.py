@@ -15,13 +15,13 @@ from torch.utils._pytree import tree_map_only
 
 from reverie.agent.agent import Agent
 from reverie.algos.settings import AlgorithmConfig
+from reverie.core.action_codec import ActionCodec
 from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError
 from reverie.core.importing import imported, is_remembered, trust_modules
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device
 from reverie.core.space_json import space_of
-from reverie.core.spaces import ActionCodec
 from reverie.core.specs import ActionSpec, differences, signature
 from reverie.core.types import State
 from reverie.datasets.reader import Space

@@ -17,8 +17,9 @@ from gymnasium import spaces
 from reverie.agent.conversion import action_statistics, obs_to_step, to_numpy
 from reverie.agent.observer import Observer
 from reverie.algos.base import Algorithm
+from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, brief, did_you_mean, plural
-from reverie.core.spaces import ActionCodec, column, follow, leaves_of
+from reverie.core.spaces import column, follow, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsSpec
 from reverie.core.types import Mode, Step, Told
 from reverie.envs.flat import FlatEnv

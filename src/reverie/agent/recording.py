@@ -25,8 +25,9 @@ from reverie.core.signals import is_interrupt
 from reverie.core.spaces import cast, follow, leaves_of
 from reverie.core.specs import MASK
 from reverie.datasets.convert import write_dataset
+from reverie.datasets.output import WriteReport, total_bytes
 from reverie.datasets.reader import BOTH, SEED, DatasetInfo, Reader, Space
-from reverie.datasets.writers import WriteReport, size_written, total_bytes
+from reverie.datasets.writers import size_written
 from reverie.envs.limits import own_limit
 from reverie.envs.make import close_quietly, env_settings, spec_of, written
 from reverie.envs.wrappers import checked_reset, checked_step, layers_of

@@ -17,8 +17,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_flatten_with_path, 
 from reverie.agent.conversion import action_bounds, action_statistics
 from reverie.agent.player import Player
 from reverie.algos.base import Algorithm
+from reverie.core.obs_conversion import TINY
 from reverie.core.protocols import Policy
-from reverie.core.spaces import TINY, classes_of, column, follow, leaves_of
+from reverie.core.spaces import classes_of, column, follow, leaves_of
 from reverie.core.specs import MASK, ObsPart
 from reverie.core.types import Mode, Step, Told
 from reverie.nn.preprocess import Preprocessor
@@ -212,7 +213,7 @@ class PolicyFunction(nn.Module):
         return result
 
     def _unflatten_action(self, flat: Tensor, path: tuple[Any, ...], leaf: Any) -> Tensor:
-        """Return actions as the environment takes them, ``[N, *shape]``, like ``core/spaces.py: ActionCodec``."""
+        """Return actions as the environment takes them, ``[N, *shape]``, like ``core/action_codec.py: ActionCodec``."""
         part = flat[:, self.cuts["/".join(map(str, path)) or "action"]]
         if not isinstance(leaf, spaces.Box):
             counts, start = classes_of(leaf)

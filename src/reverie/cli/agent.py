@@ -1,4 +1,4 @@
-"""``reverie eval``, ``estimate``, ``dream``, ``look``, ``extract`` and ``export``: what a trained agent does."""
+"""``reverie eval``, ``estimate``, ``dream``, ``view``, ``extract`` and ``export``: what a trained agent does."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def progress_bar(label: str, total: int, unit: str = "updates") -> Iterator[Call
 
 
 @dataclass(frozen=True, kw_only=True)
-class LookCommand(RunOptions, EnvOverride):
+class ViewCommand(RunOptions, EnvOverride):
     """Open a page in the browser: an episode beside its dream, or a table of runs."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -298,8 +298,8 @@ class LookCommand(RunOptions, EnvOverride):
         try:
             import uvicorn
         except ImportError as error:
-            raise ConfigError(f"reverie look needs {error.name}: pip install 'reverie-rl[look]'.") from None
-        from reverie.look.server import MAX_REQUEST_BYTES, Viewer, app
+            raise ConfigError(f"reverie view needs {error.name}: pip install 'reverie-rl[viewer]'.") from None
+        from reverie.viewer.server import MAX_REQUEST_BYTES, Viewer, app
 
         options = {name: getattr(self, name) for name in ("checkpoint", "device", "env")}
         viewer, token = Viewer(self.run, options, self.data), secrets.token_urlsafe(16)

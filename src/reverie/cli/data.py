@@ -18,9 +18,9 @@ from reverie.cli.show import print_sections
 from reverie.core.errors import ConfigError, did_you_mean, plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
+    from reverie.datasets.output import WriteReport
     from reverie.datasets.reader import DatasetInfo, Reader
     from reverie.datasets.summary import Summary
-    from reverie.datasets.writers import WriteReport
     from reverie.store.store import Store
 
 DatasetArg = Annotated[Positional[str], arg(metavar="PATH")]
@@ -87,9 +87,9 @@ class ValidateCommand(Source):
 
     def __call__(self) -> int:
         from reverie.datasets.convert import good, write_dataset
+        from reverie.datasets.output import check_target
         from reverie.datasets.own_store import StoreReader
         from reverie.datasets.validate import validate
-        from reverie.datasets.writers import check_target
 
         with self.open() as reader:
             if self.quarantine is not None:
@@ -135,7 +135,7 @@ class ConvertCommand(Writing):
 
     def __call__(self) -> None:
         from reverie.datasets.convert import relabel_rewards, write_dataset
-        from reverie.datasets.writers import check_target
+        from reverie.datasets.output import check_target
 
         check_target(self.target, self.to)
         with self.open() as reader:
@@ -164,7 +164,7 @@ class SubsampleCommand(Writing):
 
     def __call__(self) -> None:
         from reverie.datasets.convert import Subset, subsample, write_dataset
-        from reverie.datasets.writers import check_target
+        from reverie.datasets.output import check_target
 
         names = ("fraction", "steps", "best", "min_return", "by", "seed")
         subset = Subset(**{name: getattr(self, name) for name in names})
@@ -203,7 +203,7 @@ class RecordCommand(RunOptions, EnvOverride):
     def __call__(self) -> None:
         from reverie.agent.loading import load
         from reverie.agent.recording import RecordConfig, record
-        from reverie.datasets.writers import check_target
+        from reverie.datasets.output import check_target
 
         names = ("episodes", "steps", "epsilon", "noise", "seed", "raw")
         config = RecordConfig(actions=self.mode, **{name: getattr(self, name) for name in names})

@@ -21,7 +21,7 @@ COMMANDS = {
     "eval": ("agent", "play whole episodes with a trained agent, and record a video"),
     "estimate": ("agent", "estimate the return of a trained agent from recorded data alone"),
     "dream": ("agent", "compare what a world model imagines with what happens"),
-    "look": ("agent", "a page in the browser: play with an agent, sit inside its dream, compare runs"),
+    "view": ("agent", "a page in the browser: play with an agent, sit inside its dream, compare runs"),
     "extract": ("agent", "write a world model's states and predictions of recorded rows"),
     "export": ("agent", "write a trained policy as a file for ONNX Runtime or PyTorch alone"),
     "data": ("data", "inspect, check, convert, subsample, record and download data"),
@@ -44,7 +44,7 @@ The module has a class ``NameCommand``, a ``parse.py: Command``; or, if it parse
 """
 SHARING = ("push", "pull", "list")
 """Commands that take places elsewhere as they are."""
-OF_AN_AGENT = ("eval", "dream", "extract", "export", "info", "look")
+OF_AN_AGENT = ("eval", "dream", "extract", "export", "info", "view")
 """Commands whose first word may be the URL of an agent in storage."""
 
 

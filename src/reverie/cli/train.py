@@ -19,6 +19,10 @@ from reverie.cli.show import as_given, print_files, score_line
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError, plural
 from reverie.core.logger import silent, tell
+from reverie.distributed.launch import check, is_launched, launch, rank
+from reverie.distributed.ray import ClusterRequest, train_on_ray
+from reverie.distributed.search import read_space_file, tune_of
+from reverie.distributed.seeds import train_seeds_of
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.layers import SUITES, env_in, merge_layers, read_settings, sections
@@ -26,10 +30,6 @@ from reverie.experiment.resolve import fit_learning_starts
 from reverie.log.aggregate import format_seeds_table
 from reverie.run.callback import import_callback
 from reverie.run.folder import RunFolder, new_path, read_saved
-from reverie.scale.launch import check, is_launched, launch, rank
-from reverie.scale.ray import ClusterRequest, train_on_ray
-from reverie.scale.search import read_space_file, tune_of
-from reverie.scale.seeds import train_seeds_of
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
 """Flags of ``CommonOptions`` that are other names of settings."""

@@ -1,6 +1,6 @@
 """Exchange between the learners of one run: ranks with separate rows that take the same gradient step.
 
-With a single learner, every function here returns its input. ``scale/`` joins several learners.
+With a single learner, every function here returns its input. ``distributed/`` joins several learners.
 
 A gradient step of N ranks with B/N rows each must equal the step of one rank with B rows: gradients are averaged, a
 mean over masked rows divides by the mean count (:func:`averaged`), a percentile takes all numbers (:func:`gathered`).

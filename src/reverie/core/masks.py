@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError, EnvError, RowError
-from reverie.core.spaces import ActionCodec, Space, leaves_of
+from reverie.core.spaces import Space, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsSpec
 
 EXCLUDE = f"To go without masks, set env.exclude = {MASK}."

@@ -25,7 +25,7 @@ from reverie.core.space_json import text_of
 from reverie.core.spaces import cast, columns_in, nested, with_leaves
 from reverie.core.specs import signature
 from reverie.core.types import FLAGS
-from reverie.datasets import writers
+from reverie.datasets import output, writers
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import RecordedEpisodes, read_progress
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS, MEASURED_KEY
@@ -41,7 +41,7 @@ Selection = Callable[[Iterator[Rows]], Iterator[Rows]]
 """A function from episodes to those episodes, or pieces of episodes, that are to be written."""
 
 
-def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Selection = iter) -> writers.WriteReport:
+def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Selection = iter) -> output.WriteReport:
     """Write the episodes of ``reader`` that ``choose`` selects to ``target``, in the format ``to``.
 
     "auto" is the format that the suffix of ``target`` names, or Minari's.
@@ -50,8 +50,8 @@ def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Selecti
     rows of our own stores are converted back to what the environment showed and took; if that is impossible the
     environment is not named. PyDreamer's files and stores hold rows as learners see them.
     """
-    to = writers.check_target(target, to)
-    path = writers.target_path(target)
+    to = output.check_target(target, to)
+    path = output.target_path(target)
     with writing(path), read_progress(f"writing {path.name}", reader.rows()) as track_progress:
         if to in ("pydreamer", "store"):
             recorded = RecordedEpisodes(reader)
@@ -113,7 +113,7 @@ def _note_settings(reader: Reader, info: DatasetInfo, to: str) -> None:
 
 def _to_minari(
     reader: Reader, info: DatasetInfo, target: str, episodes: Iterator[Rows], is_whole: bool
-) -> writers.WriteReport:  # fmt: skip
+) -> output.WriteReport:  # fmt: skip
     metadata: dict[str, Any] = {k: info.text[k] for k in ("algorithm_name", "description") if k in info.text}
     action = info.action if info.declared_action_space is None else info.declared_action_space
     if info.has_measured_bounds and info.declared_action_space is None:

@@ -1,6 +1,6 @@
 """Recorded data as rows that learners see: their settings, and the conversion of what a reader yields.
 
-The readers know file formats but not what spaces mean; ``core/spaces.py`` knows spaces but no files.
+The readers know file formats but not what spaces mean; the codecs in ``core`` know spaces but no files.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from reverie.core.action_codec import ActionCodec
 from reverie.core.bounds import AtLeast
 from reverie.core.columns import columns_of
 from reverie.core.errors import ConfigError, DataError, RowError, plural
 from reverie.core.images import ImageOptions
 from reverie.core.masks import check_recorded, check_taken, with_choice
+from reverie.core.obs_codec import ObsCodec
 from reverie.core.rows import Rows, check_rows, episodes_of
-from reverie.core.spaces import ActionCodec, ObsCodec, column, columns_in
+from reverie.core.spaces import column, columns_in
 from reverie.core.specs import MASK, ActionSpec, Column, ObsSpec
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.datasets.detect import open_reader

@@ -26,9 +26,10 @@ from reverie.core.space_json import space_of
 from reverie.core.spaces import column, leaves_of, with_leaves
 from reverie.datasets.arrow import arrow_to_numpy, decode_images, import_pyarrow, read_table
 from reverie.datasets.hdf5 import open_hdf5
+from reverie.datasets.inferred_spaces import action_space
 from reverie.datasets.reader import BOTH, OF_OUTCOMES, PART_BYTES, SEED, DatasetInfo, Reader, ReadOptions, Space
 
-from reverie.datasets.reader import action_space, reading  # isort: skip
+from reverie.datasets.reader import reading  # isort: skip
 from reverie.datasets.transitions import EARLY, OPEN, STEPLESS
 
 METADATA, MAIN = "metadata.json", "main_data.hdf5"

@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from reverie.core.action_codec import ActionCodec
 from reverie.core.columns import Column
 from reverie.core.documents import read_json, read_yaml
 from reverie.core.errors import DataError, EnvError, brief
+from reverie.core.obs_codec import ObsCodec
 from reverie.core.rows import Rows, packed
 from reverie.core.space_json import space_of
-from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import VERSION, ActionPart, ActionSpec, ObsPart, ObsSpec, differences, signature
-from reverie.datasets.reader import PART_BYTES, DatasetInfo, Reader, ReadOptions, Space, classes_space, nested_space
+from reverie.datasets.inferred_spaces import classes_space, nested_space
+from reverie.datasets.reader import PART_BYTES, DatasetInfo, Reader, ReadOptions, Space
 from reverie.store import segment as segments
 from reverie.store.segment import META
 from reverie.store.store import Store, episodes

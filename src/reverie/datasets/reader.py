@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import math
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from gymnasium import spaces
@@ -27,7 +26,6 @@ from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, ReverieError, RowError, brief, with_count
 from reverie.core.rows import Rows
-from reverie.core.spaces import looks_like_image
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.envs.limits import EXACT, INEXACT, is_wide
 
@@ -106,7 +104,7 @@ class DatasetInfo:
     has_measured_bounds: bool = False
     """True if the bounds or the number of actions come from recorded actions, as none are declared."""
     numbered: bool = False
-    """True if ``action`` has classes only because recorded floats are whole numbers: see ``classes_in``."""
+    """True if ``action`` has classes only because recorded floats are whole numbers: see ``inferred_spaces.py``."""
     declared_action_space: Space | None = None
     """The declared action space if it is infinite, so that only the bounds of ``action`` are measured; else None."""
     specs: tuple[ObsSpec, ActionSpec] | None = None
@@ -326,170 +324,3 @@ def as_flags(values: np.ndarray, label: str, format_row: Callable[[int], str] = 
         row = int(wrong.argmax())
         raise DataError(f"{label} has the value {values[row]} in {format_row(row)}: expected true or false, or 1 or 0.")
     return values.astype(bool)
-
-
-# ---------------------------------------------------------------- spaces of arrays that declare none
-
-MOST_CLASSES = 256
-"""Most classes that whole numbers stored as floats are taken for."""
-CLASSES = (
-    "the recorded actions are floats, all of them whole numbers from 0 to {}: they are taken for class numbers (if "
-    "there is an environment with continuous actions, its action space is used instead)"
-)
-WHOLE = (
-    "the recorded actions are floats, all of them whole numbers, several for a step: they are taken for continuous "
-    "actions, as class numbers would be integers"
-)
-
-
-def nested_space(leaves: Mapping[str, Space], root: str) -> Space:
-    """Return the spaces of columns such as ``obs/arm/camera`` as one: nested dictionaries, or the lone ``obs``."""
-    if root in leaves:
-        return leaves[root]
-    parts: dict[str, dict[str, Space]] = {}
-    for name, space in leaves.items():
-        key = name.removeprefix(f"{root}/").partition("/")[0]
-        parts.setdefault(f"{root}/{key}", {})[name] = space
-    return spaces.Dict({name.removeprefix(f"{root}/"): nested_space(inner, name) for name, inner in parts.items()})
-
-
-def observed_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Space:
-    """Return a space for observations of this shape and dtype: uint8 of 2 or 3 dimensions is an image.
-
-    All others are unbounded floats of the smallest dtype that holds the numbers.
-    """
-    if dtype == np.uint8 and len(shape) in (2, 3):
-        return spaces.Box(0, 255, shape, np.uint8)
-    if dtype.kind not in "biuf":
-        raise DataError(f"observations have dtype {dtype}: expected numbers.")
-    return spaces.Box(-np.inf, np.inf, shape, np.result_type(np.float32, dtype).type)
-
-
-def classes_space(classes: Sequence[int], shape: tuple[int, ...]) -> Space:
-    """Return the space of class numbers ``[*shape]``; ``classes`` has the number of classes of each, in flat order."""
-    counts = np.reshape(list(classes), shape)
-    return spaces.MultiDiscrete(counts) if shape else spaces.Discrete(int(counts))
-
-
-def seen_space(
-    arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], options: ReadOptions, env_spaces: Mapping[str, Space],
-    path: Path,
-) -> Space:  # fmt: skip
-    """Return a space of observations by column, of which the files tell only shape and dtype.
-
-    The kind of each is what ``options.classes`` say, or else that of the same name and shape in ``env_spaces``, the
-    spaces of an environment, or else a guess: see :func:`observed_space`.
-    """
-    classes = {"obs" if name == "observation" and "obs" in arrays else f"obs/{name}": n
-               for name, n in options.classes.items()}  # fmt: skip
-    if unknown := ", ".join(sorted(name.removeprefix("obs/") for name in classes.keys() - arrays.keys())):
-        names = ", ".join("observation" if name == "obs" else name.removeprefix("obs/") for name in arrays)
-        raise ConfigError(f"data.classes: {path} has no observation '{unknown}'. It has: {names}.")
-    leaves: dict[str, Space] = {}
-    for name, (shape, dtype) in arrays.items():
-        if name in classes:
-            leaves[name] = _classes_space(
-                classes[name], shape, f"data.classes: '{name.removeprefix('obs/')}' in {path}"
-            )
-        elif (leaf := env_spaces.get(name)) is not None and _tells_kind(leaf, shape, dtype):
-            leaves[name] = leaf
-        else:
-            leaves[name] = observed_space(shape, dtype)
-    return nested_space(leaves, "obs")
-
-
-def _classes_space(classes: int | tuple[int, ...], shape: tuple[int, ...], label: str) -> Space:
-    size = math.prod(shape)
-    counts = (classes,) * size if isinstance(classes, int) else classes
-    if len(counts) != size:
-        raise ConfigError(
-            f"{label} has shape {list(shape)}, but {len(counts)} numbers of classes: expected {size}, or one."
-        )
-    return classes_space(counts, shape)
-
-
-def _tells_kind(leaf: Space, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Return whether an environment's ``leaf`` says more of an array than its shape and dtype do."""
-    if dtype.kind not in "biuf" or leaf.shape is None or (leaf.shape or (1,)) != (shape or (1,)):
-        return False
-    boxes = [space for space in (leaf, observed_space(shape, dtype)) if isinstance(space, spaces.Box)]
-    return len(boxes) < 2 or any(map(looks_like_image, boxes))
-
-
-def action_space(
-    blocks: Callable[[], Iterable[np.ndarray]], label: Path | str, *, scaled: bool = False
-) -> tuple[Space, bool]:
-    """Return a space that contains the recorded actions ``[n, ...]``, and whether its bounds had to be measured.
-
-    Integers are discrete actions. Floats get [-1, 1] if that contains all of them, else the measured range, rounded to
-    float32, as which learners see actions. ``blocks`` returns the actions, some at a time, and is called several times.
-    ``scaled``: the format stores the policy's output, so that bounds of [-1, 1] do not count as measured.
-    """
-    ranges = [(block.min(), block.max(), block.dtype) for block in blocks() if block.size]
-    if not ranges:
-        raise DataError(f"{label} contains no actions, or none that are finite float32 numbers.")
-    low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
-    is_integer = all(r[2].kind in "iub" for r in ranges)
-    if is_integer and low < 0:
-        raise DataError(f"{label} contains integer actions down to {low}: expected class numbers, 0 or more.")
-    if not _fits(np.array([float(bound) for r in ranges for bound in r[:2]])).all():  # reported when they are read
-
-        def finite() -> Iterator[np.ndarray]:
-            return (block[_fits(block.reshape(len(block), -1)).all(axis=1)] for block in blocks())
-
-        return action_space(finite, label, scaled=scaled)
-    shape = next(block.shape[1:] for block in blocks() if block.size)
-    dtype = np.result_type(np.float32, *{r[2] for r in ranges}).type
-    if not is_integer and low >= -1.0 - 1e-5 and high <= 1.0 + 1e-5:
-        return spaces.Box(-1.0, 1.0, shape, dtype), not scaled
-    bounds = [(block.min(axis=0), block.max(axis=0)) for block in blocks() if block.size]
-    lows, highs = np.min([e[0] for e in bounds], axis=0), np.max([e[1] for e in bounds], axis=0)
-    if not is_integer:
-        lows, highs = lows.astype(np.float32), highs.astype(np.float32)
-        highs = np.where(highs > lows, highs, lows + 1)
-        return spaces.Box(lows.astype(dtype), highs.astype(dtype), shape, dtype), True
-    counts = np.maximum(highs.astype(np.int64), 1) + 1
-    return (spaces.MultiDiscrete(counts) if counts.ndim else spaces.Discrete(int(counts))), True
-
-
-class MeasuredAction(NamedTuple):
-    """The space of recorded actions, for ``DatasetInfo``."""
-
-    space: Space
-    measured: bool
-    numbered: bool
-
-
-def measured_action(
-    reader: Reader, blocks: Callable[[], Iterable[np.ndarray]], *, scaled: bool = False, classes: bool = True
-) -> MeasuredAction:
-    """Return the space of actions ``[n, ...]`` for which none is declared, as ``action_space`` does.
-
-    With ``classes``, floats that number classes are discrete actions as integers are; ``reader`` notes what is assumed.
-    """
-    space, measured = action_space(blocks, reader.path, scaled=scaled)
-    count = classes_in(blocks()) if classes else 0
-    if not count or math.prod(space.shape or ()) != 1:
-        reader.note(WHOLE, int(count > 0))
-        return MeasuredAction(space, measured, False)
-    reader.note(CLASSES.format(count - 1))
-    return MeasuredAction(spaces.MultiDiscrete([count]) if space.shape else spaces.Discrete(count), True, True)
-
-
-def classes_in(blocks: Iterable[np.ndarray]) -> int:
-    """Return the number of classes that recorded actions ``[n, ...]`` number as floats; 0 if they are no classes.
-
-    A class is stored as a float where a table had missing values, or where one array holds all columns. Floats are
-    taken for classes if all are whole numbers from 0 to at most ``MOST_CLASSES - 1``, and not all of them 0.
-    """
-    largest = 0.0
-    for block in blocks:
-        if block.dtype.kind != "f" or not ((block >= 0) & (block < MOST_CLASSES) & (block == np.rint(block))).all():
-            return 0
-        largest = max(largest, float(block.max(initial=0)))
-    return int(largest) + 1 if largest else 0
-
-
-def _fits(values: np.ndarray) -> np.ndarray:
-    """Return a mask of those of ``values`` that are finite float32 numbers, as which learners see them."""
-    return np.asarray(np.abs(values) <= np.finfo(np.float32).max)

@@ -33,9 +33,8 @@ from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.spaces import columns_in
 from reverie.core.specs import ObsSpec
-from reverie.datasets.reader import OF_OUTCOMES, PART_BYTES, PROPENSITY, DatasetInfo, Reader, Space, measured_action
-
-from reverie.datasets.reader import nested_space, seen_space  # isort: skip
+from reverie.datasets.inferred_spaces import measured_action, nested_space, seen_space
+from reverie.datasets.reader import OF_OUTCOMES, PART_BYTES, PROPENSITY, DatasetInfo, Reader, Space
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is left out"

@@ -10,32 +10,27 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.core.files import check_local, move_synced
-from reverie.core.lock import lock_of
+from reverie.core.errors import ConfigError, DataError
 from reverie.core.rows import Rows
 from reverie.core.signals import check_signals
 from reverie.core.space_json import text_of
 from reverie.datasets.arrow import import_pyarrow
-from reverie.datasets.minari import MAIN, check_name, minari_root
+from reverie.datasets.minari import MAIN
+from reverie.datasets.output import WriteReport, check_room, check_target, staged_file, target_path, total_bytes
 from reverie.datasets.pydreamer import OF_GENERATOR, file_names
-from reverie.datasets.reader import DatasetInfo, format_of, import_optional
+from reverie.datasets.reader import DatasetInfo, import_optional
 from reverie.datasets.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS, OBS_OF_OURS
 from reverie.store.store import Store
 
-WRITTEN = {"minari": "", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": ""}
-"""What is written in each format; "" for a folder of several kinds of files."""
 BUFFERED = 1 << 20
 """Bytes of transitions that are collected before they are written."""
 TABLE_STEPS = 1 << 20
@@ -47,68 +42,6 @@ CACHED, ABOUT_EPISODE = 2**25, 2**14
 MOST_OF_ATTRIBUTE = 60_000
 """Characters that an attribute of HDF5 can hold, with room for others."""
 ELSE = "Use Minari's format, which can store everything (--to minari)"
-
-
-@dataclass
-class WriteReport:
-    """The result of an export."""
-
-    path: Path
-    episodes: int = 0
-    steps: int = 0
-    remarks: list[str] = field(default_factory=list)
-    """Remarks about data that could not be written."""
-
-    def add(self, steps: int) -> None:
-        """Count an episode."""
-        self.episodes, self.steps = self.episodes + 1, self.steps + steps
-
-    def check(self) -> None:
-        """Raise RunError unless an episode was written."""
-        if not self.episodes:
-            raise RunError("the dataset contains no episodes to write.")
-
-
-@contextlib.contextmanager
-def staged_file(path: Path, folder: bool = False) -> Iterator[Path]:
-    """Provide a temporary path beside ``path``. The file or folder made there is renamed to ``path`` at the end.
-
-    After an error it is deleted. One process at a time can do so for a ``path``; it deletes what a killed one has left.
-    """
-    check_absent(path)
-    with lock_of(path):
-        check_absent(path)  # another process may have written it before this one got the lock
-        staged = path.with_name(f".{path.name}.part")
-        delete(staged)
-        try:
-            if folder:
-                staged.mkdir()
-            yield staged
-            check_signals()
-            move_synced(staged, path)
-        finally:
-            delete(staged)
-
-
-def delete(path: Path) -> None:
-    """Delete a file or folder, if it exists and can be deleted."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def check_room(path: Path, num_bytes: int) -> None:
-    """Raise RunError if fewer than ``num_bytes`` are free on the disk of ``path``: HDF5 would abort the process."""
-    if shutil.disk_usage(path.parent).free < num_bytes:
-        raise RunError(f"cannot write {path}: the disk is full. Free some space; nothing is left of it.")
-
-
-def total_bytes(values: Any) -> int:
-    """Return the bytes of all arrays in nested dictionaries and tuples."""
-    if isinstance(values, Mapping | tuple):
-        return sum(map(total_bytes, values.values() if isinstance(values, Mapping) else values))
-    return int(np.asarray(values).nbytes)
 
 
 @contextlib.contextmanager
@@ -124,42 +57,6 @@ def hdf5_file(staged: Path) -> Iterator[Any]:
             with contextlib.suppress(OSError):
                 os.truncate(staged, 0)  # frees its space, which HDF5 needs to close it
             raise
-
-
-def target_path(target: str) -> Path:
-    """Return the path of ``target``, a path or minari:NAME, a dataset in Minari's own folder."""
-    name = target.removeprefix("minari:")
-    return Path(target).expanduser() if name == target else minari_root() / name
-
-
-def check_target(target: str, to: str) -> str:
-    """Check, before the work of hours, that ``target`` can be written in the format ``to``, and return that.
-
-    ``to`` is one of ``WRITTEN``, or "auto", the format that the suffix of ``target`` names, or Minari's.
-    """
-    if target.startswith("minari:"):
-        check_name(target.removeprefix("minari:"))
-        named = "" if to == "minari" else "Minari"
-    else:
-        check_local(target, "target")
-        named = format_of(Path(target))
-    if to == "auto":
-        to = {"HDF5": "d4rl", "Parquet": "parquet"}.get(named, "minari")
-        if to == "minari" and named not in ("", "Minari"):
-            raise ConfigError(
-                f"{target}: no {named} file can be written. Expected a name that ends with .hdf5 (D4RL) or .parquet, "
-                f"the name of a folder (Minari), or --to {', --to '.join(WRITTEN)}."
-            )
-    elif named not in ("", WRITTEN[to]):
-        raise ConfigError(f"{target} is the name of a dataset in the format {named}, but --to is {to}: rename it.")
-    check_absent(target_path(target))
-    return to
-
-
-def check_absent(path: Path) -> None:
-    """Raise RunError if ``path`` exists."""
-    if path.exists():
-        raise RunError(f"{path} exists: choose another name, or delete it first.")
 
 
 def check_distinct(names: Mapping[str, str], label: str) -> None:

@@ -11,12 +11,15 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from reverie.core.action_codec import ActionCodec
 from reverie.core.config import LARGEST
 from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, told
 from reverie.core.images import ImageOptions
 from reverie.core.masks import MaskCodec, with_choice
+from reverie.core.obs_codec import ObsCodec
+from reverie.core.obs_conversion import surely_finite
 from reverie.core.signals import is_interrupt
-from reverie.core.spaces import ActionCodec, ObsCodec, column, follow, nested, surely_finite
+from reverie.core.spaces import column, follow, nested
 from reverie.core.specs import MASK, ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.envs.config import EnvConfig

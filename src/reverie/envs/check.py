@@ -6,31 +6,30 @@ import contextlib
 import functools
 import os
 import pickle
-import random
-import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 
-from reverie.core.errors import ConfigError, DataError, brief
-from reverie.core.spaces import NUMBERS, ActionCodec, column, follow, leaves_of
+from reverie.core.action_codec import ActionCodec
+from reverie.core.errors import ConfigError, brief
+from reverie.core.spaces import leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsPart
+from reverie.envs.checking_wrapper import CheckingWrapper, value_and_type
 from reverie.envs.config import EnvConfig
+from reverie.envs.findings import Finding, Findings, Severity
 from reverie.envs.flat import FlatEnv, Outcome, make_flat
-from reverie.envs.limits import EXACT, is_wide
+from reverie.envs.limits import EXACT
 from reverie.envs.make import Env, EnvLike, MakeEnv, Single, env_factory, env_name, from_registry
 from reverie.envs.masks import ActionMask
 from reverie.envs.slot import EnvSpecs, Failed, Slot, close
 from reverie.envs.worker import workers
 from reverie.envs.wrappers import check_spaces, layers_of
 
-Severity = Literal["fault", "warning", "note"]
 SEEDS, REPLAYED, SAVED = (2, 3, 4, None), 200, 2
 """Seeds of resets that are repeated, as some environments have few first states; most steps of the episode, of seed 1,
 that is played again; and the step after which its state is saved."""
@@ -40,60 +39,6 @@ those that a worker process may take to start."""
 FEW, LONG, LARGE, LEAK = 3, 20, 128, 64.0
 """Episodes, and steps in each, from which on equal lengths are no coincidence; pixels on a side of images that are
 slow to learn from; MB by which a process may grow in the second half of the steps."""
-
-_TEXTS = """
-fault spaces: {error}
-fault refused: {error}
-fault raises: {error}. The action was {value}, of type {kind}
-warning reward: a reward is {value}, of type {kind}: expected a float. Return float(reward)
-warning ends: {name} is {value}, of type {kind}: expected a bool. Return bool({name})
-warning info: the info of {where} is {value}, of type {kind}: expected a dictionary. Return {{}}
-warning dtype: {name} of {where} is of {kind}: expected an array of {dtype}, as its space declares. Return
-    np.asarray(obs, np.{dtype})
-warning bounds: {name} of {where} is {value:g} at index {at}: expected {low:g} to {high:g}, as its space declares.
-    Declare the true bounds, or -np.inf and np.inf
-warning exact: {name} of {where} is {value:.12g} at index {at}: expected at most {most:,}, as learners see float32, in
-    which larger whole numbers become their neighbors. Subtract an offset, such as the time of the first step, divide;
-    show identifiers as classes, or leave them out with env.exclude
-warning reused: an observation changed after it was returned, in the {where} that followed: its array is used again, so
-    whoever keeps it sees other values. Return a copy, obs.copy()
-warning generator: {where} draws from the global generator of {name}, which reset(seed=...) does not set: episodes
-    cannot be repeated. Draw from self.np_random, which super().reset(seed=seed) seeds
-warning seed: with the same seed, another copy of it plays another episode: {error}. Call super().reset(seed=seed) in
-    reset, and draw from self.np_random alone
-warning reset: with the same seed, an episode after others is a different one: {error}. Set everything anew in reset,
-    call super().reset(seed=seed) there, and draw from self.np_random alone
-warning endless: no episode ended within {steps:,} steps and no time limit is known, so no return can be reported. Set
-    env.time_limit = 1000, or max_episode_steps where the id is registered
-warning horizon: all {count} episodes were terminated after exactly {steps} steps. If that is a time limit, return
-    truncated=True there, and terminated=False: learners take what follows termination as worth nothing
-warning still: the image '{name}' did not change within any episode in {steps:,} steps, so it does not show the state.
-    Is it drawn anew in each step?
-warning memory: memory use grew by {value:.0f} MB in the second half of {steps:,} steps: the environment may leak memory
-warning copies: a second instance of the environment cannot be created: {error}. Evaluations during training need one:
-    set eval_episodes = 0, eval_envs = 1
-warning state: it does not go on the same from its state, saved in mid-episode: {error}. Give it the methods snapshot()
-    and restore(state)
-warning worker: it does not play in a worker process: {error}. Use env.vector = 'serial'
-note unsaved: its state cannot be saved in mid-episode{error}: a resumed run truncates the open episode. If episodes are
-    long, give it the methods snapshot() and restore(state)
-note wide: {name} is declared up to {value:,}: whole numbers beyond {most:,} become their neighbors in float32, which
-    learners see. If there are such numbers, subtract an offset, divide, or leave them out with env.exclude
-note size: the image '{name}' has {value} pixels: env.resize = (64, 64) saves much time
-note sparse: all rewards were 0 in {steps:,} steps: learning begins when random actions find another one
-"""
-TEXTS = {name: (kind, text) for kind, name, text in re.findall(r"^(\w+) (\w+): (.*(?:\n +.*)*)", _TEXTS, re.M)}
-"""Severity and text of each finding, by its name."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """Something to know about an environment: what was found, what was expected, and what to do."""
-
-    severity: Severity
-    """``fault``: training fails, or learns from wrong data; ``warning``: probably not what is meant."""
-    name: str
-    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,112 +65,6 @@ class EnvReport:
     def ok(self) -> bool:
         """Whether there are no faults."""
         return not any(finding.severity == "fault" for finding in self.findings)
-
-
-class Findings(dict[str, Finding]):
-    """Findings by name. Of several of a name, the first one counts."""
-
-    before: frozenset[str] = frozenset()
-    """Names of those that were known when the environment was last called."""
-    spaces: tuple[spaces.Space[Any], spaces.Space[Any]] | None = None
-    """Of observations and actions; None: no environment was made so far."""
-
-    def add(self, name: str, /, **values: Any) -> None:
-        """Add a finding: its text, with ``values``. A fault replaces what else was found in the newest call."""
-        severity, text = TEXTS[name]
-        for key in self.keys() - self.before if severity == "fault" else ():
-            del self[key]
-        self.setdefault(name, Finding(severity=severity, name=name, text=" ".join(text.split()).format(**values)))
-
-
-class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Checks what an environment returns before the library converts it, and measures the time of each call."""
-
-    def __init__(self, env: Env, findings: Findings) -> None:
-        super().__init__(env)
-        self._findings, self._where = findings, ""
-        self._held: list[tuple[np.ndarray, np.ndarray]] = []  # arrays of the newest observation, and copies of them
-        self.times: dict[str, list[float]] = {"reset()": [], "step()": [], "render()": []}  # seconds of each call
-
-    def snapshot(self, *state: tuple[()]) -> tuple[()]:
-        """Return the state of this wrapper, or restore it: it has none."""
-        return ()
-
-    restore = snapshot
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        answer: Any = self._timed("reset()", lambda: self.env.reset(seed=seed, options=options))
-        if isinstance(answer, tuple | list) and len(answer) == 2:
-            self._check_obs(answer[0], answer[1])
-        return answer
-
-    def step(self, action: Any) -> Any:
-        answer: Any = self._timed("step()", lambda: self.env.step(action))
-        if isinstance(answer, tuple | list) and len(answer) == 5:
-            self._check_obs(answer[0], answer[4])
-            if not isinstance(answer[1], float | int | np.floating | np.integer):
-                self._findings.add("reward", **_value_and_type(answer[1]))
-            for name, flag in zip(("terminated", "truncated"), answer[2:4], strict=True):
-                if not isinstance(flag, bool | np.bool_):
-                    self._findings.add("ends", name=name, **_value_and_type(flag))
-        return answer
-
-    def render(self) -> Any:
-        return self._timed("render()", self.env.render)
-
-    def _timed(self, method: str, call: Callable[[], Any]) -> Any:
-        self._where, self._findings.before = method, frozenset(self._findings)
-        before, started = _generators(), time.perf_counter()
-        answer = call()
-        self.times[method].append(time.perf_counter() - started)
-        if drawn := [owner for owner, state in _generators().items() if state != before[owner]]:
-            self._findings.add("generator", where=method, name=" and ".join(drawn))
-        return answer
-
-    def _check_obs(self, obs: Any, info: Any) -> None:
-        if any(not np.array_equal(array, copy, equal_nan=array.dtype.kind == "f") for array, copy in self._held):
-            self._findings.add("reused", where=self._where)
-        self._held = [(array, array.copy()) for array in _arrays_in(obs)]
-        if not isinstance(info, dict):
-            self._findings.add("info", where=self._where, **_value_and_type(info))
-        for path, leaf in leaves_of(self.observation_space):
-            if isinstance(leaf, spaces.Box):
-                with contextlib.suppress(DataError, TypeError, ValueError):  # a misfit, told as a fault
-                    self._check_leaf(column("obs", path), follow(obs, path), leaf)
-
-    def _check_leaf(self, name: str, value: Any, leaf: spaces.Box) -> None:
-        array, is_array = np.asarray(value), isinstance(value, np.ndarray | np.generic)
-        if array.shape != leaf.shape or array.dtype.kind not in NUMBERS or not np.isfinite(array).all():
-            return  # told as a fault
-        if not is_array or not np.can_cast(array.dtype, leaf.dtype):
-            kind = array.dtype if is_array else type(value).__name__
-            self._findings.add("dtype", name=name, where=self._where, kind=kind, dtype=leaf.dtype)
-        wrong = np.argwhere((array.astype(leaf.dtype) < leaf.low) | (array.astype(leaf.dtype) > leaf.high))
-        if len(wrong):
-            at = tuple(map(int, wrong[0]))
-            declared = {"low": leaf.low[at], "high": leaf.high[at]}
-            self._findings.add("bounds", name=name, where=self._where, value=array[at], at=at, **declared)
-        large = np.argwhere((np.abs(array.astype(np.float64)) > EXACT) & is_wide(leaf))
-        if len(large):
-            at = tuple(map(int, large[0]))
-            self._findings.add("exact", name=name, where=self._where, value=array[at], at=at, most=EXACT)
-
-
-def _value_and_type(value: Any) -> dict[str, str]:
-    return {"value": brief(value), "kind": type(value).__name__}
-
-
-def _generators() -> dict[str, Any]:
-    kind, words, *rest = np.random.get_state()  # noqa: NPY002 - environments draw from it
-    return {"NumPy": (kind, np.asarray(words).tobytes(), *rest), "Python": random.getstate()}
-
-
-def _arrays_in(value: Any) -> Iterator[np.ndarray]:
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, Mapping | tuple | list):
-        for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from _arrays_in(inner)
 
 
 def _make_checked_env(config: EnvConfig, factory: MakeEnv | None, findings: Findings) -> FlatEnv:
@@ -373,7 +212,7 @@ class _Check:
             raise failed.error from failed
         if self.specs and failed.trace and isinstance(self.player.cause, np.ndarray):
             action = ActionCodec(self.findings.spaces[1])(self.player.cause)
-            self.findings.add("raises", error=failed.error, **_value_and_type(action))
+            self.findings.add("raises", error=failed.error, **value_and_type(action))
         else:
             self.findings.add("refused" if self.specs else "spaces", error=failed.error)
 

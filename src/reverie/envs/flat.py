@@ -12,10 +12,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError, EnvError, ReverieError, brief, did_you_mean, told
 from reverie.core.images import ImageOptions, latest, rgb
+from reverie.core.obs_codec import ObsCodec
 from reverie.core.signals import is_interrupt
-from reverie.core.spaces import ActionCodec, ObsCodec
 from reverie.core.specs import MASK, ActionSpec, ObsPart, observed
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Summary

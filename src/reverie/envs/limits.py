@@ -14,7 +14,8 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.logger import logger
-from reverie.core.spaces import ObsCodec, Space
+from reverie.core.obs_codec import ObsCodec
+from reverie.core.spaces import Space
 
 EXACT = 2**24
 """Float32, which learners see, holds all whole numbers up to this one, and not the next."""

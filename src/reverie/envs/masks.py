@@ -13,8 +13,9 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from reverie.core.errors import DataError
 from reverie.core.masks import MaskCodec, with_choice
+from reverie.core.obs_codec import bare_key
 from reverie.core.signals import is_interrupt
-from reverie.core.spaces import Space, bare_key, leaves_of
+from reverie.core.spaces import Space, leaves_of
 from reverie.core.specs import MASK
 from reverie.envs.make import Env, Placeholder
 from reverie.envs.wrappers import Reset, Stepped, checked_reset, checked_step

@@ -17,7 +17,8 @@ from reverie.core.config import call_of
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, brief, did_you_mean, told
 from reverie.core.images import check_colors, grayscale, resize
 from reverie.core.importing import imported
-from reverie.core.spaces import Space, children, conversion, follow, leaves_of, looks_like_image, with_leaves
+from reverie.core.obs_conversion import conversion, looks_like_image
+from reverie.core.spaces import Space, children, follow, leaves_of, with_leaves
 from reverie.envs.wrappers import ActionRepeat, NoopReset
 
 Env = gymnasium.Env[Any, Any]

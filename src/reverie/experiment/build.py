@@ -44,7 +44,7 @@ from reverie.replay.sources import MixedSource, prefetch, split_window
 from reverie.run.collect import Collecting, Collector
 from reverie.run.evaluate import Evaluation, Score, episode_limit, evaluate
 from reverie.run.folder import Saved
-from reverie.run.run import MeasurementResult, Trainable, Which
+from reverie.run.trainable import MeasurementResult, Trainable, Which
 
 MAX_VIDEO_SIDE = 256
 """Longer side of the videos of evaluations during training, in pixels, at most."""
@@ -64,8 +64,8 @@ class Experiment(Trainable):
     obs_spec: ObsSpec
     action_spec: ActionSpec
     replay: Any
-    """Replay of the collected rows, or :class:`~reverie.scale.actor_replays.Lanes` of actors; in a run on recorded data
-    alone the dataset."""
+    """Replay of the collected rows, or :class:`~reverie.distributed.actor_replays.Lanes` of actors; in a run on
+    recorded data alone the dataset."""
     eval_env: Env | None
     meter: Meter = field(default_factory=Meter)
     dataset: Dataset | None = None
@@ -197,7 +197,7 @@ class OnlineRows(NamedTuple):
     """What collects rows and keeps them; empty in a run on recorded data alone."""
 
     replay: Any = None
-    """A :class:`Replay`, or :class:`~reverie.scale.actor_replays.Lanes` of actors."""
+    """A :class:`Replay`, or :class:`~reverie.distributed.actor_replays.Lanes` of actors."""
     collector: Collecting | None = None
     store: Any = None
 
@@ -217,7 +217,7 @@ def build(
         rank: number of this learner, of several: what it draws differs, its weights do not.
         run: the run folder, for the store and for memory-mapped rows. None: no store, and a temporary folder.
         estimates: the class of the estimator of a run on recorded data that has no environment.
-        actors: builds what takes the rows of ``config.actors`` processes, :func:`reverie.scale.actor_feed.feeding`.
+        actors: builds what takes the rows of ``config.actors`` processes, as ``distributed/actor_feed.py: feeding``.
 
     Raises:
         ReverieError: settings do not fit together, the data cannot be read or do not fit the environment, or the memory

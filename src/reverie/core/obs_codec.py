@@ -1,0 +1,134 @@
+"""Observations of any space as the arrays that learners see, by key; one observation or a column of n, both ways.
+
+Nested observations have keys such as ``arm/camera``. A bare observation is called ``image`` or ``observation``.
+
+This file must not import torch: it is imported in worker processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import DataError, EnvError
+from reverie.core.obs_conversion import Channels, Decode, Encode, conversion, looks_like_image, mask_conversion
+from reverie.core.spaces import Columns, Path, Space, cast, children, column, convert_rows, follow, leaves_of
+from reverie.core.specs import MASK, ObsPart
+
+
+class Leaf(NamedTuple):
+    """One array of an observation."""
+
+    key: str
+    path: Path
+    space: Space
+    part: ObsPart
+    encode: Encode
+    decode: Decode
+
+
+class ObsCodec:
+    """Converts observations of one space. Keys for which ``keep`` returns False are not read and need no support."""
+
+    def __init__(self, space: Space, keep: Callable[[str], bool] = bool, channels: Channels = "auto") -> None:
+        self.space = space
+        leaves = [(path, inner) for path, inner in leaves_of(space) if math.prod(inner.shape or (1,))]
+        keyed_leaves = [("/".join(map(str, path)) or bare_key(inner), path, inner) for path, inner in leaves]
+        keys = [key for key, _, _ in keyed_leaves]
+        if twice := next((key for key in keys if keys.count(key) > 1), ""):
+            raise EnvError(f"two observations have the same key '{twice}' once nested keys are joined. Rename one of "
+                           "them.")  # fmt: skip
+        self.leaves: list[Leaf] = [_leaf(key, path, inner, channels) for key, path, inner in keyed_leaves if keep(key)]
+        """The leaves that are kept."""
+        self._encoders = [(leaf.key, leaf.path, leaf.encode) for leaf in self.leaves]
+        self.spec: dict[str, ObsPart] = {leaf.key: leaf.part for leaf in self.leaves}
+        if not self.spec:
+            available = ", ".join(f"'{key}'" for key in keys) or "none"
+            raise EnvError(
+                "no observations are left to learn from. Available keys, before env.include and env.exclude: "
+                f"{available}."
+            )
+
+    def __call__(self, obs: Any, without: Collection[str] = ()) -> dict[str, np.ndarray]:
+        """Return the arrays of one observation by key, as ``spec`` describes them, ``without`` some."""
+        out = {}
+        for key, path, encode in self._encoders:
+            if key in without:
+                continue
+            try:
+                out[key] = encode(follow(obs, path), 0)
+            except DataError as error:
+                raise DataError(f"observation '{key}' {error}") from None
+        return out
+
+    def batch(self, obs: Any, without: Collection[str] = ()) -> dict[str, np.ndarray]:
+        """Return the arrays ``[N, *part.shape]`` of N observations, as a vector environment returns them."""
+        encoders = [encoder for encoder in self._encoders if encoder[0] not in without]
+        values = ((key, np.asarray(follow(obs, path)), encode) for key, path, encode in encoders)
+        return {key: convert_rows(encode, (array,), 1, f"observation '{key}'", 0) for key, array, encode in values}
+
+    def missing(self, obs: Any) -> list[str]:
+        """Return the keys that are not in ``obs``, one observation or many."""
+        out = []
+        for key, path, _ in self._encoders:
+            try:
+                follow(obs, path)
+            except DataError:
+                out.append(key)
+        return out
+
+    def encode(self, rows: Columns, first: int = 0) -> dict[str, np.ndarray]:
+        """Return columns ``obs/<key>`` ``[n, *part.shape]`` of recorded rows; ``first`` is the number of the first."""
+        out = {}
+        for leaf in self.leaves:
+            values = rows[column("obs", leaf.path)]
+            if leaf.part.shape == () and values.shape[1:] == (1,):
+                values = values[:, 0]
+            if leaf.part.kind == "categorical" and values.dtype.kind == "f" and (values == np.rint(values)).all():
+                values = values.astype(np.int64)  # tables may hold class numbers as floats
+            out[f"obs/{leaf.key}"] = convert_rows(leaf.encode, (values,), 1, f"observation '{leaf.key}'", first)
+        return out
+
+    def decode(self, rows: Columns) -> dict[str, np.ndarray]:
+        """Return ``rows`` with the columns of the space in place of those that ``encode`` makes."""
+        out = {name: values for name, values in rows.items() if name.partition("/")[0] != "obs"}
+        for leaf in self.leaves:
+            name, stored = column("obs", leaf.path), f"obs/{leaf.key}"
+            values = leaf.decode(rows[stored if stored in rows else "obs"])  # what is alone may have no name
+            out[name] = values if isinstance(leaf.space, spaces.Text) else cast(values, leaf.space.dtype, name)
+        return out
+
+    def kept_space(self) -> Space:
+        """Return the space with the leaves that are kept alone."""
+        return _drop_leaves(self.space, (), {leaf.path for leaf in self.leaves})
+
+
+def bare_key(space: Space) -> str:
+    """Return the key of an observation that is alone: it is called by its kind."""
+    return "image" if isinstance(space, spaces.Box | spaces.MultiBinary) and looks_like_image(space) else "observation"
+
+
+def _leaf(key: str, path: Path, space: Space, channels: Channels) -> Leaf:
+    if {"", ".", "..", "zarr.json"}.intersection(key.split("/")):
+        raise EnvError(f"observation {key!r} cannot be stored in a folder of that name. Rename it in a wrapper.")
+    try:
+        return Leaf(key, path, space, *(mask_conversion(space) if key == MASK else conversion(space, channels)))
+    except EnvError as error:
+        remedy = f"Leave it out with env.exclude = '{key}', or convert it with a wrapper around the environment."
+        raise EnvError(f"observation '{key}' {error}. {remedy}") from None
+
+
+def _drop_leaves(space: Space, path: Path, paths: set[Path]) -> Space:
+    branches = [
+        (name, inner) for name, inner in children(space) if any(p[: len(path) + 1] == (*path, name) for p in paths)
+    ]
+    parts = {name: _drop_leaves(inner, (*path, name), paths) for name, inner in branches}
+    if isinstance(space, spaces.Tuple):
+        if len(parts) < len(space.spaces):
+            raise ValueError("a part of a tuple was not recorded, so the keys of the parts after it would change")
+        return spaces.Tuple(tuple(parts.values()))
+    return spaces.Dict(parts) if isinstance(space, spaces.Dict) else space

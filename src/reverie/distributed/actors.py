@@ -1,0 +1,148 @@
+"""An actor: a process with E environments that acts with the newest weights it has, and sends blocks of rows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.algos.base import Algorithm
+from reverie.core.columns import as_numpy
+from reverie.core.errors import ReverieError
+from reverie.core.logger import speak_as
+from reverie.core.protocols import Annealed, Env
+from reverie.core.randomness import derived_seeds, seed_everything
+from reverie.core.signals import SIGNALS
+from reverie.core.types import FLAGS, Step
+from reverie.distributed.wire import NAP, SOON, TURNS, Failure, Over, Port, Rows, WeightBoard, acting, adopt
+from reverie.envs.make import MakeEnv
+from reverie.envs.vector import make_env
+from reverie.envs.worker import ONE_THREAD
+from reverie.experiment.config import ExperimentConfig
+from reverie.run.collect import Collector
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an actor is to do."""
+
+    config: ExperimentConfig
+    factory: MakeEnv | None
+    """Makes the environment in place of ``config.env.id``; None if there is none."""
+    number: int
+    seed: int
+
+
+class Blocks:
+    """A ``RowSink`` that fills the blocks of a port."""
+
+    def __init__(self, port: Port) -> None:
+        self.port = port
+        self.turns: int = 0
+        self.begun: float = 0.0
+        self.rows: Rows = {}
+
+    def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
+        """Write one row of each environment. Waits at the beginning of a block while too many blocks wait."""
+        if not self.turns:
+            self.rows, self.begun = self.port.room(), time.monotonic()
+        values = {"action": action, "reward": step.reward, **{name: getattr(step, name) for name in FLAGS}}
+        values |= {f"obs/{key}": x for key, x in step.obs.items()} | {f"extras/{key}": x for key, x in extras.items()}
+        for name, column in self.rows.items():
+            column[:, self.turns] = as_numpy(values[name])
+        self.turns += 1
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to send the block."""
+        return self.turns == TURNS or (self.turns > 0 and time.monotonic() - self.begun > SOON)
+
+
+class Actor:
+    """Acts with the newest weights, at the pace of its environments."""
+
+    def __init__(self, work: Work, port: Port, board: WeightBoard) -> None:
+        """Make the environments and the policy."""
+        speak_as(f"actor {work.number}")
+        config, seeds = work.config, derived_seeds(work.seed)
+        seed_everything(seeds["global"])
+        self.port = port
+        self.board = board
+        self.blocks: Blocks = Blocks(port)
+        self.version: int = -1
+        self.env: Env = make_env(config.env, seed=seeds["env"], factory=work.factory, new=False)
+        self.algo: Algorithm = config.algo.build(self.env.obs_spec, self.env.action_spec, "cpu", seeds["algo"])
+        self.weights: dict[str, Tensor] = acting(self.algo, self.env.obs_spec)
+        while self.version < 0:
+            self.look()
+            port.check()
+        self.collector: Collector = Collector(
+            self.env, self.algo.policy, self.blocks, seed=seeds["collector"], random_steps=config.random_steps
+        )
+
+    def look(self) -> None:
+        """Take the newest weights if there are any."""
+        if (newest := self.board.read(self.version)) is not None:
+            adopt(self.weights, newest[1])
+            self.version = newest[0]
+
+    def play(self) -> None:
+        """Act until :class:`Over`. One version acts in all rows of a block."""
+        collector, policy, blocks, steps = self.collector, self.algo.policy, self.blocks, 0
+        while True:
+            signs = self.port.check()
+            if steps >= signs.limit:
+                if blocks.full or (blocks.turns and signs.waits):
+                    self.send()
+                else:
+                    time.sleep(NAP)
+                continue
+            if not blocks.turns:
+                self.look()
+                collector.env_steps = signs.env_steps  # of all actors: exploration follows the whole run
+                if isinstance(policy, Annealed):
+                    collector.state = policy.after(collector.state, signs.env_steps)
+            steps += collector.collect()
+            if blocks.full:
+                self.send()
+
+    def send(self) -> None:
+        """Send the rows of the block, and the episodes that have ended."""
+        self.port.send(
+            self.blocks.rows, self.blocks.turns, self.version, self.collector.drain(), self.collector.restarts
+        )
+        self.blocks.turns = 0
+
+
+def act(work: Callable[[], Work], port: tuple[Any, ...], board: WeightBoard) -> None:
+    """Run an actor in its own process until the learner asks it to end or is gone. ``port``: arguments of its Port."""
+    for number in SIGNALS:  # whole jobs get them: the learner decides when actors end
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else lambda *_: None)
+    os.environ.update(ONE_THREAD)
+    play(work, Port(*port), board)
+
+
+def play(work: Callable[[], Work], port: Port, board: WeightBoard) -> None:
+    """Run an actor in this thread, until the learner asks it to end, or an error, which is sent, ends it."""
+    torch.set_num_threads(1)
+    actor = None
+    try:
+        actor = Actor(work(), port, board)
+        actor.play()
+    except Over:
+        pass
+    except BaseException as error:
+        with contextlib.suppress(Over):
+            ours = isinstance(error, ReverieError)
+            port.fail(Failure(str(error) if ours else "".join(traceback.format_exception(error)), ours))
+    finally:
+        if actor is not None:
+            actor.env.close()

@@ -1,0 +1,274 @@
+"""Start the learners of a run, by the engine behind ``torchrun``, and join them; what each gets of the settings."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import ipaddress
+import logging
+import os
+import socket
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.rendezvous import rendezvous
+
+from reverie.core.bounds import Ramp, Rate
+from reverie.core.config import Choice, Config
+from reverie.core.errors import ConfigError, plural
+from reverie.core.logger import logger
+from reverie.core.machine import choose_device, cores, gpus
+from reverie.core.signals import PARENT, SIGNALS
+from reverie.distributed.learners import Team
+from reverie.experiment.config import ExperimentConfig
+from reverie.replay.config import parse_size
+from reverie.run.folder import settings_changes
+
+STORE = "REVERIE_STORE"
+"""Environment variable with the path of the file by which the learners of one machine meet."""
+SAVING = "600"
+"""Seconds that learners have to end and save after a signal."""
+WARM_UP = 0.1
+"""Part of a run in which ``scale_rules`` have learning rates rise from 0."""
+
+
+def is_launched() -> bool:
+    """Return whether a launcher such as ``torchrun`` has started this process as one of several learners."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+
+
+def rank() -> int:
+    """Return the number of this learner."""
+    return int(os.environ["RANK"]) if is_launched() else 0
+
+
+def launch(words: Sequence[str], config: ExperimentConfig) -> int:
+    """Run ``reverie WORDS`` as ``config.learners`` processes of this machine; return the exit code of the run.
+
+    If one fails all end. They get the signals that this process gets, and end with it. They meet in a file that only
+    this user can read: PyTorch's TCP store listens on every interface, asks for no password and unpickles what it gets.
+    """
+    check(config, config.learners, config.learners)
+    for name in (name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the learners themselves say why they end
+    os.environ |= {
+        PARENT: str(os.getpid()),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": SAVING,
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # PyTorch would open a TCP store beside the file
+    }
+    with tempfile.TemporaryDirectory(prefix="reverie-") as folder:
+        os.environ[STORE] = os.path.join(folder, "learners")
+        how = LaunchConfig(
+            min_nodes=1, max_nodes=1, nproc_per_node=config.learners, run_id=uuid.uuid4().hex, rdzv_backend="c10d",
+            rdzv_endpoint=os.path.join(folder, "launcher"), rdzv_configs={"store_type": "file"},
+            local_addr="localhost", max_restarts=0,
+            monitor_interval=1.0,  # the others notice first that one has ended, and say so
+            signals_to_handle=",".join(number.name for number in SIGNALS),
+        )  # fmt: skip
+        try:
+            elastic_launch(how, sys.executable)("-u", "-m", "reverie", *words)
+        except ChildFailedError as error:
+            code = error.get_first_failure()[1].exitcode
+            return 128 - code if code < 0 else code
+        except SignalException as stopped:
+            return 128 + int(stopped.sigval)
+    return 0
+
+
+@contextlib.contextmanager
+def team_of(config: ExperimentConfig) -> Iterator[Team]:
+    """Join the learners that this process was started with; of several that fail, one raises and the others exit."""
+    if not is_launched():
+        if config.learners > 1:
+            raise ConfigError(
+                f"learners = {config.learners}: each learner runs in its own process, started by a launcher. Use the "
+                f"command line, reverie train --learners {config.learners}, or start this script with torchrun "
+                f"--nproc-per-node {config.learners}."
+            )
+        yield Team()
+        return
+    store, number, count = open_store()
+    local, local_count = (int(os.environ.get(name, "0")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+    check(config, count, local_count or count)
+    device = choose_device(config.device)
+    if device != "cpu":
+        torch.cuda.set_device(local)
+    team = Team.join(device, store, number, count)
+    try:
+        yield team
+    except BaseException as error:
+        if isinstance(error, SystemExit) or team.first():
+            raise
+        raise SystemExit(1) from error  # another learner says why
+    dist.destroy_process_group()
+
+
+def open_store() -> tuple[Store, int, int]:
+    """Return the store by which the learners find each other, the rank of this one, and how many there are.
+
+    Unless torchrun has its own store, nothing listens but on the address MASTER_ADDR, or on loopback.
+    """
+    number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if path := os.environ.get(STORE):
+        stay_local()
+        return FileStore(path, count), number, count
+    address, port = os.environ.get("MASTER_ADDR", "localhost"), int(os.environ.get("MASTER_PORT", "29500"))
+    try:
+        ip = ipaddress.ip_address(socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise ConfigError(f"MASTER_ADDR = {address!r}: no host has this name ({error}).") from error
+    if ip.is_unspecified:
+        raise ConfigError(
+            f"MASTER_ADDR = {address!r}: whoever reaches the learners can run code in them, and this opens them to "
+            "every network. Use the address that the first machine has in the network of the learners."
+        )
+    if ip.is_loopback:
+        stay_local()
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # below torchrun
+        store, number, count = next(rendezvous("env://"))
+        return store, number, count
+    if number:
+        return TCPStore(str(ip), port, count), number, count
+    family = socket.AF_INET6 if ip.version == 6 else socket.AF_INET
+    listening = socket.create_server((str(ip), port), family=family, backlog=count)
+    store = TCPStore(str(ip), port, count, is_master=True, master_listen_fd=listening.detach())
+    return store, number, count
+
+
+def stay_local() -> None:
+    """Let learners of one machine exchange tensors by its loopback interface alone, unless the user has chosen one."""
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    if loopback is not None:
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(variable, loopback)
+
+
+def check(config: ExperimentConfig, count: int, local_count: int) -> None:
+    """Raise ConfigError unless the settings can be divided among ``count`` learners.
+
+    ``local_count`` of the learners are on this machine. Each learner has its part of a batch and of the environments,
+    and on GPUs its own GPU.
+    """
+    config = scaled(config, count)
+    if config.algo.batch_size % count and not whole_rollouts(config):
+        raise ConfigError(
+            f"learners = {count}, algo.batch_size = {config.algo.batch_size}: each learner takes the same part of a "
+            f"batch. Use a batch size that {count} divides, such as {-(-config.algo.batch_size // count) * count}."
+        )
+    if config.actors > count and config.actors % count:
+        raise ConfigError(
+            f"learners = {count}, actors = {config.actors}: each learner has the same number of actors. Use a multiple "
+            f"of {count}, such as {-(-config.actors // count) * count}; or fewer than {count}, which all learn from."
+        )
+    if own_envs(config, count) and config.env.num > count and config.env.num % count:
+        raise ConfigError(
+            f"learners = {count}, envs = {config.env.num}: each learner has the same number of environments. Use a "
+            f"number of them that {count} divides, such as {-(-config.env.num // count) * count}."
+        )
+    if choose_device(config.device) != "cpu" and local_count > gpus():
+        raise ConfigError(
+            f"learners = {count}: {local_count} of them are on this machine, which has {plural(gpus(), 'GPU')}. Use "
+            "fewer, or device = 'cpu'."
+        )
+
+
+def of_team(config: ExperimentConfig, team: Team) -> ExperimentConfig:
+    """Return the settings of a run as its learners have them: their number, an environment and a thread for each."""
+    if team.count == 1:
+        return config
+    if own_envs(config, team.count) and config.env.num < team.count and not config.scale_rules:
+        of = " of each actor" if config.actors else ""
+        logger.info(f"{plural(team.count, 'environment')}{of}, not {config.env.num}: one for each learner")
+        config = config.merge({"env.num": team.count})
+    local_count = int(os.environ.get("LOCAL_WORLD_SIZE", str(team.count)))
+    return config.merge({"threads": config.threads or max(1, cores() // local_count), "learners": team.count})
+
+
+def own_envs(config: ExperimentConfig, count: int) -> bool:
+    """Return whether each of ``count`` learners has a part of the environments: not if it has its own actors."""
+    return not config.offline and config.actors < count
+
+
+def whole_rollouts(config: ExperimentConfig) -> bool:
+    """Return whether a batch is all rows of all environments, which are divided already."""
+    return config.algo.on_policy and config.algo.batch_size == 1
+
+
+def learner_settings(config: ExperimentConfig, team: Team) -> ExperimentConfig:
+    """Return the settings of one learner, of those of the run: its part of what is divided."""
+    n = team.count
+    if n == 1:
+        return config
+    room, store_path = parse_size(config.replay.capacity, "replay.capacity"), config.replay.store
+    changes: dict[str, Any] = {} if whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size // n}
+    if not config.algo.on_policy:
+        changes |= {
+            "replay.capacity": f"{room.amount // n}B" if room.is_bytes else max(1, room.amount // n),
+            "learning_starts": -(-config.learning_starts // n),
+            "random_steps": config.random_steps if config.actors else -(-config.random_steps // n),
+            "train_ratio": None if config.train_ratio is None else config.train_ratio / n,
+        }
+    changes["replay.store"] = (
+        store_path if store_path in ("auto", "none") else f"{store_path.rstrip('/')}/rank-{team.rank}"
+    )
+    if own_envs(config, n):
+        changes["env.num"] = config.env.num // n
+    elif config.actors:
+        changes["actors"] = config.actors // n
+    if choose_device(config.device) != "cpu":
+        local = f"cuda:{torch.cuda.current_device()}"
+        changes |= {"device": local, "replay.device": "cpu" if config.replay.device == "cpu" else local}
+    if team.rank:
+        changes |= {"eval_episodes": 0, "patience": None}
+    return config.merge(changes)
+
+
+# ---------------------------------------------------------------- RLlib's rules, as in its tuned DreamerV3 examples
+
+
+def scaled(config: ExperimentConfig, count: int) -> ExperimentConfig:
+    """Return the settings by which ``count`` learners train: those changed by ``scale_rules``, if it is set.
+
+    Batch sizes and environments are multiplied by n, learning rates by the square root of n. They rise from 0 over the
+    first 10 % of the run, but those that are ramps already.
+    """
+    if not config.scale_rules:
+        return config
+    changes = {} if whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size * count}
+    if not config.offline:
+        changes["env.num"] = config.env.num * count
+    rates = {path: warmed_up(rate, count**0.5, config.length) for path, rate in rates_of(config.algo, "algo")}
+    return config.merge({**changes, **rates})
+
+
+def log_rules(config: ExperimentConfig, count: int) -> None:
+    """Log what ``scale_rules`` changes, if it is set."""
+    if config.scale_rules:
+        lines = settings_changes(config.to_dict(), scaled(config, count).to_dict())
+        logger.info(f"scale_rules for {plural(count, 'learner')}: {'; '.join(lines)}")
+
+
+def rates_of(config: Config, path: str) -> Iterator[tuple[str, Rate]]:
+    """Yield the learning rates above 0 of a configuration at ``path``, each with its own path."""
+    for field in dataclasses.fields(config):
+        value, key_path = getattr(config, field.name), f"{path}.{field.name}"
+        if isinstance(value, Config) and not isinstance(value, Choice):
+            yield from rates_of(value, key_path)
+        elif (field.name == "lr" or field.name.endswith("_lr")) and value:
+            yield key_path, value
+
+
+def warmed_up(rate: Rate, factor: float, length: int) -> list[list[float]]:
+    """Return the points of a learning rate times ``factor`` in a run of ``length``."""
+    if isinstance(rate, Ramp):
+        return [[step, value * factor] for step, value in rate.points]
+    return [[0.0, 0.0], [WARM_UP * length, rate * factor]]

@@ -1,0 +1,234 @@
+"""Actors on the nodes of a Ray cluster: their rows come through Ray's object store, weights go back as safetensors.
+
+A post is an actor of Ray's in which an actor of a run plays, in a thread: it is the actor's port and board, and answers
+the learner. A learner asks each of its posts for the next block, and is given it as soon as there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from reverie.core.columns import Column
+from reverie.core.discover import version
+from reverie.core.logger import logger
+from reverie.distributed.actor_processes import SHARE
+from reverie.distributed.actors import Work, play
+from reverie.distributed.ray import PLACES, amounts, connect
+from reverie.distributed.wire import FAR, NAP, TURNS, Block, Failure, Over, Rows, Signs, slots_of
+from reverie.run.collect import EpisodeStats
+
+SOON = 0.01
+"""Minimum seconds between two updates of the actors' step limits."""
+LATE = 60.0
+"""Seconds after which the user is told that an actor has not begun."""
+AGAIN = 2.0
+"""Seconds between two attempts to place a post."""
+
+
+class Post:
+    """What an actor is to Ray. Ray calls it in threads."""
+
+    def __init__(self) -> None:
+        self.signs: Signs = Signs(0, 0, 0, 0, 0)
+        self.weights: tuple[int, bytes] = (-1, b"")
+        self.sent: queue.Queue[Block | Failure] = queue.Queue()
+
+    def begin(self, work: Callable[[], Work], columns: Mapping[str, Column], envs: int, expected: str) -> str:
+        """Begin to act; return the address of this node. ``expected``: the learner's version of this library."""
+        import ray.util
+
+        if expected != version():
+            raise RuntimeError(f"its node has reverie {version()}, but the learner's has {expected}: install the same.")
+        self.columns = columns
+        self.envs = envs
+        self.slots: int = slots_of(columns, envs)
+        self.thread: threading.Thread = threading.Thread(target=play, args=(work, self, self), daemon=True)
+        self.thread.start()
+        return str(ray.util.get_node_ip_address())
+
+    def next(self) -> tuple[Block | Failure, int]:
+        """Return the next message, and how many wait."""
+        return self.sent.get(), self.sent.qsize()
+
+    def tell(self, signs: Sequence[int]) -> None:
+        """Take the learner's signs."""
+        self.signs = Signs(*signs)
+
+    def adopt(self, number: int, data: bytes) -> None:
+        """Take weights and their version."""
+        self.weights = (number, data)
+
+    def over(self) -> None:
+        """Wait until the actor has ended."""
+        self.thread.join()
+
+    # ------------------------------------------------------------ what the actor sees: ``wire.py: Port``, and a board
+
+    def check(self) -> Signs:
+        if self.signs.stop:
+            raise Over
+        return self.signs
+
+    def room(self) -> Rows:
+        while self.sent.qsize() >= self.slots:
+            self.check()
+            time.sleep(NAP)
+        return {name: np.empty((self.envs, TURNS, *x.shape), x.dtype) for name, x in self.columns.items()}
+
+    def send(self, rows: Rows, turns: int, number: int, episodes: Sequence[EpisodeStats], restarts: int) -> None:
+        self.sent.put(Block({name: x[:, :turns] for name, x in rows.items()}, number, list(episodes), restarts))
+
+    def fail(self, failure: Failure) -> None:
+        self.sent.put(failure)
+
+    def read(self, known_version: int) -> tuple[int, bytes] | None:
+        newest = self.weights
+        return None if newest[0] == known_version or not newest[1] else newest
+
+
+class Nodes:
+    """What ``Processes`` is on one machine: places actors in the bundles that the command has made for them."""
+
+    def __init__(self, columns: Mapping[str, Column], envs: int) -> None:
+        """``envs``: environments of each actor, whose rows have these ``columns``."""
+        self.columns = columns
+        self.envs = envs
+        self.places: dict[str, Any] = json.loads(os.environ[PLACES])
+        self.ray: Any = connect(self.places["address"], self.places["namespace"])
+        self.group: Any = self.ray.util.get_placement_group(self.places["group"])
+        self.newest: tuple[int, Any] = (-1, None)
+        self.links: list[Distant] = []
+        self.due: float = 0.0
+
+    def start(self, work: Callable[[], Work], number: int) -> Distant:
+        self.links.append(Distant(self, work, number))
+        return self.links[-1]
+
+    def ready(self, seconds: float) -> Iterable[Distant]:
+        self.tell(seconds)
+        links = {link.coming: link for link in self.links if link.is_pending()}
+        if not links:
+            time.sleep(seconds)
+            return []
+        if seconds:
+            self.ray.wait(list(links), timeout=seconds)
+        done, _ = self.ray.wait(list(links), num_returns=len(links), timeout=0)
+        return [links[reference] for reference in done if links[reference].has_message()]
+
+    def publish(self, data: bytes, number: int) -> None:
+        """Give all actors these weights; each node gets one copy, by Ray's object store."""
+        self.newest = number, self.ray.put(data)
+        for link in self.links:
+            link.adopt()
+
+    def tell(self, seconds: float) -> None:
+        """Send the posts their signs, unless they were sent just now; wait for it if there is time."""
+        now = time.monotonic()
+        if now < self.due and seconds:
+            time.sleep(min(self.due - now, seconds))
+            now = time.monotonic()
+        if now >= self.due:
+            for link in self.links:
+                link.tell()
+            self.due = now + max(SOON, (time.monotonic() - now) / SHARE)
+
+
+class Distant:
+    """A post: what ``actor_processes.py: LocalActorConnection`` is on one machine."""
+
+    def __init__(self, home: Nodes, work: Callable[[], Work], number: int) -> None:
+        self.home = home
+        self.work = work
+        self.number = number
+        self.signs: Signs = Signs(0, 0, 0, 0, 0)
+        self.told: bool = False
+        self.waiting: int = 0
+        self.node: str = ""
+        self.since: float = time.monotonic()
+        self.create()
+
+    def create(self) -> None:
+        """Have Ray make the post as soon as there is room for it."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        home = self.home
+        bundle = PlacementGroupSchedulingStrategy(home.group, home.places["first"] + self.number)
+        actor_class = home.ray.remote(**amounts(home.places["each"]), max_concurrency=4, scheduling_strategy=bundle)(
+            Post
+        )
+        self.post: Any = actor_class.remote()
+        self.tried: float = time.monotonic()
+        self.coming: Any = self.post.begin.remote(self.work, home.columns, home.envs, version())
+
+    def is_pending(self) -> bool:
+        """Return whether the post owes an answer; see to it that there is a post."""
+        if self.coming is None and time.monotonic() > self.tried + AGAIN:
+            self.create()
+        return self.coming is not None
+
+    def has_message(self) -> bool:
+        """Return whether a message has arrived, and not only the answer that the post is there."""
+        if self.node:
+            return True
+        try:
+            self.node = self.home.ray.get(self.coming)
+        except self.home.ray.exceptions.RayTaskError:
+            return True
+        except self.home.ray.exceptions.RayError:  # Ray has not noticed yet that the node has gone
+            self.coming = None
+            return False
+        self.coming = self.post.next.remote()
+        self.adopt()
+        return False
+
+    def adopt(self) -> None:
+        """Give the post the newest weights, if it is there."""
+        if self.node and self.home.newest[0] >= 0:
+            self.post.adopt.remote(*self.home.newest)
+
+    def tell(self) -> None:
+        """Send the post its signs, if the post is there and the signs are new."""
+        if self.node and not self.told:
+            self.post.tell.remote(tuple(self.signs))
+            self.told = True
+        elif not self.node and time.monotonic() > self.since + LATE:
+            self.since = float("inf")
+            logger.warning(f"actor {self.number} waits for a free place on the Ray cluster; the others go on")
+
+    def receive(self) -> Block | Failure:
+        errors = self.home.ray.exceptions
+        try:
+            message, self.waiting = self.home.ray.get(self.coming)
+        except errors.RayTaskError as error:
+            return Failure(str(error.cause), final=True)
+        except errors.RayError as error:
+            raise EOFError from error
+        self.coming = self.post.next.remote()
+        if isinstance(message, Failure):
+            return message
+        block: Block = message
+        return block._replace(rows={name: np.array(x) for name, x in block.rows.items()})  # Ray's is to be read only
+
+    def free(self) -> None:
+        """Do nothing: Ray frees it."""
+
+    def sign(self, name: str, value: int) -> None:
+        signs = self.signs._replace(**{name: min(value, FAR)})
+        self.told, self.signs = self.told and signs == self.signs, signs
+
+    def end(self, deadline: float) -> str:
+        ray = self.home.ray
+        self.tell()
+        if self.node:
+            ray.wait([self.post.over.remote()], timeout=max(0.0, deadline - time.monotonic()))
+        ray.kill(self.post)
+        self.home.links.remove(self)
+        return f"its process on {self.node}, or that node, has ended"

@@ -1,0 +1,112 @@
+"""Seeds, or trials of a search, on a Ray cluster: Ray Tune places their runs, and starts those again that lost a node.
+
+Which settings come next and which trials end early says ``search.py``, as on one machine, from the same study: so a
+search that was interrupted, or is to have more trials, goes on here as well as there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.tune.search import Searcher
+
+from reverie.core.logger import logger
+from reverie.distributed.ray import RESTARTS, Learner, wait_until_unlocked
+
+
+class _TuneTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any here
+    """The process of a run, on a node. Whatever it has learned is in its folder, so that any node goes on with it."""
+
+    def setup(self, config: Mapping[str, Any]) -> None:
+        """Start it, when no other process writes to its folder any more."""
+        self.log: Path = Path(config["log"])
+        self.last: str = ""
+        self.process: Learner = Learner()
+        wait_until_unlocked(Path(config["run"]))
+        self.process.start(config["words"], {}, config["folder"])
+
+    def step(self) -> dict[str, Any]:
+        """Append what it has written to its log; return its exit code, None while it runs, and its last line."""
+        text, code = self.process.look()
+        with self.log.open("ab") as log:
+            log.write(text)
+        *_, self.last = [self.last, *filter(None, map(str.strip, text.decode(errors="replace").split("\n")))]
+        return {"code": code, "last": self.last, "done": code is not None}
+
+    def cleanup(self) -> None:
+        """Have it save and end."""
+        self.process.tell(signal.SIGTERM)
+        while not self.step()["done"]:
+            pass
+
+
+class _QueueSearcher(Searcher, tune.Stopper):  # type: ignore[misc]
+    """What Ray Tune asks us: for the next run, whether a run is to end, and whether all are."""
+
+    def __init__(self, turns: Any) -> None:
+        """``turns``: a ``seeds.py: Turns``."""
+        super().__init__()
+        self.turns = turns
+        self.running: dict[str, Any] = {}
+        self.begun: set[str] = set()
+        self.told: bool = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return nothing: what Ray Tune saves is not needed, as the folders of the runs tell what is to be done."""
+        return {}
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return the next run as the configuration of :class:`_TuneTrial`."""
+        if (run := self.turns.next()) is None:
+            return Searcher.FINISHED
+        self.running[trial_id], words = run, self.turns.begin(run)
+        return {"words": words, "folder": os.getcwd(), "run": str(run.run), "log": str(run.log)}
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        """Take note of how a run has ended: without an exit code it was told to, or was lost too often."""
+        metrics = result or {}
+        code = int(
+            128 + (signal.SIGKILL if error else signal.SIGTERM) if metrics.get("code") is None else metrics["code"]
+        )
+        self.turns.end(self.running.pop(trial_id), 128 - code if code < 0 else code, metrics.get("last", ""))
+
+    def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
+        """Return whether a run is to save and end."""
+        run = self.running[trial_id]
+        if result["training_iteration"] == 1 and trial_id in self.begun:
+            logger.warning(
+                f"{run.log.stem}: its node or Ray's process there had ended; it goes on on {result['node_ip']}"
+            )
+        self.begun.add(trial_id)
+        return result["code"] is None and self.turns.drop(run)
+
+    def stop_all(self) -> bool:
+        """Return whether all runs are to, after a signal. Ray Tune asks many times a second."""
+        self.turns.board.update()
+        if self.turns.got and not self.told:
+            self.told = True
+            logger.info(f"{signal.Signals(self.turns.got[0]).name}: what runs saves and ends")
+        return self.told
+
+
+def train_placed(turns: Any, jobs: int, *, resources: Mapping[str, float]) -> None:
+    """Train the runs of ``turns``, a ``seeds.py: Turns``, on the cluster. ``resources``: the resources of a run."""
+    if turns.next() is None:
+        return
+    os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}  # runs have logs of their own
+    searcher = _QueueSearcher(turns)
+    with ThreadPoolExecutor(1) as apart:  # where Ray Tune leaves the handlers of signals alone
+        apart.submit(
+            tune.run, _TuneTrial, name="ray", storage_path=str(turns.runs[0].log.parent), search_alg=searcher,
+            stop=searcher, num_samples=len(turns.runs), max_concurrent_trials=jobs, max_failures=RESTARTS, verbose=0,
+            resources_per_trial=tune.PlacementGroupFactory([dict(resources)]), raise_on_failed_trial=False,
+            trial_dirname_creator=lambda trial: trial.trial_id,
+        ).result()  # fmt: skip
+    for trial_id in list(searcher.running):
+        searcher.on_trial_complete(trial_id)

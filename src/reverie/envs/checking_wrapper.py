@@ -1,0 +1,110 @@
+"""A wrapper that checks what an environment returns, before the library converts it."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import DataError, brief
+from reverie.core.spaces import NUMBERS, column, follow, leaves_of
+from reverie.envs.findings import Findings
+from reverie.envs.limits import EXACT, is_wide
+from reverie.envs.make import Env
+
+
+class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Checks what an environment returns before the library converts it, and measures the time of each call."""
+
+    def __init__(self, env: Env, findings: Findings) -> None:
+        super().__init__(env)
+        self._findings, self._where = findings, ""
+        self._held: list[tuple[np.ndarray, np.ndarray]] = []  # arrays of the newest observation, and copies of them
+        self.times: dict[str, list[float]] = {"reset()": [], "step()": [], "render()": []}  # seconds of each call
+
+    def snapshot(self, *state: tuple[()]) -> tuple[()]:
+        """Return the state of this wrapper, or restore it: it has none."""
+        return ()
+
+    restore = snapshot
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        answer: Any = self._timed("reset()", lambda: self.env.reset(seed=seed, options=options))
+        if isinstance(answer, tuple | list) and len(answer) == 2:
+            self._check_obs(answer[0], answer[1])
+        return answer
+
+    def step(self, action: Any) -> Any:
+        answer: Any = self._timed("step()", lambda: self.env.step(action))
+        if isinstance(answer, tuple | list) and len(answer) == 5:
+            self._check_obs(answer[0], answer[4])
+            if not isinstance(answer[1], float | int | np.floating | np.integer):
+                self._findings.add("reward", **value_and_type(answer[1]))
+            for name, flag in zip(("terminated", "truncated"), answer[2:4], strict=True):
+                if not isinstance(flag, bool | np.bool_):
+                    self._findings.add("ends", name=name, **value_and_type(flag))
+        return answer
+
+    def render(self) -> Any:
+        return self._timed("render()", self.env.render)
+
+    def _timed(self, method: str, call: Callable[[], Any]) -> Any:
+        self._where, self._findings.before = method, frozenset(self._findings)
+        before, started = _generators(), time.perf_counter()
+        answer = call()
+        self.times[method].append(time.perf_counter() - started)
+        if drawn := [owner for owner, state in _generators().items() if state != before[owner]]:
+            self._findings.add("generator", where=method, name=" and ".join(drawn))
+        return answer
+
+    def _check_obs(self, obs: Any, info: Any) -> None:
+        if any(not np.array_equal(array, copy, equal_nan=array.dtype.kind == "f") for array, copy in self._held):
+            self._findings.add("reused", where=self._where)
+        self._held = [(array, array.copy()) for array in _arrays_in(obs)]
+        if not isinstance(info, dict):
+            self._findings.add("info", where=self._where, **value_and_type(info))
+        for path, leaf in leaves_of(self.observation_space):
+            if isinstance(leaf, spaces.Box):
+                with contextlib.suppress(DataError, TypeError, ValueError):  # a misfit, told as a fault
+                    self._check_leaf(column("obs", path), follow(obs, path), leaf)
+
+    def _check_leaf(self, name: str, value: Any, leaf: spaces.Box) -> None:
+        array, is_array = np.asarray(value), isinstance(value, np.ndarray | np.generic)
+        if array.shape != leaf.shape or array.dtype.kind not in NUMBERS or not np.isfinite(array).all():
+            return  # told as a fault
+        if not is_array or not np.can_cast(array.dtype, leaf.dtype):
+            kind = array.dtype if is_array else type(value).__name__
+            self._findings.add("dtype", name=name, where=self._where, kind=kind, dtype=leaf.dtype)
+        wrong = np.argwhere((array.astype(leaf.dtype) < leaf.low) | (array.astype(leaf.dtype) > leaf.high))
+        if len(wrong):
+            at = tuple(map(int, wrong[0]))
+            declared = {"low": leaf.low[at], "high": leaf.high[at]}
+            self._findings.add("bounds", name=name, where=self._where, value=array[at], at=at, **declared)
+        large = np.argwhere((np.abs(array.astype(np.float64)) > EXACT) & is_wide(leaf))
+        if len(large):
+            at = tuple(map(int, large[0]))
+            self._findings.add("exact", name=name, where=self._where, value=array[at], at=at, most=EXACT)
+
+
+def value_and_type(value: Any) -> dict[str, str]:
+    """Return ``value`` and its type as text, for :meth:`Findings.add`."""
+    return {"value": brief(value), "kind": type(value).__name__}
+
+
+def _generators() -> dict[str, Any]:
+    kind, words, *rest = np.random.get_state()  # noqa: NPY002 - environments draw from it
+    return {"NumPy": (kind, np.asarray(words).tobytes(), *rest), "Python": random.getstate()}
+
+
+def _arrays_in(value: Any) -> Iterator[np.ndarray]:
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, Mapping | tuple | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _arrays_in(inner)

@@ -1,0 +1,80 @@
+"""What a check of an environment can find, as text: faults, warnings and notes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gymnasium import spaces
+
+Severity = Literal["fault", "warning", "note"]
+_TEXTS = """
+fault spaces: {error}
+fault refused: {error}
+fault raises: {error}. The action was {value}, of type {kind}
+warning reward: a reward is {value}, of type {kind}: expected a float. Return float(reward)
+warning ends: {name} is {value}, of type {kind}: expected a bool. Return bool({name})
+warning info: the info of {where} is {value}, of type {kind}: expected a dictionary. Return {{}}
+warning dtype: {name} of {where} is of {kind}: expected an array of {dtype}, as its space declares. Return
+    np.asarray(obs, np.{dtype})
+warning bounds: {name} of {where} is {value:g} at index {at}: expected {low:g} to {high:g}, as its space declares.
+    Declare the true bounds, or -np.inf and np.inf
+warning exact: {name} of {where} is {value:.12g} at index {at}: expected at most {most:,}, as learners see float32, in
+    which larger whole numbers become their neighbors. Subtract an offset, such as the time of the first step, divide;
+    show identifiers as classes, or leave them out with env.exclude
+warning reused: an observation changed after it was returned, in the {where} that followed: its array is used again, so
+    whoever keeps it sees other values. Return a copy, obs.copy()
+warning generator: {where} draws from the global generator of {name}, which reset(seed=...) does not set: episodes
+    cannot be repeated. Draw from self.np_random, which super().reset(seed=seed) seeds
+warning seed: with the same seed, another copy of it plays another episode: {error}. Call super().reset(seed=seed) in
+    reset, and draw from self.np_random alone
+warning reset: with the same seed, an episode after others is a different one: {error}. Set everything anew in reset,
+    call super().reset(seed=seed) there, and draw from self.np_random alone
+warning endless: no episode ended within {steps:,} steps and no time limit is known, so no return can be reported. Set
+    env.time_limit = 1000, or max_episode_steps where the id is registered
+warning horizon: all {count} episodes were terminated after exactly {steps} steps. If that is a time limit, return
+    truncated=True there, and terminated=False: learners take what follows termination as worth nothing
+warning still: the image '{name}' did not change within any episode in {steps:,} steps, so it does not show the state.
+    Is it drawn anew in each step?
+warning memory: memory use grew by {value:.0f} MB in the second half of {steps:,} steps: the environment may leak memory
+warning copies: a second instance of the environment cannot be created: {error}. Evaluations during training need one:
+    set eval_episodes = 0, eval_envs = 1
+warning state: it does not go on the same from its state, saved in mid-episode: {error}. Give it the methods snapshot()
+    and restore(state)
+warning worker: it does not play in a worker process: {error}. Use env.vector = 'serial'
+note unsaved: its state cannot be saved in mid-episode{error}: a resumed run truncates the open episode. If episodes are
+    long, give it the methods snapshot() and restore(state)
+note wide: {name} is declared up to {value:,}: whole numbers beyond {most:,} become their neighbors in float32, which
+    learners see. If there are such numbers, subtract an offset, divide, or leave them out with env.exclude
+note size: the image '{name}' has {value} pixels: env.resize = (64, 64) saves much time
+note sparse: all rewards were 0 in {steps:,} steps: learning begins when random actions find another one
+"""
+TEXTS = {name: (kind, text) for kind, name, text in re.findall(r"^(\w+) (\w+): (.*(?:\n +.*)*)", _TEXTS, re.M)}
+"""Severity and text of each finding, by its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Something to know about an environment: what was found, what was expected, and what to do."""
+
+    severity: Severity
+    """``fault``: training fails, or learns from wrong data; ``warning``: probably not what is meant."""
+    name: str
+    text: str
+
+
+class Findings(dict[str, Finding]):
+    """Findings by name. Of several of a name, the first one counts."""
+
+    before: frozenset[str] = frozenset()
+    """Names of those that were known when the environment was last called."""
+    spaces: tuple[spaces.Space[Any], spaces.Space[Any]] | None = None
+    """Of observations and actions; None: no environment was made so far."""
+
+    def add(self, name: str, /, **values: Any) -> None:
+        """Add a finding: its text, with ``values``. A fault replaces what else was found in the newest call."""
+        severity, text = TEXTS[name]
+        for key in self.keys() - self.before if severity == "fault" else ():
+            del self[key]
+        self.setdefault(name, Finding(severity=severity, name=name, text=" ".join(text.split()).format(**values)))

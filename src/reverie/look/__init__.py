@@ -1,6 +1,0 @@
-"""The page to sit inside a dream: an episode and its dream side by side, in a browser (``reverie look``).
-
-May import agent and all below it; cli may import it.
-Begin with ``session.Session``, which knows nothing of browsers; ``server`` puts sessions behind websockets, and
-``static/`` is the page itself.
-"""

@@ -1,0 +1,312 @@
+"""The life of a run that has been built: it loads and saves checkpoints, trains, evaluates, and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from reverie.core.clock import Clock
+from reverie.core.errors import ConfigError, ReverieError, RunError, plural
+from reverie.core.files import write_json, writing
+from reverie.core.logger import logger
+from reverie.core.protocols import Sink, Stateful
+from reverie.core.types import State
+from reverie.run import train as training
+from reverie.run.callback import Callback, Callbacks, TrainingRun
+from reverie.run.checkpoint import Checkpoints, name_of
+from reverie.run.evaluate import Evaluation, read_evaluation
+from reverie.run.folder import (
+    RunFolder,
+    is_of,
+    read_saved,
+    settings_changes,
+    to_yaml_types,
+    update_saved,
+    write_found,
+)
+from reverie.run.manifest import problem_of
+from reverie.run.result import TrainResult
+from reverie.run.schedule import Every
+from reverie.run.signals import Stopped, stopping
+from reverie.run.trainable import MeasurementResult, Trainable, numbers_of
+
+FIRST = ("algo", "clock", "run")
+"""Parts of a checkpoint that are loaded first, to decide whether there is anything left to do."""
+OpenSinks = Callable[[Trainable, Mapping[str, float] | None], contextlib.AbstractContextManager[Sequence[Sink]]]
+"""Opens the destinations of the measurements; the mapping marks logged entries of the present step that are made again.
+On exit the learning curve is drawn."""
+
+
+class Life:
+    """Saves checkpoints of a run: periodically, at the end, on errors, and whenever the score improves.
+
+    Its own state is part of the checkpoint.
+    """
+
+    def __init__(
+        self, experiment: Trainable, folder: RunFolder, checkpoints: Checkpoints, callbacks: Sequence[Callback]
+    ) -> None:
+        self.experiment = experiment
+        self.folder = folder
+        self.checkpoints = checkpoints
+        self.clock: Clock = experiment.clock
+        self.best: float | None = None
+        self.best_step: int = 0
+        self.worse: int = 0  # evaluations since the best one
+        self.untold: dict[str, float] | None = None  # what the newest evaluation logged, until callbacks know it
+        self.run: TrainingRun = TrainingRun(folder.path, experiment.algo, self.clock, experiment.reach)
+        self.callbacks: Callbacks = Callbacks(callbacks, self.run)
+        self.settings: dict[str, Any] = to_yaml_types(experiment.saved.experiment)
+        self.before: dict[str, Any] | None = None  # settings of the checkpoint that was loaded
+        self.mark = f"{experiment.measures or 'eval'}/final"  # in the logs: 1 at the end of training, 0 during it
+        self.file: Path = folder.estimate if experiment.measures == "estimate" else folder.evaluation
+
+    def state_dict(self) -> State:
+        """Return the best score, the step at which it was reached, what has come since, and the settings."""
+        state = {name: getattr(self, name) for name in ("best", "best_step", "worse", "untold", "settings")}
+        return {**state, "stopped": self.run.stopped}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore score and step, unless scores are others now; keep the settings to compare."""
+        self.best, self.best_step, self.before = state["best"], int(state["best_step"]), dict(state["settings"])
+        self.worse, self.untold = int(state["worse"]), state["untold"]
+        if self.before["score"] != self.settings["score"]:
+            self.best, self.worse = None, 0
+        if self.clock.length <= self.before[self.clock.unit]:  # a longer run goes on
+            self.run.stopped = state["stopped"]
+
+    def parts(self) -> dict[str, Stateful]:
+        """Return the parts of a checkpoint in the order in which they are loaded."""
+        parts: dict[str, Stateful] = {"algo": self.experiment.algo, "clock": self.clock, "run": self}
+        return {**parts, "callbacks": self.callbacks, **self.experiment.parts()}
+
+    def load(self, path: Path, names: Sequence[str]) -> None:
+        """Load these parts of the checkpoint; an error names the settings of the algorithm that differ."""
+        parts = self.parts()
+        try:
+            self.checkpoints.load(path, {name: parts[name] for name in names})
+        except ReverieError as error:
+            before = read_saved(self.folder.path).experiment.get("algo", {})
+            if lines := settings_changes(before, self.settings["algo"], "algo."):
+                error.args = (f"the run was begun with other settings: {'; '.join(lines)}. {error}",)
+            raise
+
+    def resume(self, path: Path) -> None:
+        """Load the parts that ``FIRST`` leaves out, and go on storing."""
+        if self.experiment.store is not None:
+            self.experiment.store.check()
+        logger.info(f"continuing {self.folder} from {self.clock.position_text}")
+        self.load(path, [name for name in self.parts() if name not in FIRST])
+        self.restore_best(path)
+
+    def write_settings(self, *, anew: bool) -> None:
+        """Write config.yaml and spec.json, and report the settings that differ from the checkpoint's or the folder's.
+
+        ``anew``: there is no checkpoint, so nothing has been learned from the old observations.
+        """
+        experiment, folder = self.experiment, self.folder
+        before = self.before
+        if before is None and folder.config.is_file():
+            before = read_saved(folder.path).experiment
+        with writing(folder.path):
+            if anew or not folder.spec.is_file():
+                write_json(folder.spec, experiment.spec)
+            update_saved(folder, experiment.saved, self.clock.position)
+        for line in [] if before is None else settings_changes(before, self.settings):
+            logger.info(line)
+
+    def save(self, *, diverged: bool = False) -> Path:
+        """Write a checkpoint of the whole state of the run; RunError, and the earlier ones stay, if that fails."""
+        self.check_folder()
+        path = self.checkpoints.save(self.clock.position, self.parts(), diverged=diverged)
+        if not diverged and self.experiment.store is not None:
+            self.experiment.store.saved(path.name, [checkpoint.name for checkpoint in self.checkpoints.kept_paths()])
+        return path
+
+    def check_folder(self) -> None:
+        """Raise RunError if the run's folder was deleted or moved meanwhile, and save the agent in a new one there."""
+        if self.folder.config.is_file():
+            return
+        self.write_settings(anew=True)
+        self.save()
+        raise RunError(
+            f"{self.folder} was deleted or moved while the run was writing to it: the run ends. What it had logged and "
+            "saved is no longer there; its agent and its settings are saved in a new folder of that name"
+        )
+
+    def save_if_best(self, score: float) -> None:
+        """Save the agent that has just had ``score`` in an evaluation and mark it as best, if no score was as good."""
+        if math.isfinite(score) and (self.best is None or not self.experiment.score.as_good(self.best, score)):
+            self.best, self.best_step = score, self.clock.position
+            self.checkpoints.mark_best(self.save())
+
+    def restore_best(self, path: Path) -> None:
+        """Mark the best checkpoint, as a process may have ended before it did; the loaded one if that is damaged."""
+        if self.best is None:
+            return
+        best = self.checkpoints.folder / name_of(self.best_step)
+        if why := "" if best == path else problem_of(best):
+            logger.warning(f"the best checkpoint {best.name} is damaged ({why}): {path.name} is marked in its place")
+            best = path
+        if self.checkpoints.best() != best:
+            self.checkpoints.mark_best(best)
+
+    @property
+    def pending(self) -> bool:
+        """Whether the loaded run was stopped before an evaluation that was due, perhaps in its last turn."""
+        return bool(self.experiment.measures) and Every(self.experiment.schedule.eval_every, self.clock, "eval").owed
+
+    def why_done(self) -> str:
+        """Return why the loaded run is over and how to continue it, as a predicate, or "" if it is not."""
+        clock = self.clock
+        if why := self.why_early():
+            change = f"increase {clock.unit}" if self.run.stopped else f"set another {why.split()[0]}, or None,"
+            return f"was ended early by {why}: {change} to continue"
+        if clock.done and not self.pending:
+            unit, progress_text = (
+                clock.unit,
+                f"{clock.position:,} {'env steps' if clock.unit == 'steps' else 'updates'}",
+            )
+            return f"has already made {progress_text} ({unit} = {clock.length}): increase {unit} to continue"
+        return ""
+
+    def why_early(self) -> str:
+        """Return what ends the run before its last step, or ""."""
+        goal, patience, score = self.experiment.stop_score, self.experiment.patience, self.experiment.score
+        if self.run.stopped:
+            return f"a callback: {self.run.stopped}"
+        if goal is not None and self.best is not None and score.as_good(self.best, goal):
+            return f"stop_score = {goal:g} (best {score.name} {self.best:g})"
+        if patience is not None and self.worse >= patience:
+            best = "finite" if self.best is None else f"better than {self.best:g}"
+            return f"patience = {patience} (no {score.name} was {best} in {plural(self.worse, 'evaluation')})"
+        return ""
+
+    def train(self, open_sinks: OpenSinks) -> TrainResult:
+        """Train, and evaluate at the end."""
+        experiment = self.experiment
+        # The evaluation may have been logged, but the best agent not saved.
+        with open_sinks(experiment, {self.mark: 0.0} if self.pending else None) as sinks:
+            self.run.sinks = sinks
+            self.callbacks.call("on_start")
+            self.finish_evaluation()
+            ending = training.train_loop(
+                experiment.algo, experiment.source, self.clock, experiment.meter, sinks=sinks,
+                collector=experiment.collector, evaluator=self.evaluate if experiment.measures else None,
+                checkpoint=self.save, schedule=experiment.schedule, heldout=experiment.heldout, on_log=self.on_log,
+                log_episodes=experiment.log_episodes,
+            )  # fmt: skip
+            measurement, number = None, ending.signal
+            if number is None:
+                if why := experiment.why_idle():
+                    logger.warning(why)
+                if why := self.why_early():
+                    logger.info(f"the run ends at {self.clock.position_text}, by {why}")
+                for sink in sinks if (values := experiment.heldout()) else ():
+                    sink.write(values, self.clock.position)
+                measurement, number = self.finish(sinks)
+            self.callbacks.call("on_end", self.result(ending.checkpoint, measurement, number))
+        return self.result(ending.checkpoint, measurement, number)  # with the curve, which is drawn now
+
+    def evaluate(self, write: training.Write) -> None:
+        """Evaluate during training, keep the best agent, and stop training if ``stop_score`` was reached and confirmed.
+
+        The metrics are written first: a run killed before the best is saved resumes from before, and evaluates again.
+        """
+        measurement = self.experiment.measure("evaluation")
+        if isinstance(measurement, Evaluation) and self.reaches(numbers_of(measurement)):
+            confirmation = self.experiment.measure("confirmation")  # or was it luck?
+            assert isinstance(confirmation, Evaluation)
+            measurement = measurement.merge(confirmation)
+        values, name = numbers_of(measurement), self.experiment.score.name
+        write({**measurement.metrics(), self.mark: 0.0})
+        if name not in values and isinstance(measurement, Evaluation) and self.best is None:
+            raise ConfigError(
+                f"score = {self.settings['score']}: evaluations log no '{name}', but {', '.join(values)}. Choose one "
+                "of these; env.log_info adds numbers of the environment's info."
+            )
+        self.untold = values
+        if self.reaches(values):
+            self.clock.stop = True
+        if name in values:
+            self.save_if_best(values[name])
+        self.finish_evaluation()
+
+    def reaches(self, values: Mapping[str, float]) -> bool:
+        """Return whether an evaluation that logs ``values`` reaches ``stop_score``."""
+        goal, score = self.experiment.stop_score, self.experiment.score
+        return goal is not None and score.name in values and score.as_good(values[score.name], goal)
+
+    def finish_evaluation(self) -> None:
+        """Call the callbacks with the latest evaluation, and stop training once ``patience`` is exhausted.
+
+        The best agent has been saved before, as they may change it. That checkpoint knows that this is still to come.
+        """
+        values, self.untold = self.untold, None
+        if values is None:
+            return
+        self.callbacks.call("on_evaluation", values)
+        waits = not self.clock.updates  # before it has learned anything, the agent stays as it is
+        self.worse = 0 if waits or self.best_step == self.clock.position else self.worse + 1
+        if self.experiment.patience is not None and self.worse >= self.experiment.patience:
+            self.clock.stop = True
+
+    def on_log(self, entry: Mapping[str, float]) -> None:
+        """Call the callbacks with a log entry, unless it is empty."""
+        if entry:
+            self.callbacks.call("on_log", entry)
+
+    def finish(self, sinks: Sequence[Sink]) -> tuple[MeasurementResult | None, int | None]:
+        """Make the final evaluation, or an estimate where no environment is there; return it, or a signal's number.
+
+        A signal ends the evaluation at once: the run is complete without it, and the same command makes up for it. It
+        does so until eval.json or estimate.json is there, so these are written after the entries of the logs.
+        """
+        if not self.experiment.measures:
+            return None, None
+        try:
+            with stopping():
+                measurement = self.experiment.measure("test")
+            self.check_folder()
+        except Stopped as stopped:
+            logger.info(
+                f"{stopped}: the run is saved without its final evaluation. To evaluate it, continue the run: --resume "
+                f"{self.folder}, in Python run='{self.folder}'"
+            )
+            return None, stopped.number.value
+        for sink in sinks:
+            sink.write({**measurement.metrics(), self.mark: 1.0}, self.clock.position)
+        unit = "updates" if self.clock.unit == "updates" else "env_steps"
+        unit = unit if isinstance(measurement, Evaluation) else "step"
+        try:
+            write_found(self.file, {unit: self.clock.position, **measurement.to_dict()})
+        except OSError as error:  # it does not spoil a training that is over
+            logger.warning(f"cannot write: {error}")
+        return measurement, None
+
+    def finished_before(self, newest: Path, open_sinks: OpenSinks) -> TrainResult:
+        """Return the result of a run that has no steps left; make up for a final evaluation that is missing."""
+        if not self.experiment.measures or is_of(self.file, self.clock.position):
+            return self.result(newest, read_evaluation(self.folder) if self.experiment.measures else None)
+        if self.experiment.measures == "estimate":
+            self.load(newest, ["data"])  # the estimator goes on where that of earlier estimates stopped
+        self.write_settings(anew=False)
+        with open_sinks(self.experiment, {self.mark: 1.0}) as sinks:
+            measurement, number = self.finish(sinks)
+        return self.result(newest, measurement, number)
+
+    def result(
+        self, checkpoint: Path | None, measurement: MeasurementResult | None = None, number: int | None = None
+    ) -> TrainResult:
+        """Return how the run ended: with the evaluation or estimate ``measurement``, or by the signal ``number``."""
+        finished = number is None
+        return TrainResult(
+            run=self.folder.path, env_steps=self.clock.env_steps, updates=self.clock.updates, signal=number,
+            reason="finished" if finished else "interrupted", stop_reason=self.why_early() if finished else "",
+            evaluation=measurement if isinstance(measurement, Evaluation) else None,
+            estimate=None if isinstance(measurement, Evaluation) else measurement,
+            files=self.folder.files() | ({"checkpoint": checkpoint} if checkpoint else {}),
+        )  # fmt: skip

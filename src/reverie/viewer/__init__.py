@@ -1,0 +1,6 @@
+"""The page to sit inside a dream: an episode and its dream side by side, in a browser (``reverie view``).
+
+May import agent and all below it; cli may import it.
+Begin with ``session.Session``, which knows nothing of browsers; ``server`` puts sessions behind websockets, and
+``static/`` is the page itself.
+"""

@@ -1,0 +1,109 @@
+"""An episode and its dream as a file to share: mp4, GIF, a self-contained page, or arrays."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import math
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from reverie.core.errors import DataError
+from reverie.core.files import file_stem
+from reverie.log.video import BACKGROUND_COLOR, IMAGINED_COLOR, OBSERVED_COLOR, border, caption, upscale, write_video
+from reverie.viewer.session import Session
+from reverie.viewer.source import decode_png
+
+
+def export_episode(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
+    """Return the name and content of a file: ``kind`` is "mp4", "gif", "html" or "npz"."""
+    stem = f"{file_stem(name)}-{session.agent.checkpoint.name}-{session.seed}"
+    if kind == "npz":
+        return f"{stem}.npz", arrays(session)
+    if kind == "html":
+        return f"{stem}.html", standalone_page(session, name).encode()
+    frames = episode_frames(session)
+    if kind == "gif":
+        return f"{stem}.gif", encode_gif(frames, session.agent.frames_per_second)
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_video(Path(folder) / "dream.mp4", frames, session.agent.frames_per_second)
+        return f"{stem}.mp4", path.read_bytes()
+
+
+def episode_frames(session: Session) -> np.ndarray:
+    """Return ``[T, H, W, 3]`` uint8: the real episode next to the dream; observed rows green, imagined rows red."""
+    rows = [session.picture(number) for number in range(len(session))]
+    first = next((png for both in rows for png in both if png is not None), None)
+    if first is None:
+        raise DataError("this environment cannot be drawn: export the numbers (npz) or the page (html).")
+    blank = np.full_like(upscale(decode_png(first)), BACKGROUND_COLOR[0])
+    sides = (0, 1) if session.inspector is not None else (0,)
+    videos = []
+    for side in sides:
+        video = np.stack([blank if (png := both[side]) is None else upscale(decode_png(png)) for both in rows])
+        dream = session.timeline.dream
+        is_seen = [row < len(dream) and dream[row].origin == "seen" for row in range(len(rows))]
+        framed = border(video, [OBSERVED_COLOR if x or not side else IMAGINED_COLOR for x in is_seen])
+        titles = ["what happens"] * len(rows) if not side else [("sees" if x else "imagines") for x in is_seen]
+        text = np.stack([caption(f"{title}, row {row}", framed.shape[2]) for row, title in enumerate(titles)])
+        videos.append(np.concatenate([text, framed], 1))
+    return np.concatenate(videos, 2)
+
+
+def encode_gif(pictures: np.ndarray, fps: int) -> bytes:
+    """Return pictures ``[T, H, W, 3]`` as a GIF that repeats forever."""
+    file = io.BytesIO()
+    first, *rest = [Image.fromarray(frame) for frame in pictures]
+    first.save(file, "GIF", save_all=True, append_images=rest, duration=max(20, 1000 // fps), loop=0)
+    return file.getvalue()
+
+
+def arrays(session: Session) -> bytes:
+    """Return an ``.npz``: real rows as ``real/...``, rows of the dream as ``dream/...``, and ``action``."""
+    line, columns = session.timeline, dict[str, np.ndarray]()
+    for key in session.agent.obs_spec:
+        columns[f"real/{key}"] = np.stack([row.step.obs[key][0].numpy() for row in line.real])
+    for name in ("reward", "terminal", "kl", "value"):
+        if name in line.real[0].values:
+            columns[f"real/{name}"] = np.array([row.values[name] for row in line.real])
+    if line.dream:
+        for name in line.dream[0].predictions:
+            columns[f"dream/{name.replace('inside/', '')}"] = np.stack([row.predictions[name] for row in line.dream])
+        columns["dream/how"] = np.array([row.origin for row in line.dream])
+    if line.actions:
+        columns["action"] = np.concatenate([action.numpy() for action in line.actions])
+    file = io.BytesIO()
+    np.savez_compressed(file, **columns)  # type: ignore[arg-type]  # its stubs take names for options
+    return file.getvalue()
+
+
+def standalone_page(session: Session, name: str) -> str:
+    """Return a self-contained page that plays the episode and its dream."""
+    rows = []
+    for row in session.rows():
+        pngs = session.picture(row["t"])
+        rows.append(row | {"png": [None if png is None else base64.b64encode(png).decode() for png in pngs]})
+    data = json.dumps(to_json_value({"name": name, "about": session.info(), "rows": rows})).replace("<", "\\u003c")
+    template = (Path(__file__).with_name("static") / "shared.html").read_text(encoding="utf-8")
+    return template.replace("{{title}}", html.escape(name)).replace("{{data}}", data)
+
+
+def to_json_value(value: Any) -> Any:
+    """Convert a value for JSON: numbers have six digits, or are null if not finite."""
+    if isinstance(value, float | np.floating):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): to_json_value(item) for key, item in value.items()}
+    if isinstance(value, Tensor):
+        value = value.flatten()
+    if isinstance(value, np.ndarray | Tensor):
+        return to_json_value(value.tolist())
+    return [to_json_value(item) for item in value] if isinstance(value, list | tuple) else value

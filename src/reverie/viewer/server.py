@@ -1,0 +1,381 @@
+"""The page behind ``reverie view``: a web server on this machine, for whoever has the token in the link.
+
+Each page has one websocket and, through it, at most one session. The page asks and the server answers, one request
+after the other. An answer is the length of a JSON header (4 bytes, little-endian), the header, and its pictures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import re
+import secrets
+import struct
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from reverie.agent.agent import Agent
+from reverie.agent.loading import load
+from reverie.core.errors import DataError, ReverieError, RunError, brief
+from reverie.log.metrics import FINAL, metric_series, read_metrics
+from reverie.run.checkpoint import Checkpoints, number_of
+from reverie.run.folder import RunFolder, read_saved
+from reverie.viewer.export import export_episode, to_json_value
+from reverie.viewer.session import Session
+from reverie.viewer.source import RecordedEnv
+
+MAX_AGENTS, MAX_REQUEST_BYTES, MAX_PICTURES, STRIP = 4, 2**16, 24, 6
+"""Agents kept in memory; bytes of a request; pictures that an answer brings unasked, and of a future."""
+LOOPBACK_HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
+"""Host names of this machine: another name may be a foreign page's that resolves to this machine."""
+DEPTH, MAX_POINTS, LIVE_SECONDS = 3, 400, 90
+"""How deep runs are looked for; most points of a curve; seconds after which a silent run counts as ended."""
+TABLE_METRICS = ("episode/score", "eval/score", "estimate/return")
+"""Metrics of the table of runs."""
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self' ws://{}; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+class TokenGuard:
+    """Accepts only requests that carry the token, come from a page of this server, and address a loopback host name."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self.app: ASGIApp = app
+        self.token: str = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        request_headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        host, origin = request_headers.get(b"host", ""), request_headers.get(b"origin")
+        named = secrets.compare_digest(f"{scope['path']}/".split("/")[1].encode(), self.token.encode())
+        is_same_origin = origin == f"http://{host}" or (origin is None and scope["type"] == "http")
+        if not (named and is_same_origin and LOOPBACK_HOSTS.fullmatch(host)):
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                refused = PlainTextResponse("Use the link that `reverie view` has printed.", 403)
+                await refused(scope, receive, send)
+            return
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *headers(host)]
+            await send(message)
+
+        await self.app(scope, receive, answer)
+
+
+def headers(host: str) -> list[tuple[bytes, bytes]]:
+    """Return the security headers of every answer: load nothing from other hosts, send no referrer, store nothing."""
+    values = {
+        "content-security-policy": CONTENT_SECURITY_POLICY.format(host),
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
+        "cache-control": "no-store",
+    }
+    return [(name.encode(), value.encode()) for name, value in values.items()]
+
+
+# ---------------------------------------------------------------- runs
+
+
+def find_runs(folder: Path) -> dict[str, Path]:
+    """Return the runs in ``folder`` by their paths below it, "." for the folder itself; RunError if there are none."""
+    if RunFolder(folder).config.is_file():
+        return {".": folder}
+    runs: dict[str, Path] = {}
+    for depth in range(1, DEPTH + 1):
+        for config in sorted(folder.glob("*/" * depth + "config.yaml")):
+            runs[config.parent.relative_to(folder).as_posix()] = config.parent
+    if not runs:
+        read_saved(folder)  # raises the error of a single broken run
+        raise RunError(f"there is no run in {folder}.")
+    return runs
+
+
+def curve(rows: list[dict[str, Any]], name: str) -> list[list[float]]:
+    """Return the steps and values of a metric while training, averaged to at most ``POINTS`` points."""
+    steps, values = metric_series([row for row in rows if not row.get(FINAL)], name)
+    if len(steps) > MAX_POINTS:
+        parts = np.array_split(np.arange(len(steps)), MAX_POINTS)
+        steps, values = (np.array([x[part].mean() for part in parts]) for x in (steps, values))
+    return [steps.astype(int).tolist(), values.tolist()]
+
+
+def curves(run: Path, names: tuple[str, ...] | None = None) -> dict[str, list[list[float]]]:
+    """Return the curves (:func:`curve`) of all metrics of a run, or of some, by name."""
+    rows = read_metrics(RunFolder(run).metrics, names and (*names, FINAL))
+    metrics = {name for row in rows for name in row} - {"step", FINAL}
+    return {name: points for name in sorted(metrics) if len((points := curve(rows, name))[0])}
+
+
+def is_live(run: Path) -> bool:
+    """Return whether the run has logged something in the last ``LIVE_SECONDS``."""
+    metrics = RunFolder(run).metrics
+    return metrics.is_file() and time.time() - metrics.stat().st_mtime < LIVE_SECONDS
+
+
+def run_state(run: Path) -> dict[str, Any]:
+    """Return the checkpoints and curves of a run; RunError if it is gone."""
+    read_saved(run)
+    checkpoints = Checkpoints(RunFolder(run).checkpoints)
+    best = checkpoints.best()
+    listed = [{"name": path.name, "step": number_of(path)} for path in checkpoints.all()]
+    state = {"checkpoints": listed, "best": best.name if best else None, "live": is_live(run)}
+    return state | {"curves": curves(run)}
+
+
+def runs_table(runs: dict[str, Path]) -> list[dict[str, Any]]:
+    """Return a line for each run, for a table of runs; for broken runs the error."""
+    lines: list[dict[str, Any]] = []
+    for name, path in runs.items():
+        line: dict[str, Any] = {"name": name}
+        try:
+            saved = read_saved(path)
+            line |= {"algorithm": saved.algorithm, "env": saved.env, "seed": saved.experiment.get("seed")}
+            line |= {"curves": curves(path, TABLE_METRICS), "live": is_live(path)}
+            line["changed"] = max(
+                (int(p.stat().st_mtime) for p in (path, RunFolder(path).metrics) if p.exists()), default=0
+            )
+            ends = [steps[-1] for steps, _ in line["curves"].values()]
+            line["step"] = max([*ends, *map(number_of, Checkpoints(RunFolder(path).checkpoints).all())], default=0)
+        except (ReverieError, OSError) as error:
+            line["error"] = str(error)
+        lines.append(line)
+    return lines
+
+
+# ---------------------------------------------------------------- sessions
+
+
+class Viewer:
+    """Shared by all pages: the runs, the agents in memory, and one thread that computes for all pages."""
+
+    def __init__(self, folder: Path, options: Mapping[str, Any] | None = None, data: str | None = None) -> None:
+        """``options`` of :func:`reverie.load`. ``data``: source of recorded episodes; None: the run."""
+        self.folder: Path = folder
+        self.options: dict[str, Any] = dict(options or {})
+        self.data: str | None = data
+        self.runs: dict[str, Path] = find_runs(folder)
+        self.single: bool = list(self.runs) == ["."]
+        self.worker: ThreadPoolExecutor = ThreadPoolExecutor(1, "viewer")
+        self._loaded = functools.lru_cache(MAX_AGENTS)(
+            lambda run, checkpoint: load(run, **{**self.options, "checkpoint": checkpoint})
+        )
+
+    def path(self, name: str) -> Path:
+        """Return the folder of a run by its name in the table; no other folder is accessible."""
+        if name not in self.runs:
+            self.runs |= find_runs(self.folder)  # one that has begun since
+        if name not in self.runs:
+            raise RunError(f"there is no run {brief(name)} in {self.folder}.")
+        return self.runs[name]
+
+    def agent(self, name: str, checkpoint: str | None) -> Agent:
+        """Return the agent of a run at one of its checkpoints; None: the newest one."""
+        path = self.path(name)
+        checkpoints = Checkpoints(RunFolder(path).checkpoints)
+        if checkpoint is None and self.single:
+            checkpoint = self.options.get("checkpoint")
+        elif checkpoint is not None and checkpoint not in [entry.name for entry in checkpoints.all()]:
+            raise RunError(f"there is no checkpoint {brief(checkpoint)} in this run (any more).")
+        return self._loaded(path, checkpoints.select(checkpoint))
+
+
+Pictures = list[tuple[Any, bytes]]
+"""Address and PNG of each picture; the numbers of the address depend on the request."""
+Answer = tuple[dict[str, Any], Pictures]
+
+
+class Page:
+    """One open page: its session, and the answers to its requests."""
+
+    def __init__(self, viewer: Viewer) -> None:
+        self.viewer = viewer
+        self.name = "."
+        self.session: Session | None = None
+
+    def answer(self, text: str) -> bytes:
+        """Handle a request. Errors are returned in the answer."""
+        head: dict[str, Any] = {}
+        try:
+            request = json.loads(text)
+            head = {"id": request.pop("id", None)}
+            done, pictures = COMMANDS[request.pop("do")](self, **request)
+        except ReverieError as error:
+            done, pictures = {"error": str(error)}, []
+        except Exception as error:  # an environment's or a model's: the page says it and lives
+            traceback.print_exc(file=sys.stderr)
+            done, pictures = {"error": f"{type(error).__name__}: {error}"}, []
+        return pack_answer(head | done, pictures)
+
+    def open(self) -> Session:
+        """Return the session; DataError before one has begun."""
+        if self.session is None:
+            raise DataError("nothing is open: choose a run.")
+        return self.session
+
+    def rows_since(self, first: int) -> Answer:
+        """Return the rows from ``first`` on and the previous row, whose action may differ; few rows with pictures."""
+        session = self.open()
+        head = {"first": first, "rows": session.rows(max(0, first - 1)), "context": session.timeline.context}
+        head |= {
+            "edits": len(session.timeline.edits),
+            "held": len(session.timeline.pinned_classes),
+            "seed": session.seed,
+        }
+        changed = range(first, len(session))
+        return head, self.row_pictures(changed if len(changed) <= MAX_PICTURES else [])
+
+    def row_pictures(self, rows: Any) -> Pictures:
+        """Return the pictures of rows; an address is the row, and 0 for the real row or 1 for the dream."""
+        session = self.open()
+        pictures = [(number, session.picture(number)) for number in rows]
+        return [([number, side], png) for number, both in pictures for side, png in enumerate(both) if png is not None]
+
+    def close(self) -> None:
+        """End the session."""
+        if self.session is not None:
+            self.session.close()
+        self.session = None
+
+
+def pack_answer(head: dict[str, Any], pictures: Pictures) -> bytes:
+    """Pack an answer as described at the top of this file."""
+    head["pictures"] = [[*address, len(png)] for address, png in pictures]
+    text = json.dumps(to_json_value(head), separators=(",", ":")).encode()
+    return b"".join([struct.pack("<I", len(text)), text, *(png for _, png in pictures)])
+
+
+# ---------------------------------------------------------------- requests
+
+
+def hello(page: Page) -> Answer:
+    """Return the single run, or a table of several runs."""
+    viewer = page.viewer
+    viewer.runs |= find_runs(viewer.folder)
+    head: dict[str, Any] = {"single": viewer.single, "folder": viewer.folder.name, "data": viewer.data is not None}
+    return head | ({} if viewer.single else {"runs": runs_table(viewer.runs)}), []
+
+
+def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None) -> Answer:
+    """Open a run and begin an episode; ``episode``: number of a recorded episode to show instead."""
+    agent = page.viewer.agent(run, checkpoint)
+    if episode is None and page.viewer.data is not None:
+        episode = 0
+    recorded = None if episode is None else RecordedEnv(agent, page.viewer.data, episode)
+    session = Session(agent, source=recorded)
+    page.close()
+    page.session, page.name = session, run
+    return describe(page)
+
+
+def describe(page: Page) -> Answer:
+    """Return everything about the session, as after a change of the agent."""
+    head, pictures = page.rows_since(0)
+    return {"about": page.open().info(), "name": page.viewer.path(page.name).name} | head, pictures
+
+
+def mode(page: Page, mode: Any) -> Answer:
+    """Let the policy take its most likely actions ("mode"), or draw them ("sample")."""
+    page.open().mode = mode
+    return {}, []
+
+
+def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Answer:
+    """Imagine futures; the address of a picture is the number of the future, and of its row."""
+    session = page.open()
+    futures = session.branch(at, by, steps)
+    strip = np.unique(np.linspace(0, len(futures[0].rows) - 1, STRIP).astype(int)).tolist()
+    pictures = [
+        ([number, t], session.dream_picture(future.rows[t])) for number, future in enumerate(futures) for t in strip
+    ]
+    entries = [
+        {
+            "return": future.predicted_return,
+            "rewards": [row.predictions["reward"] for row in future.rows],
+            "conts": [row.predictions["cont"] for row in future.rows],
+            "action": future.actions[0],
+            "actions": [action[0].argmax() for action in future.actions],
+        }
+        for future in futures
+    ]
+    head = {"futures": entries, "at": at, "shown": strip}
+    return head, [(address, png) for address, png in pictures if png is not None]
+
+
+def switch_checkpoint(page: Page, checkpoint: Any) -> Answer:
+    """Let another checkpoint's agent dream the same episode."""
+    page.open().switch_agent(page.viewer.agent(page.name, checkpoint))
+    return describe(page)
+
+
+def compare_checkpoint(page: Page, checkpoint: Any) -> Answer:
+    """Return the errors of another checkpoint's dream of this episode."""
+    return {"errors": page.open().evaluate_agent(page.viewer.agent(page.name, checkpoint))}, []
+
+
+def export_file(page: Page, kind: Any) -> Answer:
+    """Send the episode and its dream as a file."""
+    name, content = export_episode(page.open(), kind, page.viewer.path(page.name).name)
+    return {"file": name}, [([0, 0], content)]
+
+
+COMMANDS: dict[str, Callable[..., Answer]] = {
+    **{command.__name__: command for command in (hello, begin, mode, branch)},
+    **{command.__name__: command for command in (switch_checkpoint, compare_checkpoint, export_file)},
+    "run": lambda page: (run_state(page.viewer.path(page.name)), []),
+    "pictures": lambda page, rows: ({}, page.row_pictures([row for row in rows if 0 <= row < len(page.open())])),
+    "start": lambda page, seed=None: page.rows_since(page.open().start(seed)),
+    "step": lambda page, at=None, action=None: page.rows_since(page.open().step(at, action)),
+    "dream": lambda page, at, steps=15, action=None: page.rows_since(page.open().dream(at, steps, action)),
+    "see": lambda page, rows: page.rows_since(page.open().set_context(rows)),
+    "pick": lambda page, number: page.rows_since(page.open().pick(number)),
+    "edit": lambda page, at, latent, value, pin=False: page.rows_since(page.open().edit(at, latent, value, pin)),
+    "undo": lambda page: page.rows_since(page.open().undo()),
+    "latent": lambda page, at: (page.open().latent(at), []),
+}
+"""The requests by name."""
+
+
+async def serve_page(viewer: Viewer, socket: WebSocket) -> None:
+    """Answer the requests of a page until it is closed."""
+    await socket.accept()
+    page, loop = Page(viewer), asyncio.get_running_loop()
+    try:
+        with contextlib.suppress(WebSocketDisconnect):
+            while True:
+                text = await socket.receive_text()
+                await socket.send_bytes(await loop.run_in_executor(viewer.worker, page.answer, text))
+    finally:
+        await loop.run_in_executor(viewer.worker, page.close)
+
+
+def app(viewer: Viewer, token: str) -> Starlette:
+    """Return the web application."""
+    pages = Mount("/", StaticFiles(directory=Path(__file__).with_name("static"), html=True))
+    inside = [WebSocketRoute("/ws", functools.partial(serve_page, viewer)), pages]
+    return Starlette(routes=[Mount(f"/{token}", routes=inside)], middleware=[Middleware(TokenGuard, token=token)])

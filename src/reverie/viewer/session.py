@@ -1,0 +1,566 @@
+"""A running episode and its dream, side by side. Independent of the browser."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.agent.agent import Agent
+from reverie.agent.conversion import to_numpy
+from reverie.agent.dreaming import error_unit, one_hot_classes, prediction_error
+from reverie.agent.imagining import (
+    ModelState,
+    Predictions,
+    WorldModelInspector,
+    predicted_observations,
+    replace_classes,
+)
+from reverie.agent.player import parse_mode
+from reverie.algos.base import INSIDE, dreamt_name
+from reverie.core.errors import ConfigError, DataError, EnvError, brief
+from reverie.core.protocols import Env, Policy
+from reverie.core.randomness import RngState, derived_seeds, left_as_found, seed_everything
+from reverie.core.types import Step
+from reverie.nn.probe import Probe
+from reverie.nn.state_space import Latent
+from reverie.run.collect import executed
+from reverie.viewer.source import PictureRenderer, RecordedEnv, action_names, make_live_env
+from reverie.viewer.values import model_free_values
+
+CONTEXT = 5
+"""Initial number of rows that the model observes before it dreams."""
+NUM_BRANCHES, MAX_STEPS = 8, 1000
+"""Number of futures that a branch imagines, and maximum number of steps imagined at once."""
+MAX_SHOWN_NUMBERS = 64
+"""Vectors with more numbers than this are not shown number by number."""
+
+
+@dataclass
+class RealRow:
+    """A row of the episode."""
+
+    step: Step  # [1, ...]
+    state: Any  # of the policy, after the row
+    policy_action: Tensor  # [1, A]
+    picture: bytes | None
+    values: dict[str, Any]  # shown on the page
+    predictions: Predictions | None  # of the networks, from the state after the row
+
+
+@dataclass
+class DreamRow:
+    """A row of the dream."""
+
+    latent: Latent  # [1, ...]
+    origin: str  # "seen" (the model observes the row), "imagined" or "edited"
+    predictions: Predictions  # [...] each
+    picture: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A future that a branch imagines."""
+
+    rows: list[DreamRow]
+    actions: list[Tensor]  # [1, A], each before its row
+    predicted_return: float
+    """Predicted return: see ``Mind.predicted_return``."""
+
+
+Edit = tuple[int, DreamRow, int, dict[int, int]]
+"""State before an edit: the row's number, the row, ``context`` and ``pinned_classes`` of the timeline."""
+
+
+@dataclass
+class RandomStream:
+    """An isolated stream of random numbers."""
+
+    seed: int
+    state: Any = None
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Draw from this stream within the context."""
+        with left_as_found():
+            if self.state is None:
+                seed_everything(self.seed)
+            else:
+                RngState().load_state_dict(self.state)
+            yield
+            self.state = RngState().state_dict()
+
+
+@dataclass
+class Timeline:
+    """The rows and actions of an episode. The dream has at least as many rows as the real episode."""
+
+    real: list[RealRow] = field(default_factory=list)
+    dream: list[DreamRow] = field(default_factory=list)
+    actions: list[Tensor] = field(default_factory=list)  # [1, A] each, shared by the real episode and the dream
+    context: int = CONTEXT
+    pinned_classes: dict[int, int] = field(default_factory=dict)
+    edits: list[Edit] = field(default_factory=list)
+
+
+class Session:
+    """An episode with an agent: the real rows, and the rows that its world model dreams under the same actions.
+
+    Methods that change rows return the number of the first row that they changed.
+    """
+
+    def __init__(self, agent: Agent, *, seed: int | None = None, source: RecordedEnv | None = None) -> None:
+        """Begin an episode. EnvError if the environment cannot be made.
+
+        ``seed`` None: the first seed of the run's final evaluation. ``source`` None: the agent's environment.
+        """
+        self.source: Env | RecordedEnv = make_live_env(agent) if source is None else source
+        self.mode = "mode"
+        own_limit = None if isinstance(self.source, RecordedEnv) else self.source.time_limit
+        self.limit: int = max(agent.episode_limit, own_limit or 0)
+        """Steps after which the episode is cut off."""
+        self._set_agent(agent)
+        self.pictures: PictureRenderer = PictureRenderer(agent, None if self.inspector is None else self.inspector.keys)
+        self.seed: int = derived_seeds(agent.config.seed)["test"] if seed is None else seed
+        self.start(self.seed)
+
+    def _set_agent(self, agent: Agent) -> None:
+        self.agent: Agent = agent
+        self.inspector: WorldModelInspector | None = (
+            WorldModelInspector(agent) if getattr(agent.algo, "world", None) is not None else None
+        )
+        self.policy: Policy[Any] = agent.algo.policy
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.source.close()
+        self.pictures.close()
+
+    # ------------------------------------------------------------------ the real episode
+
+    def start(self, seed: int | None = None) -> int:
+        """Begin another episode; ``seed`` None: with the next seed."""
+        self.seed = self.seed + 1 if seed is None else seed
+        self.real_stream: RandomStream = RandomStream(self.seed)
+        self.dream_stream: RandomStream = RandomStream(self.seed)
+        self.timeline: Timeline = Timeline()
+        self.branches: list[Branch] = list[Branch]()
+        self.branched: int = 0
+        with self.real_stream():
+            self._add_real_row(self.source.reset(self.seed))
+        self._moved = False
+        return 0
+
+    def step(self, at: int | None = None, action: Sequence[float] | None = None) -> int:
+        """Step the environment from row ``at`` (None: the newest row). Later rows are dropped.
+
+        ``action`` ``[A]``: None takes the action of the dream at this row, or else of the policy; a recorded episode
+        always takes the recorded action.
+        """
+        line = self.timeline
+        at = len(line.real) - 1 if at is None else self._row(at, line.real)
+        if line.real[at].values["last"]:
+            raise DataError("the episode is over at this row: start another one, or continue the dream.")
+        recorded = self.source.batch.action[:, at] if isinstance(self.source, RecordedEnv) else None
+        follows = line.actions[at] if at < len(line.actions) else line.real[at].policy_action
+        chosen = follows if recorded is None else recorded
+        if action is not None:
+            chosen = self._flatten_action(action)
+        if recorded is not None and not torch.equal(chosen, recorded):
+            raise DataError(
+                "the actions of a recorded episode cannot be changed. Continue the dream to apply your own action."
+            )
+        self._forget_real(at)
+        if at < len(line.actions) and not torch.equal(line.actions[at], chosen):
+            del line.actions[at:], line.dream[at + 1 :]
+        with self.real_stream():
+            self._catch_up(at)
+            step = self.source.step(executed(chosen, line.real[at].step))
+            line.actions[at:] = [chosen, *line.actions[at + 1 :]]
+            self._add_real_row(step)
+        return at + 1
+
+    def _add_real_row(self, step: Step) -> None:
+        """Add a row; the policy acts on it, and the model observes or imagines it."""
+        line, real = self.timeline, self.timeline.real
+        if not isinstance(self.source, RecordedEnv) and len(real) >= self.limit and not step.is_last[0]:
+            step = self.source.truncate(step, [0])
+        action = line.actions[len(real) - 1] if real else None
+        state = self.agent.initial_state(1) if action is None else self.policy.override(real[-1].state, action)
+        real.append(self._process_row(step, state, self.pictures.real(self.source, step.obs)))
+        if self.inspector is not None and len(line.dream) < len(real):
+            self._extend()
+
+    def _process_row(self, step: Step, state: Any, picture: bytes | None) -> RealRow:
+        """Return a row with the agent's action, its values and the divergence of its world model."""
+        proposed, after = self.policy.act(step, state, parse_mode(self.mode))
+        facts: dict[str, Any] = {"reward": float(step.reward[0]), "last": bool(step.is_last[0])}
+        facts["terminal"] = bool(step.is_terminal[0])
+        vectors = {key: step.obs[key][0].flatten() for key in self._vector_keys()}
+        facts["numbers"] = {key: x.tolist() for key, x in vectors.items() if len(x) <= MAX_SHOWN_NUMBERS}
+        predictions = None
+        if self.inspector is not None:
+            predictions = self._split_rows(self.inspector.predict([after.latent]))[0]
+            facts |= {"value": float(predictions[f"{INSIDE}value"]), "policy": predictions["policy"].tolist()}
+            facts |= self.inspector.divergence(step, after)
+        else:
+            facts |= model_free_values(self.agent, step, state, after, proposed)
+        return RealRow(step, after, executed(proposed, step), picture, facts, predictions)
+
+    def _catch_up(self, at: int) -> None:
+        """Replay the same seed and actions up to row ``at``, if the environment is at another row."""
+        if not self._moved:
+            return
+        step = self.source.reset(self.seed)
+        for number in range(at):
+            step = self.source.step(executed(self.timeline.actions[number], step))
+        if not all(torch.equal(value, step.obs[key]) for key, value in self.timeline.real[at].step.obs.items()):
+            raise EnvError(
+                "the environment is not deterministic: replaying the seed and the actions does not reproduce this row. "
+                "Continue the dream from here, or start another episode."
+            )
+        self._moved = False
+
+    def _forget_real(self, at: int) -> None:
+        self._moved |= len(self.timeline.real) > at + 1
+        del self.timeline.real[at + 1 :]
+
+    def _forget(self, at: int) -> None:
+        """Drop all rows after row ``at``."""
+        self._forget_real(at)
+        del self.timeline.dream[at + 1 :], self.timeline.actions[at:]
+
+    # ------------------------------------------------------------------ the dream
+
+    def dream(self, at: int, steps: int = 15, action: Sequence[float] | None = None) -> int:
+        """Continue the dream from row ``at``; later rows are dropped, real rows too.
+
+        ``action`` ``[A]`` of the first step; None: the policy acts in the dream.
+        """
+        at, steps = self._row(at, self.timeline.dream), self._check_number(steps, 1, MAX_STEPS)
+        first = [] if action is None else [self._flatten_action(action)]
+        self._forget(at)
+        self.timeline.actions += first
+        self._imagine(steps)
+        return at + 1
+
+    def set_context(self, rows: int) -> int:
+        """Let the model observe the first ``rows`` rows, and dream the other rows again; edits are undone."""
+        self._require_inspector()
+        line, line.context = self.timeline, self._check_number(rows, 1, len(self))
+        line.edits, line.pinned_classes = [], {}
+        return self._dream_again(0)
+
+    def _dream_again(self, first: int) -> int:
+        """Dream rows from ``first`` on again, under the same actions."""
+        line, length = self.timeline, len(self.timeline.dream)
+        del line.dream[first:]
+        while len(line.dream) < min(length, line.context, len(line.real)):
+            self._extend()
+        if rest := length - len(line.dream):
+            self._imagine(rest)
+        return first
+
+    def _extend(self) -> None:
+        """Add a row to the dream: observed by the model, or imagined under the chosen action."""
+        line, row = self.timeline, len(self.timeline.dream)
+        if row < line.context and row < len(line.real) and not line.edits:
+            real_row = line.real[row]
+            line.dream.append(DreamRow(real_row.state.latent, "seen", real_row.predictions or {}))
+            return
+        self._imagine(1)
+
+    def _imagine(self, steps: int) -> None:
+        """Add imagined rows under the chosen actions; after these the policy acts."""
+        line, inspector, mode = self.timeline, self._require_inspector(), parse_mode(self.mode)
+        at = len(line.dream) - 1
+        fixed = line.actions[at:]
+
+        def choose(number: int, latent: Latent) -> Tensor:
+            return fixed[number].to(latent.deter.device) if number < len(fixed) else inspector.act(latent, mode)
+
+        with self.dream_stream():
+            latents, actions = inspector.imagine(line.dream[at].latent, steps, choose, line.pinned_classes)
+            line.actions += [action.cpu() for action in actions[len(fixed) :]]
+            line.dream += self._dream_rows(latents)
+
+    def _dream_rows(self, latents: list[Latent]) -> list[DreamRow]:
+        rows = self._split_rows(self._require_inspector().predict(latents))
+        return [DreamRow(latent, "imagined", predictions) for latent, predictions in zip(latents, rows, strict=True)]
+
+    # ------------------------------------------------------------------ branches
+
+    def branch(self, at: int, by: str = "sample", steps: int = 15) -> list[Branch]:
+        """Imagine futures from row ``at``: ``NUM_BRANCHES`` samples, or ("action") one for each first action.
+
+        Other actions are drawn from the policy. Nothing changes until :meth:`pick`.
+        """
+        inspector, line = self._require_inspector(), self.timeline
+        at, steps = self._row(at, line.dream), self._check_number(steps, 1, 200)
+        firsts = self._first_actions() if by == "action" else None
+        count = NUM_BRANCHES if firsts is None else len(firsts)
+        start = line.dream[at].latent.map(lambda x: x.expand(count, *x.shape[1:]))
+
+        def choose(number: int, latent: Latent) -> Tensor:
+            return (
+                firsts.to(latent.deter.device)
+                if firsts is not None and not number
+                else inspector.act(latent, "explore")
+            )
+
+        with self.dream_stream():
+            latents, actions = inspector.imagine(start, steps, choose, line.pinned_classes)
+            predictions = inspector.predict(latents)
+        totals = inspector.predicted_return(predictions)
+        self.branched = at
+        self.branches = [
+            Branch(
+                [DreamRow(x.map(lambda v, i=i: v[i : i + 1]), "imagined", {k: v[i, t] for k, v in predictions.items()})  # type: ignore[misc]
+                 for t, x in enumerate(latents)],
+                [action[i : i + 1].cpu() for action in actions],
+                float(totals[i]),
+            )
+            for i in range(count)
+        ]  # fmt: skip
+        return self.branches
+
+    def pick(self, number: int) -> int:
+        """Continue with a future of the last branch."""
+        at, chosen = self.branched, self.branches[self._check_number(number, 0, len(self.branches) - 1)]
+        self._row(at, self.timeline.dream)
+        self._forget(at)
+        self.timeline.actions += chosen.actions
+        self.timeline.dream += chosen.rows
+        return at + 1
+
+    def _first_actions(self) -> Tensor:
+        """Return each class of the only choice, one-hot ``[n, A]``."""
+        choices = self.agent.action_spec.choices()
+        if len(choices) != 1 or choices[0][1].stop - choices[0][1].start != self.agent.action_spec.width:
+            raise ConfigError("one future per action: this needs a single discrete action. Branch by samples instead.")
+        return torch.eye(self.agent.action_spec.width)[: 4 * NUM_BRANCHES]
+
+    # ------------------------------------------------------------------ edits
+
+    def edit(self, at: int, latent: int, value: float, pin: bool = False) -> int:
+        """Set a latent of row ``at`` to a class or a number and dream later rows again. ``pin``: in later rows, too."""
+        self._require_inspector()
+        line = self.timeline
+        at = self._row(at, line.dream)
+        old = line.dream[at]
+        latents, classes = old.latent.stoch.shape[1:]
+        latent = self._check_number(latent, 0, latents - 1)
+        value = self._check_number(value, 0, classes - 1) if classes > 1 else float(value)
+        line.edits.append((at, old, line.context, dict(line.pinned_classes)))
+        stoch = old.latent.stoch.clone()
+        if classes > 1:
+            stoch = replace_classes(stoch, {latent: value})
+            line.pinned_classes |= {latent: int(value)} if pin else {}
+        else:
+            stoch[:, latent] = value
+        line.dream[at] = replace(self._dream_rows([old.latent._replace(stoch=stoch)])[0], origin="edited")
+        line.context = min(line.context, at + 1)
+        self._dream_again(at + 1)
+        return at
+
+    def undo(self) -> int:
+        """Undo the last edit."""
+        at, row, context, pinned_classes = self.timeline.edits.pop()
+        self.timeline.context, self.timeline.pinned_classes = context, pinned_classes
+        self.timeline.dream[at] = row
+        self._dream_again(at + 1)
+        return at
+
+    def latent(self, at: int) -> dict[str, Any]:
+        """Return the state of row ``at``: the classes of z and their prior probabilities, or its numbers; probes."""
+        inspector = self._require_inspector()
+        latent = self.timeline.dream[at := self._row(at, self.timeline.dream)].latent
+        with torch.no_grad():
+            named = inspector.world.rssm.stats_by_name(inspector.world.rssm.p(latent.deter))
+        state: dict[str, Any] = {"at": at, "held": {str(k): v for k, v in self.timeline.pinned_classes.items()}}
+        state["edits"] = [row for row, *_ in self.timeline.edits]
+        if "logits" in named:
+            state |= {"classes": latent.stoch[0].argmax(-1).tolist(), "prior": to_numpy(named["logits"][0].exp())}
+        else:
+            state |= {"values": to_numpy(latent.stoch[0, :, 0])}
+            state |= {name: to_numpy(values[0]) for name, values in named.items()}
+        return state | {"probes": self._probe_predictions(at)}
+
+    def _probe_predictions(self, at: int) -> dict[str, dict[str, Any]]:
+        """Return the probes' predictions from row ``at`` by key, and the ``truth`` of a real row.
+
+        ``read``: the predicted numbers, or the likeliest class, whose probability is ``chance``.
+        """
+        probe, row = getattr(self.agent.algo, "probe", None), self.timeline.dream[at]
+        truth: dict[str, np.ndarray] = {}
+        if not isinstance(probe, Probe):
+            return {}
+        if at < len(self.timeline.real):
+            truth = {key: values[0].numpy() for key, values in self.timeline.real[at].step.obs.items()}
+        needed = {key for parts in probe.given.values() for key in parts}
+        obs = predicted_observations(row.predictions, self._vector_keys()) | truth
+        inputs = {key: x for key, x in obs.items() if key in needed}
+        probes: dict[str, dict[str, Any]] = {key: {} for key in probe.parts}
+        state = ModelState(to_numpy(row.latent.deter), to_numpy(row.latent.stoch))
+        for key, (values, *_) in self.agent.probe(state, inputs).items():
+            probes[key]["read"] = values
+            if (part := probe.parts[key]).kind == "categorical":
+                likely = {"read": values.argmax(-1), "chance": values.max(-1)}
+                probes[key] = {name: x.reshape(part.shape) for name, x in likely.items()}
+            probes[key] |= {"truth": truth[key]} if key in truth else {}
+        return probes
+
+    # ------------------------------------------------------------------ other models
+
+    def switch_agent(self, agent: Agent) -> int:
+        """Let the agent of another checkpoint observe the same episode, and dream it."""
+        self._replay_rows(agent, len(self.timeline.real))
+        self.branches = []
+        return 0
+
+    def evaluate_agent(self, agent: Agent) -> dict[str, float]:
+        """Return the mean errors, by name, of another checkpoint's dream of this episode."""
+        twin, line = copy.copy(self), self.timeline
+        twin.timeline = replace(line, real=[*line.real], dream=line.dream[: len(line.real)])
+        twin._replay_rows(agent, line.context)
+        errors = [row["error"] for row in twin.rows(line.context)]
+        return {name: float(np.mean([row[name] for row in errors])) for name in errors[0]} if errors else {}
+
+    def _replay_rows(self, agent: Agent, rows: int) -> None:
+        """Let another agent observe the first ``rows`` rows, and dream the episode again; edits are undone."""
+        line, stream, self.dream_stream = self.timeline, RandomStream(self.seed), RandomStream(self.seed)
+        self._set_agent(agent)
+        line.edits, line.pinned_classes = [], {}
+        with stream():
+            state = agent.initial_state(1)
+            for number, row in enumerate(line.real[:rows]):
+                line.real[number] = self._process_row(row.step, state, row.picture)
+                if number < len(line.actions):
+                    state = self.policy.override(line.real[number].state, line.actions[number])
+        if self.inspector is not None:
+            self._dream_again(0)
+
+    # ------------------------------------------------------------------ data of the page
+
+    @functools.cached_property
+    def action_names(self) -> list[str]:
+        """The names of discrete actions, if the environment has them."""
+        return action_names(self.agent)
+
+    def info(self) -> dict[str, Any]:
+        """Return the facts that are the same for all rows."""
+        agent, spec = self.agent, self.agent.action_spec
+        numbers = [(key, part) for key, part in sorted(spec.parts.items()) if part.kind == "continuous"]
+        info: dict[str, Any] = {"algorithm": agent.config.algo.algorithm, "checkpoint": agent.checkpoint.name}
+        recorded = self.source if isinstance(self.source, RecordedEnv) else None
+        info |= {"step": agent.step, "env": recorded.name if recorded else agent.config.env.id, "seed": self.seed}
+        info |= {
+            "choices": [{"name": key, "start": cut.start, "stop": cut.stop} for key, cut in spec.choices()],
+            "continuous": [{"name": k, "low": x.low, "high": x.high, "size": x.size} for k, x in numbers],
+            "width": spec.width,
+            "fps": agent.frames_per_second,
+            "names": [] if recorded else self.action_names,
+            "recorded": recorded is not None,
+            "units": {dreamt_name(key): error_unit(dreamt_name(key), part) for key, part in agent.obs_spec.items()},
+            "dreams": self.inspector is not None,
+            "horizon": getattr(agent.config.algo, "horizon", None),
+        }
+        if self.inspector is not None:
+            latents, classes = self.inspector.world.rssm.initial(1, torch.float32).stoch.shape[1:]
+            info |= {"latents": latents if self.inspector.draws else 0, "classes": classes}
+        return info
+
+    def __len__(self) -> int:
+        return max(len(self.timeline.real), len(self.timeline.dream))
+
+    def rows(self, first: int = 0) -> list[dict[str, Any]]:
+        """Return each row from ``first`` on as a dict of plain values and arrays."""
+        return [self._row_to_dict(number) for number in range(first, len(self))]
+
+    def _row_to_dict(self, number: int) -> dict[str, Any]:
+        line = self.timeline
+        real = line.real[number] if number < len(line.real) else None
+        dreamt = line.dream[number] if number < len(line.dream) else None
+        return {
+            "t": number,
+            "real": None if real is None else real.values,
+            "action": line.actions[number] if number < len(line.actions) else None,
+            "dream": None if dreamt is None else self._dream_values(dreamt),
+            "error": None if real is None or dreamt is None else self._errors(real, dreamt.predictions),
+        }
+
+    def _dream_values(self, row: DreamRow) -> dict[str, Any]:
+        predictions = row.predictions
+        numbers, names = (
+            predicted_observations(predictions, self._vector_keys()),
+            ("reward", "cont", "prior_entropy", "policy"),
+        )
+        return {
+            "how": row.origin,
+            "value": predictions[f"{INSIDE}value"],
+            "numbers": {key: values.flatten() for key, values in numbers.items() if values.size <= MAX_SHOWN_NUMBERS},
+            **{name: predictions[name] for name in names if name in predictions},
+        }
+
+    def _errors(self, real: RealRow, predictions: Predictions) -> dict[str, float]:
+        """Return the error of each observation in its units (``dreaming.unit_of``), and of reward and cont."""
+        errors: dict[str, float] = {}
+        for key, part in self.agent.obs_spec.items():
+            if (name := dreamt_name(key)) in predictions and part.kind != "mask":
+                truth = real.step.obs[key].numpy()[None]  # [1, 1, ...]
+                exact = one_hot_classes(truth, part) if part.kind == "categorical" else truth
+                errors[name] = float(
+                    prediction_error(predictions[name].reshape(1, 1, -1), exact.reshape(1, 1, -1), part)[0]
+                )
+        errors["reward"] = abs(float(predictions["reward"]) - real.values["reward"])
+        return errors | {"cont": abs(float(predictions["cont"]) - (1.0 - real.values["terminal"]))}
+
+    def picture(self, number: int) -> tuple[bytes | None, bytes | None]:
+        """Return the pictures of a row as PNG: of the real row, and of the dream."""
+        line = self.timeline
+        real = line.real[number].picture if number < len(line.real) else None
+        return real, self.dream_picture(line.dream[number]) if number < len(line.dream) else None
+
+    def dream_picture(self, row: DreamRow) -> bytes | None:
+        """Return the picture of a row of the dream, drawn when it is first requested."""
+        if row.picture is None:
+            row.picture = self.pictures.dream(row.predictions)
+        return row.picture
+
+    # ------------------------------------------------------------------ checks
+
+    def _require_inspector(self) -> WorldModelInspector:
+        assert self.inspector is not None, "the agent has no world model"
+        return self.inspector
+
+    def _row(self, number: Any, rows: Sequence[Any]) -> int:
+        return self._check_number(number, 0, len(rows) - 1)
+
+    @staticmethod
+    def _check_number(number: Any, minimum: int, maximum: int) -> int:
+        if type(number) is not int or not minimum <= number <= maximum:
+            raise DataError(f"{brief(number)}: expected a whole number from {minimum} to {maximum}.")
+        return number
+
+    def _flatten_action(self, action: Sequence[float]) -> Tensor:
+        """Return an action of the page ``[A]`` as in rows, ``[1, A]``: one-hot choices, or numbers in [-1, 1]."""
+        flat = torch.tensor(action, dtype=torch.float32)[None].clamp(-1, 1)
+        for _, cut in self.agent.action_spec.choices():
+            best = flat[:, cut].argmax(-1)
+            flat[:, cut] = torch.nn.functional.one_hot(best, cut.stop - cut.start).float()
+        return flat
+
+    def _vector_keys(self) -> list[str]:
+        return [key for key, part in self.agent.obs_spec.items() if part.kind == "vector"]
+
+    def _split_rows(self, predictions: Predictions) -> list[Predictions]:
+        """Split the predictions ``[1, T, ...]`` of one episode into rows."""
+        length = len(predictions["reward"][0])
+        return [{name: values[0, t] for name, values in predictions.items()} for t in range(length)]

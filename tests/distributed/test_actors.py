@@ -1,0 +1,286 @@
+"""Actors: processes that act beside the learner."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import reverie
+from reverie.core.clock import Ratio
+from reverie.core.columns import Column
+from reverie.core.errors import ConfigError, RunError
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Step, Update, Window
+from reverie.datasets.dataset import DatasetConfig
+from reverie.datasets.detect import open_reader
+from reverie.distributed.actor_processes import LocalActorConnection
+from reverie.distributed.actor_replays import Lanes
+from reverie.distributed.wire import (
+    FAILED,
+    HEAD,
+    ROWS,
+    Failure,
+    Over,
+    Port,
+    WeightBoard,
+    acting,
+    adopt,
+    serialize_weights,
+)
+from reverie.experiment.config import ExperimentConfig
+from reverie.replay.config import ReplayConfig
+from reverie.replay.replay import Replay
+from reverie.run.collect import EpisodeStats
+from reverie.store.store import Store
+from tiny import CONFIG
+
+SPEC = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32")}
+MOVES = ActionSpec(parts={"a": ActionPart(kind="continuous", size=1)})
+QUICK: dict[str, Any] = {
+    "env": "CartPole-v1", "actors": 2, "learning_starts": 60, "eval_episodes": 0, "tensorboard": False,
+    "console": False, "threads": 1, "schedule": {"log_every": 20}, "algo": {"batch_size": 16},
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- the whole
+
+
+class Killer:
+    """Kills an actor without warning once the run has made some steps."""
+
+    victim = None
+
+    def write(self, values: Mapping[str, Any], step: int) -> None:
+        self.values = values
+        if self.victim is None and step > 150:
+            self.victim = multiprocessing.active_children()[0].pid
+            os.kill(self.victim, signal.SIGKILL)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path, said: list[str]) -> None:
+    """Every row received is kept, with the version that acted; nobody is left behind."""
+    killer, run = Killer(), tmp_path / "run"
+    made = reverie.train("dqn", run=run, steps=500, sinks=[killer], **QUICK)
+    assert killer.victim is not None
+    assert [line for line in said if "is started again, in new episodes: its process died (exit code -9)" in line]
+    assert not multiprocessing.active_children()
+    assert 500 <= made.env_steps < 510
+    assert killer.values["train/staleness"] >= 0
+    assert -40 < made.updates - 0.5 * (made.env_steps - 60) < 110  # the ratio, but for the slack and late first rows
+    store = Store(run / "replay")
+    rows, histories = store.num_rows(), store.histories()
+    assert len(histories) in (1, 2)  # on a busy machine one actor may do all of it
+    assert rows > 500
+    for history in histories:
+        chunks = [chunk for segment, start, stop in history for chunk in store.read(segment, start, stop)]
+        version = np.concatenate([chunk.rows["version"][0] for chunk in chunks])
+        assert (np.diff(version) >= 0).all()
+        assert 0 <= version.min() <= version.max() <= made.updates
+    with open_reader(str(run), DatasetConfig()) as reader:
+        assert all("version" not in part for part in reader.parts())
+
+    again = reverie.train("dqn", run=run, steps=560, **QUICK)
+    assert "actors start new episodes: a run with actors is not resumed within them" in said
+    assert 560 <= again.env_steps < 570
+    assert Store(run / "replay").num_rows() > rows
+    with pytest.raises(RunError, match=r"actors = 0, but .* was trained with actors = 2"):
+        reverie.train("dqn", run=run, steps=600, **(QUICK | {"actors": 0}))
+
+
+def test_a_loop_of_ones_own() -> None:
+    more = {"replay": {"capacity": 5000, "fractions": {"uniform": 0.0, "priority": 1.0}}, "random_steps": 50}
+    algo = reverie.DQNConfig(batch_size=16)
+    scores: list[float] = []
+    with reverie.AsyncCollector("CartPole-v1", algo, actors=2, envs=2, seed=1, **more) as collector:
+        while collector.env_steps < 400 or collector.clock.updates < 20:
+            scores += [episode.score for episode in collector.collect()]
+            if len(collector) >= 50:
+                batch = collector.sample()
+                losses = collector.algo.objective.critic_loss(collector.algo.prepared(batch))
+                collector.algo.minimise(losses)
+                collector.feedback(batch.index, losses.update())
+        replays = collector.source.replays
+        assert len({float(x) for r in replays for x in r.batch_sampler.priorities.priority[:20]}) > 5
+        assert max(int(r.storage.read(0, r.count, ["version"])["version"].max(initial=0)) for r in replays) > 0
+    assert len(scores) > 3
+    assert not multiprocessing.active_children()
+
+
+def elsewhere_missing(**kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """A simulator that only the main process can reach."""
+    if multiprocessing.parent_process() is not None:
+        raise OSError("no licence")
+    return gymnasium.make("CartPole-v1")
+
+
+def test_an_actor_that_cannot_begin_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"actor 0 failed before it acted: .*no licence"):
+        reverie.train("dqn", run=tmp_path, steps=100,
+                      **(QUICK | {"env": elsewhere_missing, "actors": 1}))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"replay": {"sequence": True}}, "replay.sequence"),
+        ({"replay": {"init": ("runs/x",)}}, "--experience mixed"),
+        ({"env": gymnasium.make("CartPole-v1")}, "instance"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        reverie.train("dqn", run=tmp_path / "run", steps=100, **(QUICK | changes))
+    assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------- the ratio
+
+
+def test_learner_and_actors_wait_only_beyond_the_slack() -> None:
+    """Ratio 0.5, slack 2, counted from step 10 on."""
+    ratio = Ratio(0.5, 2.0)
+    assert ratio.waits
+    assert ratio.room == 4  # env steps until updates / ratio + slack / ratio
+    assert [ratio.due(10) for _ in range(4)] == [1, 1, 0, 0]  # two ahead
+    assert ratio.waits
+    assert ratio.room == 8
+    assert [ratio.due(12), ratio.due(12)] == [1, 0]
+    assert ratio.due(10 + 2 * 5 + 4) == 1  # 7 updates may have been made, and the slack; 3 were
+    assert ratio.room == -2  # 14 steps x 0.5 - 4 updates = 3: one more than the slack
+    assert [ratio.due(24), ratio.room] == [1, 0]
+    assert [ratio.due(24), ratio.room] == [1, 2]
+    assert [ratio.take_whole_updates(), ratio.take_whole_updates(), ratio.room] == [1, 0, 4]  # at the end of a run
+
+
+def test_without_bound_the_learner_never_waits_once_it_has_begun() -> None:
+    ratio = Ratio(0.5, float("inf"))
+    assert ratio.waits
+    assert [ratio.due(10) for _ in range(50)] == [1] * 50
+    assert ratio.room == float("inf")
+    assert ratio.state_dict()["credit"] == -1.0  # no debt for a resumed run with a bound
+    assert Ratio(0.0, float("inf")).due(10) == 0
+
+
+# ---------------------------------------------------------------- what arrives
+
+
+def wire() -> LocalActorConnection:
+    columns = {"action": Column((1,), "float32"), "reward": Column((), "float32")}
+    return LocalActorConnection(multiprocessing.get_context("spawn"), columns, 2)
+
+
+def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
+    line = wire()
+    port = Port(*line.port)
+    for number in range(line.slots + 3):
+        room = port.room()
+        room["reward"][:, :3] = number
+        port.send(room, 3, number, [EpisodeStats(1.5, 4, {"success": 1.0})], 2)
+        assert line.waiting == 1
+        block = line.receive()
+        assert block.version == number
+        assert block.episodes == [(1.5, 4, {"success": 1.0})]
+        assert block.rows["reward"].tolist() == [[number] * 3] * 2
+        line.free()
+    port.fail(Failure("why", final=True))
+    assert line.receive() == Failure("why", final=True)
+    line.pipe.close()
+    line.far.close()
+    with pytest.raises(Over):
+        port.check()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\xff" * 40,
+        HEAD.pack(ROWS, 99_999, 1, 0, 0) + b"[]",
+        HEAD.pack(ROWS, 0, 2**31, 0, 0) + b"[]",
+        HEAD.pack(ROWS, 0, 1, 0, 0) + b'[["x"]]',
+        HEAD.pack(ROWS, 0, 1, 0, 0) + b"[" * 100_000,
+        HEAD.pack(FAILED, 0, 0, 0, 0) + b"{}",
+    ],
+    ids=["empty", "noise", "slot", "turns", "episodes", "nested", "failure"],
+)
+def test_an_actor_whose_message_is_damaged_is_lost(message: bytes) -> None:
+    line = wire()
+    line.far.send_bytes(message)
+    failure = line.receive()
+    assert isinstance(failure, Failure)
+    assert "message of" in failure.text
+    assert not failure.final
+
+
+def test_a_torn_copy_of_weights_counts_as_none() -> None:
+    """And they are the policy's alone."""
+    algo = CONFIG.algo.build(SPEC, MOVES)
+    weights = acting(algo, SPEC)
+    assert {name.split(".")[0] for name in weights} == {"world", "actor"}
+    assert not any(name.startswith("world.decoder") for name in weights)
+    data = serialize_weights(weights)
+    board = WeightBoard(multiprocessing.get_context("spawn"), len(data))
+    assert board.read(None) is None
+    board.publish(data, 5)
+    assert board.read(5) is None
+    assert board.read(4) == (5, data)
+    board.publish(data, 6)
+    board.memory.array()[int(board.newest.array()[0]) % 2][-1] ^= 1  # being written
+    assert board.read(5) is None
+    other = {name: torch.zeros_like(x) for name, x in weights.items()}
+    adopt(other, data)
+    assert serialize_weights(other) == data
+
+
+# ---------------------------------------------------------------- several replays
+
+
+def lane(rows: int, seed: int) -> Replay:
+    window = Window(batch=64, length=2)
+    replay = ReplayConfig(capacity=1000, online=False).build(
+        obs_spec=SPEC, action_spec=MOVES, extra_spec={}, num_envs=1, window=window, seed=seed
+    )
+    for number in range(rows):
+        no = torch.zeros(1, dtype=torch.bool)
+        step = Step(obs={"state": torch.full((1, 2), float(seed))}, reward=torch.zeros(1), is_first=no | (number == 0),
+                    is_last=no, is_terminal=no)  # fmt: skip
+        replay.add(step, torch.zeros(1, 1), {})
+    return replay
+
+
+def test_windows_of_all_actors_are_equally_likely_and_get_their_feedback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """31 windows and 93: a quarter and three quarters, within five standard deviations."""
+    lanes = Lanes([lane(32, 0), lane(94, 1)], seed=0)
+    assert len(lanes) == 31 + 93
+    got: list[tuple[int, list[float]]] = []
+    for number, replay in enumerate(lanes.replays):
+        monkeypatch.setattr(
+            replay, "feedback", lambda index, update, n=number: got.append((n, update.priority.tolist()))
+        )
+    share = 0.0
+    for _ in range(40):
+        batch = lanes.sample()
+        origin = batch.obs["state"][:, 0, 0]
+        share += float(origin.mean()) / 40
+        lanes.feedback(batch.index, Update(metrics={}, priority=origin))
+    assert abs(share - 0.75) < 5 * (0.75 * 0.25 / (40 * 64)) ** 0.5
+    assert all(set(priority) <= {float(number)} for number, priority in got)
+    assert sum(len(priority) for _, priority in got) == 40 * 64
+
+
+def test_slack_is_of_actors_alone() -> None:
+    assert ExperimentConfig().slack is None
+    assert ExperimentConfig(actors=1).slack == 100
+    assert ExperimentConfig(actors=1, ratio_slack=None).slack == float("inf")

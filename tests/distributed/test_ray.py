@@ -1,0 +1,244 @@
+"""Learners on a Ray cluster of nodes on this machine: a run that loses a learner and a node, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_learners_run import listening_addresses
+
+from reverie.algos.dqn import DQNConfig
+from reverie.cli import main
+from reverie.cli.parse import without
+from reverie.distributed import ray as on_ray
+from reverie.experiment.config import ExperimentConfig
+from reverie.run.checkpoint import Checkpoints
+from reverie.run.manifest import step_of
+from reverie.store.store import Store
+
+DQN = ["dqn", "--env", "CartPole-v1"]
+FLAGS = [
+    *DQN, "--learners", "2", "--eval-episodes", "0", "--threads", "1", "--no-tensorboard", "--no-console",
+    "--learning-starts", "40", "--algo.batch-size", "8", "--algo.networks.units", "8", "8", "--steps", "1000000",
+    "--schedule.save-every", "500",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A head that learners have no place on, and a node for each of two learners; it needs a token."""
+    environment = pytest.MonkeyPatch()
+    place = tempfile.mkdtemp(prefix="ray-")  # pytest's own are too long for Ray's sockets
+    environment.setenv("RAY_TMPDIR", place)
+    environment.setenv("RAY_AUTH_MODE", "token")
+    environment.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    environment.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    utils = pytest.importorskip("ray.cluster_utils", reason="Ray is not installed: pip install 'reverie-rl[ray]'")
+    found = utils.Cluster()
+    try:
+        found.add_node(num_cpus=0, include_dashboard=False, resources={"hall": 1})
+        for _ in range(2):
+            found.add_node(num_cpus=1, resources={"seat": 1})
+        yield found
+    finally:
+        found.shutdown()
+        environment.undo()
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def wait(until, process=None, seconds=120):
+    end = time.monotonic() + seconds
+    while not (found := until()):
+        assert time.monotonic() < end, "it did not happen"
+        assert process is None or process.poll() is None, "the command has ended"
+        time.sleep(0.2)
+    return found
+
+
+def learner(run: Path, rank: int) -> int:
+    """Return the id of the process of a learner of the run; 0 if there is none."""
+    for place in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (place / "cmdline").read_bytes().split(b"\0") if place.name.isdecimal() else []
+            named = str(run).encode() in words and b"--on" not in words
+            if named and f"RANK={rank}".encode() in (place / "environ").read_bytes().split(b"\0"):
+                return int(place.name)
+    return 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it finds the learners in /proc")
+def test_a_run_outlives_a_learner_and_a_node_and_saves_at_a_signal(cluster, tmp_path):
+    run, log = tmp_path / "run", tmp_path / "log"
+    words = ["train", *FLAGS, "--run", str(run), "--on", f"ray:{cluster.address}", "--resources", "{seat: 1}"]
+    with log.open("w") as out:
+        command = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=out, stderr=out)
+    try:
+        saved = Checkpoints(run / "checkpoints")
+        wait(saved.all, command)
+        os.kill(learner(run, 1), signal.SIGKILL)
+        wait(lambda: log.read_text().count("continuing") == 1, command)
+        line = next(line for line in log.read_text().splitlines() if "was lost" in line)
+        assert "learner 1 of 2" in line
+        assert "(ended by SIGKILL): all start again from checkpoint step-" in line
+        begun = line.rpartition("-")[2]
+        assert f"continuing {run} from env step {int(begun):,}" in log.read_text()
+
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        wait(lambda: log.read_text().count("was lost") == 2, command)
+        cluster.add_node(num_cpus=1, resources={"seat": 1})
+        wait(lambda: log.read_text().count("continuing") == 2, command)
+
+        before = len(saved.all())
+        wait(lambda: len(saved.all()) > before or step_of(saved.all()[-1]) > int(begun) + 500, command)
+        command.terminate()
+        assert command.wait(60) == 128 + signal.SIGTERM
+        assert "Continue with" in log.read_text()
+        assert not learner(run, 0)
+        assert not learner(run, 1)
+    finally:
+        command.kill()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it finds the learners in /proc")
+def test_learners_of_one_machine_listen_on_loopback_alone(cluster, tmp_path):
+    """Whoever reaches PyTorch's store can run code. The sockets of Ray's own processes are not looked at."""
+    run, log, addresses = tmp_path / "run", tmp_path / "log", {}
+    words = ["train", *FLAGS, "--run", str(run), "--on", f"ray:{cluster.address}", "--resources", "{seat: 1}"]
+    with log.open("w") as out:
+        command = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=out, stderr=out)
+    try:
+        while not Checkpoints(run / "checkpoints").all():
+            assert command.poll() is None, log.read_text()
+            for rank in range(2):
+                if pid := learner(run, rank):
+                    addresses.setdefault(rank, set()).update(listening_addresses(pid))
+            time.sleep(0.05)
+    finally:
+        command.terminate()
+        command.wait(60)
+    assert addresses == {0: {"0100007F"}, 1: {"0100007F"}}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it finds the actors in /proc")
+def test_a_run_outlives_actors_and_their_nodes(cluster, tmp_path):
+    """One actor on each node; rows that were received are in the store, once."""
+    run, log = tmp_path / "run", tmp_path / "log"
+    words = ["train", *FLAGS, "--learners", "1", "--actors", "2", "--run", str(run), "--on", f"ray:{cluster.address}"]
+    words += ["--resources", "{CPU: 0, hall: 1}", "--actor-resources", "{CPU: 0, seat: 1}", "--strategy", "SPREAD"]
+    with log.open("w") as out:
+        command = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=out, stderr=out)
+    try:
+        saved = Checkpoints(run / "checkpoints")
+        wait(saved.all, command)
+        os.kill(wait(lambda: processes("ray::Post"))[0], signal.SIGKILL)
+        wait(lambda: log.read_text().count("is started again, in new episodes: its process on") == 1, command)
+        wait(lambda: len(processes("ray::Post")) == 2, command)
+
+        cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        wait(lambda: log.read_text().count("is started again") >= 2, command)
+        before = step_of(saved.all()[-1])
+        wait(lambda: step_of(saved.all()[-1]) > before + 500, command)  # the other goes on alone
+        cluster.add_node(num_cpus=1, resources={"seat": 1})
+        wait(lambda: len(processes("ray::Post")) == 2, command)
+
+        command.terminate()
+        assert command.wait(60) == 128 + signal.SIGTERM
+        store = Store(run / "replay")
+        parts = [part for history in store.histories() for part in history]
+        last = np.concatenate([chunk.rows["is_last"].ravel() for part in parts for chunk in store.read(*part)])
+        assert int((~last).sum()) == step_of(saved.all()[-1])
+        assert "was lost" not in log.read_text()
+        assert "Continue with" in log.read_text()
+    finally:
+        command.kill()
+
+
+def processes(title: str) -> list[int]:
+    """Return the ids of the processes that have this title, as Ray gives its workers."""
+    found = []
+    for place in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if place.name.isdecimal() and (place / "cmdline").read_bytes().startswith(title.encode()):
+                found.append(int(place.name))
+    return found
+
+
+def test_a_search_has_its_trials_on_the_nodes(cluster, tmp_path, capfd):
+    space, run = tmp_path / "space.yaml", tmp_path / "search"
+    space.write_text("algo.batch_size: {choices: [4]}")
+    words = ["tune", *FLAGS, "--learners", "1", "--steps", "90", "--eval-episodes", "1", "--space", str(space)]
+    asked = ["--trials", "1", "--run", str(run), "--on", f"ray:{cluster.address}"]
+    assert main([*words, *asked, "--resources", "{lamp: 1}"]) == 1
+    assert "1 learner with CPU 1, lamp 1 each" in capfd.readouterr().err
+    assert main([*words, *asked, "--resources", "{seat: 1}"]) == 0
+    assert "1 trial: 1 finished" in capfd.readouterr().out
+    assert "finished at env step" in (run / "trial-0.log").read_text()
+
+
+def test_missing_resources_are_named(cluster, monkeypatch, capfd):
+    monkeypatch.setattr(on_ray, "PATIENCE", 2.0)
+    asked = ["--on", f"ray:{cluster.address}", "--learners", "3", "--resources", "{seat: 1, lamp: 2}"]
+    assert main(["train", *DQN, "--algo.batch-size", "9", "--envs", "3", *asked]) == 1
+    said = capfd.readouterr().err
+    assert "3 learners with CPU 1, seat 1, lamp 2 each. It has CPU 2, seat 2, lamp 0" in said
+    assert main(["train", *DQN, *asked[:2], "--actors", "3", "--resources", "{seat: 1}"]) == 1
+    assert "1 learner with CPU 1, seat 1 and 3 actors with CPU 1 each. It has CPU 2" in capfd.readouterr().err
+
+
+def test_a_cluster_that_is_not_there_is_named(cluster, capfd):
+    assert main(["train", *DQN, "--on", "ray:127.0.0.1:9"]) == 1
+    assert "No connection to the Ray cluster at 127.0.0.1:9" in capfd.readouterr().err
+
+
+def test_a_failure_of_ray_is_no_traceback(cluster, monkeypatch, capfd):
+    """As ``OutOfMemoryError``, which is neither an actor's death nor an error of a task."""
+
+    def kill(*_):
+        from ray.exceptions import OutOfMemoryError
+
+        raise OutOfMemoryError("the node has 0.1 GB left")
+
+    monkeypatch.setattr(on_ray, "ready", kill)
+    assert main(["train", *DQN, "--on", f"ray:{cluster.address}", "--resources", "{seat: 1}"]) == 1
+    assert "OutOfMemoryError: the node has 0.1 GB left" in capfd.readouterr().err
+
+
+def test_without_ray_the_extra_is_named(monkeypatch, capfd):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # put back afterwards
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["train", *DQN, "--on", "ray"]) == 1
+    assert "pip install 'reverie-rl[ray]'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--on", "slurm"], "expected ray, or ray:HOST:PORT"),
+        (["--resources", "{CPU: 1}"], "--resources without --on ray"),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(words, message, capfd):
+    assert main(["train", *DQN, *words]) == 2
+    assert message in capfd.readouterr().err
+
+
+def test_a_learner_needs_its_threads_and_a_gpu_if_there_are_enough():
+    config = ExperimentConfig(algo=DQNConfig(), learners=2, threads=3)
+    assert on_ray.needs(config, {}, 2) == {"CPU": 3, "GPU": 1}
+    assert on_ray.needs(config, {"CPU": 1, "seat": 1}, 1) == {"CPU": 1, "GPU": 0, "seat": 1}
+    assert on_ray.needs(config.merge({"device": "cuda"}), {}, 0)["GPU"] == 1
+
+
+def test_what_is_asked_of_ray_is_not_asked_of_the_learners():
+    words = ["dqn", "--on=ray", "--envs", "2", "--run", "a", "--algo.networks.units", "8", "8", "--resume", "b"]
+    assert without(words, {"on", "run", "resume"}) == ["dqn", "--envs", "2", "--algo.networks.units", "8", "8"]

@@ -1,0 +1,297 @@
+"""The server of the page: who gets in, what it answers, and what nonsense does to it."""
+
+import contextlib
+import http.client
+import json
+import shutil
+import socket
+import struct
+import sys
+import threading
+import time
+
+import pytest
+import yaml
+
+uvicorn = pytest.importorskip("uvicorn", reason="the extra look is not installed")
+pytest.importorskip("starlette", reason="the extra look is not installed")
+client = pytest.importorskip("websockets.sync.client", reason="the extra look is not installed")
+from websockets.exceptions import InvalidStatus  # noqa: E402
+
+from reverie.cli.agent import listen  # noqa: E402
+from reverie.core.errors import RunError  # noqa: E402
+from reverie.core.importing import module_of  # noqa: E402
+from reverie.viewer import server  # noqa: E402
+
+TOKEN = "a-token"
+
+
+@contextlib.contextmanager
+def served(folder, **more):
+    """Serve the page in a thread."""
+    viewer, listening = server.Viewer(folder, **more), listen(0)
+    config = uvicorn.Config(server.app(viewer, TOKEN), log_level="warning", ws_max_size=server.MAX_REQUEST_BYTES)
+    running = uvicorn.Server(config)
+    thread = threading.Thread(target=running.run, args=([listening],), daemon=True)
+    thread.start()
+    while not running.started:
+        time.sleep(0.01)
+    try:
+        yield viewer, listening.getsockname()[1]
+    finally:
+        running.should_exit = True
+        thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def site(folder):
+    with served(folder) as found:
+        yield found
+
+
+class Talk:
+    """A page without a browser."""
+
+    def __init__(self, port):
+        origin = f"http://127.0.0.1:{port}"
+        self.socket = client.connect(f"ws://127.0.0.1:{port}/{TOKEN}/ws", origin=origin, max_size=None)
+
+    def raw(self, text):
+        self.socket.send(text)
+        data = self.socket.recv(timeout=60)
+        (length,) = struct.unpack_from("<I", data)
+        head, pictures, at = json.loads(data[4 : 4 + length]), [], 4 + length
+        for *_, size in head["pictures"]:
+            pictures.append(data[at : at + size])
+            at += size
+        assert at == len(data)
+        return head, pictures
+
+    def __call__(self, do, **given):
+        return self.raw(json.dumps({"id": 1, "do": do, **given}))[0]
+
+
+@pytest.fixture
+def talk(site):
+    found = Talk(site[1])
+    yield found
+    found.socket.close()
+
+
+def get(port, path, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET" if path != "*" else "OPTIONS", path, headers=headers)
+    return connection.getresponse()
+
+
+def test_only_the_holder_of_the_token_gets_in(site):
+    port, page = site[1], get(site[1], f"/{TOKEN}/")
+    assert (page.status, b"<title>reverie" in page.read()) == (200, True)
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert get(port, f"/{TOKEN}/app.js").status == get(port, f"/{TOKEN}/", Host=f"localhost:{port}").status == 200
+    for path in ("/", "/app.js", "/wrong/", f"/{TOKEN}x/", f"/{TOKEN}", f"/x/{TOKEN}/"):
+        assert get(port, path).status in (403, 307), path
+    for host in ("evil.example", "127.0.0.1.evil.example", "localhost:1; script-src *"):
+        assert get(port, f"/{TOKEN}/", Host=host).status == 403, host
+    assert get(port, f"/{TOKEN}/", Origin="http://evil.example").status == 403
+    assert get(port, "*").status == 403  # a path without a slash
+    beside = ("../session.py", "..%2fsession.py", "%2e%2e/%2e%2e/agent/agent.py", "....//session.py", "//etc/passwd")
+    assert [get(port, f"/{TOKEN}/{path}").status for path in beside] == [404] * 5
+
+
+@pytest.mark.parametrize(
+    ("path", "origin"), [(TOKEN, "http://evil.example"), (TOKEN, None), (TOKEN, "null"), ("wrong", "own")]
+)
+def test_sockets_are_for_own_pages_alone(site, path, origin):
+    own = f"http://127.0.0.1:{site[1]}"
+    with pytest.raises(InvalidStatus):
+        client.connect(f"ws://127.0.0.1:{site[1]}/{path}/ws", origin=own if origin == "own" else origin)
+
+
+def test_an_episode_over_the_wire(talk):
+    hello = talk("hello")
+    assert [run["name"] for run in hello["runs"]] == ["dqn", "dreamer", "mapped"]
+    head, pictures = talk.raw(json.dumps({"id": 7, "do": "begin", "run": "dreamer"}))
+    assert (head["id"], head["about"]["env"], head["first"]) == (7, "CartPole-v1", 0)
+    assert [place[:2] for place in head["pictures"]] == [[0, 0], [0, 1]]
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures)
+    for _ in range(6):
+        rows = talk("step")["rows"]
+    assert [row["t"] for row in rows] == [5, 6]  # the row before has got its action
+    assert [row["action"] is None for row in rows] == [False, True]
+    assert len(talk("dream", at=6, steps=9)["rows"]) == 10
+    assert len(talk("branch", at=6, by="action", steps=3)["futures"]) == 2
+    assert talk("pick", number=1)["first"] == 7
+    assert talk("edit", at=7, latent=0, value=1)["edits"] == 1
+    assert talk("latent", at=7)["classes"][0] == 1
+    assert talk("undo")["edits"] == 0
+    known = talk("run")
+    first, last = known["checkpoints"][0], known["checkpoints"][-1]
+    assert first["name"] < last["name"]
+    assert "loss/reward" in known["curves"]
+    assert talk("compare_checkpoint", checkpoint=first["name"])["errors"].keys() == {"observation", "reward", "cont"}
+    assert talk("switch_checkpoint", checkpoint=first["name"])["about"]["step"] == first["step"]
+    assert talk("begin", run="dqn")["about"]["dreams"] is False
+
+
+WRONG = [
+    "", "[]", '{"do": "nothing"}', '{"do": "dream"}', '{"do": "step", "page": 1}', '{"do": "dream", "at": 1e999}',
+    '{"do": "begin", "run": "../../etc"}', '{"do": "begin", "run": "/etc"}',
+    '{"do": "begin", "run": "dreamer", "checkpoint": "../x"}', '{"do": "begin", "run": "dreamer", "episode": 10000000}',
+]  # fmt: skip
+
+
+def test_nonsense_is_answered_and_changes_nothing(talk):
+    talk("begin", run="dreamer")
+    before = talk("step")["rows"]
+    for text in WRONG:
+        assert talk.raw(text)[0]["error"], text
+    assert talk("see", rows=2)["rows"] == before
+
+
+def test_closing_the_page_frees_its_session(site, monkeypatch):
+    ended, close = [], server.Page.close
+    monkeypatch.setattr(server.Page, "close", lambda page: (close(page), ended.append(page.session is None)))
+    talks = [Talk(site[1]) for _ in range(3)]
+    assert [talk("begin", run="dreamer")["first"] for talk in talks] == [0, 0, 0]
+    assert talks[0]("step")["first"] == talks[1]("step")["first"] == 1  # each has its own
+    ended.clear()
+    for talk in talks:
+        talk.socket.close()
+    deadline = time.monotonic() + 10
+    while len(ended) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert ended == [True] * 3
+
+
+UPGRADE = """GET /{0}/ws HTTP/1.1
+Host: 127.0.0.1:{1}
+Origin: http://127.0.0.1:{1}
+Upgrade: websocket
+Connection: Upgrade
+Sec-WebSocket-Version: 13
+Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==
+
+"""
+
+
+def test_a_page_that_does_not_read_gets_no_more_answers(site, monkeypatch):
+    port, answered, answer = site[1], [], server.Page.answer
+    monkeypatch.setattr(server.Page, "answer", lambda page, text: answered.append(1) or answer(page, text))
+
+    def frame(request):
+        text = json.dumps(request).encode()  # below 126 bytes, masked by zeros: RFC 6455, section 5.2
+        return bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text
+
+    with socket.socket() as raw:
+        for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            raw.setsockopt(socket.SOL_SOCKET, buffer, 4096)
+        raw.connect(("127.0.0.1", port))
+        raw.sendall(UPGRADE.replace("\n", "\r\n").format(TOKEN, port).encode())
+        assert b" 101 " in raw.recv(4096)
+        raw.sendall(frame({"do": "begin", "run": "dreamer"}))
+        raw.setblocking(False)
+        flood, rest, asked = frame({"do": "pictures", "rows": [0] * 24}), b"", 0
+        counts = [0, 1]  # of answers, every half second
+        while (counts[-1] != counts[-2] or counts[-1] < 20) and len(counts) < 60:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    rest = rest or flood
+                    rest = rest[raw.send(rest) :]
+                    asked += not rest
+            time.sleep(0.5)
+            counts.append(len(answered))
+        assert 20 <= counts[-1] == counts[-2] < asked
+
+
+def test_what_is_broken_is_said(folder, tmp_path):
+    for name in ("gone", "foreign", "torn"):
+        shutil.copytree(folder / "dreamer", tmp_path / name)
+    config = tmp_path / "foreign/config.yaml"
+    config.write_text(config.read_text().replace("CartPole-v1", "Missing-v3"))
+    for tensors in (tmp_path / "torn/checkpoints").glob("*/tensors.safetensors"):
+        tensors.write_bytes(b"torn")
+    with served(tmp_path) as (_, port):
+        talk = Talk(port)
+        assert "Missing-v3" in talk("begin", run="foreign")["error"]
+        assert "can be used" in talk("begin", run="torn")["error"]
+        assert talk("begin", run="gone")["first"] == 0
+        shutil.rmtree(tmp_path / "gone")
+        assert "no run" in talk("run")["error"]
+        assert talk("step")["first"] == 1  # the session lives on
+        assert "error" in next(run for run in talk("hello")["runs"] if run["name"] == "gone")
+        talk.socket.close()
+
+
+CALLS_CHILD = "reverie.distributed.seeds:Child(['--version'], 'PWNED')"
+"""Of a class of this library that starts a process, and is nothing that a run may name."""
+ATTACKS = {
+    "os:system": ({"env": "os:system"}, {"env.kwargs": {"command": "touch PWNED"}}),
+    "posix:system": ({"eval_env": "posix:system"}, {}),
+    "subprocess:Popen": ({"env": "subprocess:Popen"}, {"env.kwargs": {"args": ["touch", "PWNED"]}}),
+    "runpy:run_path": ({"env": "runpy:run_path"}, {"env.kwargs": {"path_name": "evil.py"}}),
+    "shutil:rmtree": ({"env": "shutil:rmtree"}, {"env.kwargs": {"path": "victim"}}),
+    "builtins:exec": ({"env": "builtins:exec"}, {}),
+    "walk:os.system": ({"env": "walk:os.system"}, {"env.kwargs": {"command": "touch PWNED"}}),
+    "walk:Tool": ({}, {"env.wrappers": ["walk:Tool('PWNED')"]}),
+    "antigravity:X-v0": ({}, {"env.id": "antigravity:X-v0"}),
+    "evil:X-v0": ({}, {"env.id": "evil:X-v0"}),
+    "dqn.evil:X": ({}, {"env.wrappers": ["dqn.evil:X"]}),
+    "evil:K-v0": ({}, {"env.kwargs": {"env_id": "evil:K-v0"}}),
+    "evil:Explore": ({}, {"algo.exploration": "evil:Explore(0.5)"}),
+    "evil:E": ({}, {"eval_env": {"wrappers": ["evil:E"]}}),
+    "reverie.distributed.seeds:Child": ({}, {"env.wrappers": [CALLS_CHILD]}),
+    "reverie.distributed.seeds: Child": ({}, {"algo.exploration": CALLS_CHILD}),
+    "reverie.algos.dqn:DQNConfig": ({"env": "reverie.algos.dqn:DQNConfig"}, {}),
+}  # fmt: skip
+"""What a stranger's run names, in ``custom`` or its settings."""
+
+
+def test_the_page_runs_nothing_of_a_strangers_run(folder, tmp_path, monkeypatch):
+    """The runs of strangers lie where the user has a module that he trusts, which imports ``os``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "walk.py").write_text(
+        "import os, pathlib\nclass Tool:\n    def __init__(self, path): pathlib.Path(path).touch()\n"
+    )
+    module_of("walk:Tool", "environment")
+    for name, (custom, settings) in ATTACKS.items():
+        run = shutil.copytree(folder / "dqn", tmp_path / "runs" / name)
+        saved = yaml.safe_load((run / "config.yaml").read_text())
+        saved |= {"custom": custom, "experiment": {**saved["experiment"], **settings}}
+        (run / "config.yaml").write_text(yaml.safe_dump(saved))
+        for path in (run, tmp_path, tmp_path / "victim"):
+            path.mkdir(exist_ok=True)
+            (path / "evil.py").write_text("import pathlib; pathlib.Path('PWNED').touch()")
+    before = {*sys.modules}
+    with served(tmp_path / "runs") as (_, port):
+        talk = Talk(port)
+        for name in ATTACKS:
+            assert name.replace(": ", ":") in talk("begin", run=name)["error"], name
+        talk.socket.close()
+    assert (tmp_path / "victim" / "evil.py").exists()
+    assert not list(tmp_path.rglob("PWNED"))
+    assert not [name for name in {*sys.modules} - before if name.split(".")[-1] in ("evil", "antigravity", "this")]
+    sys.modules.pop("walk")
+
+
+def test_recorded_episodes_are_read_from_the_data(folder):
+    with served(folder / "dreamer", data=str(folder / "dreamer")) as (viewer, port):
+        talk = Talk(port)
+        about = talk("begin", run=".", episode=1)["about"]
+        assert (viewer.single, about["recorded"], "episode 1" in about["env"]) == (True, True, True)
+        talk.socket.close()
+
+
+def test_a_folder_without_runs(tmp_path):
+    with pytest.raises(RunError, match="no run"):
+        server.Viewer(tmp_path)
+
+
+def test_the_command_says_what_is_missing(folder, monkeypatch, capsys):
+    from reverie.cli import main
+
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["view", str(folder)]) == 1
+    assert "reverie-rl[viewer]" in capsys.readouterr().err
