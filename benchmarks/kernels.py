@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What each kernel is worth: how much slower are updates, actions, the replay and the store without it?
 
-    python benchmarks/kernels.py [--headlines V I td3 ...] [--kernels optim.adam ...] [--rounds 5] [--out FILE]
+    python benchmarks/kernels.py [--headlines V I td3 ...] [--kernels optim.adam_cpu ...] [--rounds 5] [--out FILE]
 
 A kernel stays if some headline takes at least 1.15 times as long without it. Those for GPUs stay as well, which cannot
 be measured here, and oneDNN's products, which are for AMD's processors (`product.py`). Each headline is a process of
@@ -49,21 +49,23 @@ LEAST = 1.15
 """A kernel stays if some headline takes this many times as long without it."""
 
 INSIDE: dict[str, tuple[list[Any], str, Any, set[str]]] = {
-    "tape_ops": ([tape], "plain", lambda *_: None, {"capture.run", "inference.infer"}),
-    "winograd": ([images], "MIN_TILES", math.inf, {"images.conv_pool_norm_silu", "images.conv_unfold_norm_silu"}),
+    "tape_ops": ([tape], "plain_calls", lambda *_: None, {"capture.run_captured", "inference.infer_captured"}),
+    "winograd": ([images], "MIN_TILES", math.inf,
+                 {"images.conv_pool_norm_silu_cpu", "images.conv_unfold_norm_silu_cpu"}),
     "matrix units": ([perceptron, matmul], "tiles_granted", lambda: False,
-                     {"perceptron.perceptron", "matmul.linear"}),
+                     {"perceptron.perceptron_cpu", "matmul.linear_cpu"}),
 }  # fmt: skip
 """What kernels use that has no row: modules, its name there, what to put there to be without it, and who uses it."""
 
 TOGETHER = {
-    "strided": ("strided.strided_conv", "strided.transposed_conv"),
-    "losses and steps": ("losses.td0", "losses.mean_over", "losses.squared_error", "optim.adam", "optim.polyak"),
-    "quantiles": ("losses.greedy_quantiles", "losses.quantile_targets", "losses.quantile_error"),
-    "layers": ("elementwise.norm_silu", "packing.forward", "matmul.linear"),
-    "statistics": ("rows.add_and_standardise", "rows.add_returns"),
-    "tree": ("rows.tree_set", "rows.tree_draw"),
-}
+    "strided": ("strided.strided_conv_cpu", "strided.transposed_conv_cpu"),
+    "losses and steps": ("losses.td0_cpu", "losses.mean_over_cpu", "losses.squared_error_cpu", "optim.adam_cpu",
+                         "optim.polyak_cpu"),
+    "quantiles": ("losses.greedy_quantiles_cpu", "losses.quantile_targets_cpu", "losses.quantile_error_cpu"),
+    "layers": ("elementwise.norm_silu_cpu", "packing.mlp_forward_cpu", "matmul.linear_cpu"),
+    "statistics": ("rows.add_and_standardize_cpu", "rows.add_returns_cpu"),
+    "tree": ("rows.tree_set_cpu", "rows.tree_draw_cpu"),
+}  # fmt: skip
 """Kernels that are switched off together."""
 
 Call = Callable[[], object]

@@ -473,10 +473,10 @@ def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
         monkeypatch.setenv(name, value)
     monkeypatch.delenv(accelerate.SWITCH, raising=False)
     compiler.kernels.cache_clear()
-    compiler._found.cache_clear()
+    compiler._find_library.cache_clear()
     yield
     compiler.kernels.cache_clear()
-    compiler._found.cache_clear()
+    compiler._find_library.cache_clear()
 
 
 @pytest.mark.usefixtures("no_compiler")

@@ -32,7 +32,7 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.types import Batch
 from reverie.distributed.wire import acting, adopt, serialize_weights
-from reverie.kernels.capture import WARM_UPS, Captured
+from reverie.kernels.capture import WARM_UPS, CapturedTrainStep
 from reverie.nn.memory import MEMORY
 from reverie.nn.optim import Adam
 from reverie.nn.target import Target
@@ -112,7 +112,7 @@ def test_replays_learn_what_updates_learn(name, spec, functions):
     eager, replayed = build(name, spec), build(name, spec)
     for index, step in enumerate(steps(replayed)):
         tapes = Tapes()
-        update = Captured(step, torch.device("cpu"), tapes, replayed)
+        update = CapturedTrainStep(step, torch.device("cpu"), tapes, replayed)
         seen = []
         for agent, call in ((eager, steps(eager)[index]), (replayed, update)):
             data = [batch(agent, spec, seed) for seed in range(WARM_UPS + 3)]

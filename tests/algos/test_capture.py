@@ -19,7 +19,7 @@ from reverie.core.errors import RunError
 from reverie.core.randomness import seed_everything
 from reverie.core.types import Batch, Update
 from reverie.kernels import capture
-from reverie.kernels.capture import MAX_KEYS, WARM_UPS, Captured
+from reverie.kernels.capture import MAX_KEYS, WARM_UPS, CapturedTrainStep
 
 
 class Counting(Algorithm):
@@ -67,7 +67,7 @@ def test_what_python_keeps_is_noticed_and_updates_run_as_they_are(fault):
     for capturing in (False, True):
         seed_everything(0)
         agent = Counting(fault)
-        call = Captured(agent.train_step, agent.device, Tapes(), agent) if capturing else agent.train_step
+        call = CapturedTrainStep(agent.train_step, agent.device, Tapes(), agent) if capturing else agent.train_step
         heard = pytest.warns(
             UserWarning, match=f"slower: it (changes the Python value|draws random numbers from) {fault}[, ]"
         )
@@ -108,7 +108,7 @@ def rows(length, value=1.0, **obs):
 def mean(obstacle=""):
     agent = Mean()
     tapes = Tapes(obstacle)
-    captured = Captured(agent.train_step, agent.device, tapes, agent)
+    captured = CapturedTrainStep(agent.train_step, agent.device, tapes, agent)
     captured.agent = agent  # a capture keeps no reference to its learner
     return agent, tapes, captured
 
@@ -130,7 +130,7 @@ class Anchored(Mean):
 @pytest.mark.parametrize("faulty", [0, 1])
 def test_what_a_learner_keeps_of_the_first_batch_stays(faulty):
     agent = Anchored(faulty)
-    call = Captured(agent.train_step, agent.device, Tapes(), agent)
+    call = CapturedTrainStep(agent.train_step, agent.device, Tapes(), agent)
     with pytest.warns(UserWarning, match="calls") if faulty else contextlib.nullcontext():
         means = [float(call(rows(3, value=i)).metrics["mean"]) for i in range(WARM_UPS + 3)]
     assert means == list(range(WARM_UPS + 3))
@@ -307,7 +307,12 @@ def test_a_replay_marks_what_it_has_written_to(monkeypatch):
 
 def test_each_kind_of_step_is_captured_for_itself_and_once(monkeypatch):
     made = []
-    monkeypatch.setattr(capture, "Captured", lambda step, *given: made.append(step.__name__) or Captured(step, *given))
+
+    def noting(step, *settings):
+        made.append(step.__name__)
+        return CapturedTrainStep(step, *settings)
+
+    monkeypatch.setattr(capture, "CapturedTrainStep", noting)
     agent = Mean()
     agent.tapes, agent.other_step = True, lambda batch: Update(metrics={})
     agent.other_step.__name__ = "other_step"

@@ -10,7 +10,7 @@ from dreamer import CONFIGS, R2, batch, build, build_earlier, build_p2e, build_r
 from tape import Tapes, device_only
 
 from reverie.core.errors import ConfigError
-from reverie.kernels.capture import WARM_UPS, Captured
+from reverie.kernels.capture import WARM_UPS, CapturedTrainStep
 
 V3 = {
     "v3": {}, "v3_bfloat16": {"precision": "bfloat16", "probe.heads": ("mlp('state', given='token', units=8)",)},
@@ -86,7 +86,7 @@ def test_replays_and_resumed_updates_are_those_of_one_run_bit_for_bit(name, monk
     """A tape is what a CUDA graph would be, on the CPU; what is loaded is what later replays continue from."""
     monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
     (eager, kind), (replayed, _) = made(name), made(name)
-    update, seen = Captured(replayed.train_step, torch.device("cpu"), Tapes(), replayed), []
+    update, seen = CapturedTrainStep(replayed.train_step, torch.device("cpu"), Tapes(), replayed), []
     for agent in (eager, replayed):
         call, found = (update if agent is replayed else agent.update), []
         torch.manual_seed(5)

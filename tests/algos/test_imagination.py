@@ -38,7 +38,7 @@ def test_imagination_on_a_gpu_calls_an_mlp_of_ones_own(wrap, monkeypatch):
         torch.nn.init.normal_(p)  # so that other hidden layers lead to other actions
     actor.mlp = wrap(Residual(torch.nn.Linear(rssm.feature_width, units), torch.nn.Linear(units, units)))
     for on_gpu in (False, True):
-        monkeypatch.setattr("reverie.kernels.dreams.gpu", SimpleNamespace(ready=lambda *given, yes=on_gpu: yes))
+        monkeypatch.setattr("reverie.kernels.dreams.gpu", SimpleNamespace(can_use_triton=lambda *_, yes=on_gpu: yes))
         torch.manual_seed(0)
         dreamt.append(imagine(learner.world, actor, start, 3))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*(dream[:2] for dream in dreamt), strict=True))

@@ -1,4 +1,4 @@
-"""How far a reader walks through an update: functions of this library that are called, and how deep, without kernels."""
+"""How far a reader walks through an update without kernels: the functions of this library, and how deep they lie."""
 
 import subprocess
 import sys
@@ -10,7 +10,8 @@ WALK = """
 import sys, torch
 sys.path.insert(0, sys.argv[2])
 from speed_pairs import learner_and_batch
-learner, batch = learner_and_batch(sys.argv[1], {"graph": False, "batch_size": 2, "batch_length": int(sys.argv[3]), "horizon": 4})
+settings = {"graph": False, "batch_size": 2, "batch_length": int(sys.argv[3]), "horizon": 4}
+learner, batch = learner_and_batch(sys.argv[1], settings)
 for _ in range(4):
     learner.update(batch)
 functions, depth, deepest = set(), 0, 0

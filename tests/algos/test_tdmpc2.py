@@ -78,12 +78,12 @@ def test_a_captured_plan_is_the_plan():
         step, state, found = shown(envs=2), each.policy.initial(2), []
         for _ in range(4):
             torch.manual_seed(len(found))
-            with only(*(kernel for _, kernel in ROWS if each is agent or kernel.run is not inference.infer)):
+            with only(*(kernel for _, kernel in ROWS if each is agent or kernel.run is not inference.infer_captured)):
                 action, state = each.policy.act(step, state, "explore")
             each.update(rows)
             found += [action, state.mean]
         each.found = found
-    assert any(capture for captures in inference._made.values() for capture in captures.by_key.values())
+    assert any(capture for captures in inference._captures.values() for capture in captures.by_key.values())
     assert all(torch.equal(a, b) for a, b in zip(agent.found, copied.found, strict=True))
     assert not torch.equal(agent.found[0], agent.found[2])
 

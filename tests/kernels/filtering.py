@@ -45,12 +45,12 @@ def assert_near(found, exact, rtol=1e-4, atol=1e-5):
 def assert_observes_as_defined(case, without=lambda: None, atol=1e-6):
     """States, probabilities and gradients: by the kernel and, after ``without()``, prepared layers and definition."""
     rssm, start, *rows = case
-    assert kernel.fits(rssm, start, *rows)
+    assert kernel.supports_observe_compiled(rssm, start, *rows)
     torch.manual_seed(1)
     fast = rssm.observe(start, *rows)
     of_fast = gradients(rssm, rows[:2], *fast)
     without()
-    for observe in (steps.observe, StateSpaceModel.observe.definition):
+    for observe in (steps.observe_prepared, StateSpaceModel.observe.definition):
         torch.manual_seed(1)
         rssm.draw = drawer(torch.rand(6, 3, rssm.cfg.stoch))
         slow = observe(rssm, start, *rows)
@@ -62,7 +62,7 @@ def assert_observes_as_defined(case, without=lambda: None, atol=1e-6):
 def assert_dreams_as_defined(rssm, count, without=lambda: None, atol=1e-6):
     """One step under the prior of ``count`` rows: see above."""
     latent, action = rssm.split(torch.rand(count, rssm.feature_width)), 2 * torch.randn(count, 3)
-    assert kernel.fits_step(rssm, latent)
+    assert kernel.supports_dream_step(rssm, latent)
     prepared, out = steps.prepare(rssm, torch.float32), torch.empty_like(latent.feature)
     torch.manual_seed(2)
     kernel.dream_step(rssm, prepared, latent.feature, action, out)

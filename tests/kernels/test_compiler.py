@@ -32,7 +32,7 @@ WHERE_TO = 'while [ "$1" != -o ]; do shift; done; out=$2\n'
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Really compiled, for what needs no compiler of its own; by an earlier process, if there was one."""
     folder = tmp_path_factory.mktemp("real")
-    return Path(shutil.copy(compiler._compiled(), folder))
+    return Path(shutil.copy(compiler._cached_or_compiled(), folder))
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
-    for function in (compiler.kernels, compiler._found):
+    for function in (compiler.kernels, compiler._find_library):
         function.cache_clear()
 
 
@@ -79,7 +79,7 @@ def calls(log: Path) -> int:
 def loads() -> bool:
     """Whether another process would find kernels that compute something."""
     forget()
-    return compiler.trouble() == "" and compiler.kernels() is not None
+    return compiler.compile_problem() == "" and compiler.kernels() is not None
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64" or not shutil.which("cc"), reason="no compiler for these processors")
@@ -95,7 +95,7 @@ def test_they_are_compiled_once(copying: Path, cache: Path) -> None:
     assert loads()
     assert loads()
     assert calls(copying) == ALL
-    assert compiler.state() == "compiled"
+    assert compiler.compile_state() == "compiled"
     assert [path.suffix for path in cache.iterdir()] == [".so"]
 
 
@@ -146,7 +146,7 @@ def test_several_may_compile_at_once(use: MakeCompiler, cache: Path, library: Pa
     assert sorted(set(paths)) == sorted(cache.iterdir())
     for path in paths:
         compiler._load(path)
-    assert compiler._kept(cache, compiler._key()) in paths
+    assert compiler._cached_library(cache, compiler._key()) in paths
 
 
 def losses() -> dict[str, float]:
@@ -168,7 +168,7 @@ def said_once() -> str:
         x = unimix_probs(torch.zeros(2, 4), 0.0)
         assert [compiler.kernels(), compiler.kernels()] == [None, None]
     assert torch.equal(x, torch.full((2, 4), 0.25))
-    assert (len(caught), compiler.state()) == (1, "none")
+    assert (len(caught), compiler.compile_state()) == (1, "none")
     return str(caught[0].message)
 
 
@@ -176,12 +176,12 @@ def test_without_a_compiler_it_is_said_once_what_to_install(monkeypatch: pytest.
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
     assert "no C compiler found" in said_once()
-    assert "apt install gcc" in compiler.trouble()
+    assert "apt install gcc" in compiler.compile_problem()
 
 
 def test_learning_is_the_same_with_and_without(copying: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = losses()
-    assert compiler.state() == "compiled"
+    assert compiler.compile_state() == "compiled"
     forget()
     monkeypatch.setenv(SWITCH, "off")
     assert losses() == pytest.approx(compiled, rel=1e-3, abs=1e-4)
@@ -193,10 +193,10 @@ def test_they_can_be_switched_off(word: str, copying: Path, monkeypatch: pytest.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert compiler.kernels() is None
-    assert (compiler.trouble(), compiler.state(), calls(copying)) == ("", "off", 0)
-    gpu.trouble.cache_clear()  # GPUs have kernels of their own
-    assert gpu.trouble(torch.device("cuda")) == f"{SWITCH}=off"
-    gpu.trouble.cache_clear()
+    assert (compiler.compile_problem(), compiler.compile_state(), calls(copying)) == ("", "off", 0)
+    gpu.triton_problem.cache_clear()  # GPUs have kernels of their own
+    assert gpu.triton_problem(torch.device("cuda")) == f"{SWITCH}=off"
+    gpu.triton_problem.cache_clear()
 
 
 def test_a_compiler_that_fails_is_quoted(use: MakeCompiler, cache: Path) -> None:

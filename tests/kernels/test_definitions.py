@@ -147,54 +147,55 @@ def drawn(*given: Any):
 IN_PLACE = {"unfit": ("strided",)}
 NETS = {"tolerance": 1e-3, "unfit": ("none", "strided")}
 CASES: dict[str, list[Case]] = {
-    "losses.td0": [Case(td0, settings={"discount": 0.9}, unfit=())],
-    "losses.mean_over": [Case(lambda normal, s: (normal(s["m"], s["k"]), ~batch(normal, s).is_last[:, :-1]), (0,))],
-    "losses.squared_error": [Case(error(), (0,), settings={"scale": 0.5}), Case(error(3), (0,))],
-    "losses.huber_error": [Case(error(2), (0,), settings={"kappa": 0.7, "scale": 0.5})],
-    "losses.greedy_quantiles": [Case(drawn(("m", 2, "k", "n"), ("m", 2, "k", "n")))],
-    "losses.quantile_targets": [Case(targets(TD0())), Case(targets(NStep(1))), Case(targets(TD1()))],
-    "losses.quantile_error": [Case(quantile_error, (0,))],
-    "losses.quantile_huber": [
+    "losses.td0_cpu": [Case(td0, settings={"discount": 0.9}, unfit=())],
+    "losses.mean_over_cpu": [Case(lambda normal, s: (normal(s["m"], s["k"]), ~batch(normal, s).is_last[:, :-1]), (0,))],
+    "losses.squared_error_cpu": [Case(error(), (0,), settings={"scale": 0.5}), Case(error(3), (0,))],
+    "losses.huber_error_cpu": [Case(error(2), (0,), settings={"kappa": 0.7, "scale": 0.5})],
+    "losses.greedy_quantiles_cpu": [Case(drawn(("m", 2, "k", "n"), ("m", 2, "k", "n")))],
+    "losses.quantile_targets_cpu": [Case(targets(TD0())), Case(targets(NStep(1))), Case(targets(TD1()))],
+    "losses.quantile_error_cpu": [Case(quantile_error, (0,))],
+    "losses.quantile_huber_cpu": [
         Case(drawn(("m", 3, "n"), ("m", 3, "k")), (0,)), Case(drawn(("m", 3, "n"), ("m", 3, "k"), 0.0), (0,)),
     ],
-    "matmul.linear": [
+    "matmul.linear_cpu": [
         Case(drawn(("m", "n"), ("k", "n"), ("k",)), (0, 1, 2), 1e-3, unfit=FEW),
         Case(drawn(("m", "n"), ("k", "n"), None), (0, 1), 1e-3, unfit=FEW),
     ],
-    "gpu.norm_silu": [Case(drawn(("m", "n"), ("n",), 1e-4), (0, 1))],
-    "elementwise.norm_silu": [Case(drawn(("m", 2, "n"), ("n",), 1e-4), (0, 1), 1e-4)],
-    "elementwise.norm_mish": [Case(lambda normal, s: (3 * normal(s["m"], s["n"]), *normal(2, s["n"])), (0, 1, 2))],
-    "elementwise.sim_norm": [
+    "gpu.norm_silu_triton": [Case(drawn(("m", "n"), ("n",), 1e-4), (0, 1))],
+    "elementwise.norm_silu_cpu": [Case(drawn(("m", 2, "n"), ("n",), 1e-4), (0, 1), 1e-4)],
+    "elementwise.norm_mish_cpu": [Case(lambda normal, s: (3 * normal(s["m"], s["n"]), *normal(2, s["n"])), (0, 1, 2))],
+    "elementwise.sim_norm_cpu": [
         Case(lambda normal, s: (normal(s["m"], 4 * s["n"]), 4, *normal(2, 4 * s["n"])), (0, 1, 2)),
         Case(lambda normal, s: (9 * normal(s["m"], 3 * s["n"]), 3), (0,)),
     ],
-    "images.conv_pool_norm_silu": [Case(images(5), (0, 1, 2, 3), 1e-3, nan=0)],
-    "images.conv_unfold_norm_silu": [Case(images(20), (0, 1, 2, 3), 1e-3, nan=1)],
-    "strided.strided_conv": [
+    "images.conv_pool_norm_silu_cpu": [Case(images(5), (0, 1, 2, 3), 1e-3, nan=0)],
+    "images.conv_unfold_norm_silu_cpu": [Case(images(20), (0, 1, 2, 3), 1e-3, nan=1)],
+    "strided.strided_conv_cpu": [
         Case(lambda normal, s: (normal(s["m"], 9, 8, 120), 0.1 * normal(6, 120, 3, 3), normal(6)), (0, 1, 2), 1e-3, 1),
     ],
-    "strided.transposed_conv": [Case(drawn(("m", 3, 4, "k"), ("k", 5, 4, 4), (5,)), (0, 1, 2), 1e-3, nan=1)],
-    "perceptron.perceptron": [
+    "strided.transposed_conv_cpu": [Case(drawn(("m", 3, 4, "k"), ("k", 5, 4, 4), (5,)), (0, 1, 2), 1e-3, nan=1)],
+    "perceptron.perceptron_cpu": [
         Case(mlp(2, False, (10,)), (0, 1), **NETS), Case(mlp(1, True, (4, 7)), (0, 1, 2), **NETS),
         Case(mlp(3, False, (4, 7), shared=True), (0, 1, 2), **NETS),
     ],
-    "optim.adam": [Case(adam, settings={"settings": ADAM}, **IN_PLACE), Case(adam, settings=DECAYED, **IN_PLACE)],
+    "optim.adam_cpu": [Case(adam, settings={"settings": ADAM}, **IN_PLACE), Case(adam, settings=DECAYED, **IN_PLACE)],
     "optim.fused_adam": [Case(adam, settings=DECAYED, **IN_PLACE)],
-    "rows.add_and_standardise": [
+    "rows.add_and_standardize_cpu": [
         Case(lambda normal, s: rows(normal, s, s["m"], 5), **IN_PLACE),
         Case(lambda normal, s: rows(normal, s, 1, 0), **IN_PLACE),
     ],
-    "rows.add_returns": [Case(returns, **IN_PLACE)],
-    "optim.polyak": [
+    "rows.add_returns_cpu": [Case(returns, **IN_PLACE)],
+    "optim.polyak_cpu": [
         Case(polyak(None, 1), **IN_PLACE), Case(polyak(torch.tensor(6), 3), **IN_PLACE),
         Case(polyak(torch.tensor(7), 3), nan=2, **IN_PLACE),
     ],
 }  # fmt: skip
-ON_GPU = {"gpu.norm_silu"}
+ON_GPU = {"gpu.norm_silu_triton"}
 ELSEWHERE = {
-    "capture.run", "inference.infer", "gpu.sample_classes", "packing.forward", "rssm.observe", "steps.observe",
-    "dreams.imagine", "steps.imagine_through_time", "steps.open_loop", "rows.put_rows", "rows.extend_rows",
-    "rows.gather_rows", "rows.tree_set", "rows.tree_draw", "rows.random_integers", "rows.checksums",
+    "capture.run_captured", "inference.infer_captured", "gpu.sample_classes_triton", "packing.mlp_forward_cpu",
+    "rssm.observe_compiled", "steps.observe_prepared", "dreams.imagine_prepared", "steps.imagine_through_time_prepared",
+    "steps.open_loop_prepared", "rows.put_rows_cpu", "rows.extend_rows_cpu", "rows.gather_rows_cpu",
+    "rows.tree_set_cpu", "rows.tree_draw_cpu", "rows.random_integers_cpu", "rows.checksums_cpu",
 }  # fmt: skip
 """Kernels with a test file of their own."""
 

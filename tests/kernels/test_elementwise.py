@@ -15,7 +15,7 @@ from reverie.nn import functional
 @pytest.fixture(autouse=True)
 def _kernels():
     """There is something to test, unless it was switched off on purpose."""
-    assert compiler.state() in ("compiled", "off"), compiler.trouble()
+    assert compiler.compile_state() in ("compiled", "off"), compiler.compile_problem()
     torch.manual_seed(0)
 
 

@@ -20,7 +20,7 @@ from reverie.nn import functional
 
 pytest.importorskip("triton")
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-NAMES = ["gru", "gru_backward", "norm_silu", "norm_silu_backward", "sample", "sample_backward"]
+NAMES = [f"{kernel}{way}_kernel" for kernel in ("gru", "norm_silu", "sample") for way in ("_backward", "")]
 SIZES = {
     "small": {"deter": 64, "hidden": 32, "stoch": 4, "classes": 5, "blocks": 4},
     "12m": {"deter": 256, "hidden": 64, "stoch": 8, "classes": 16},
@@ -35,7 +35,7 @@ def on_gpu(monkeypatch):
     torch.manual_seed(0)
 
     def switch(on: bool) -> None:
-        monkeypatch.setattr(gpu, "ready", lambda *tensors: on and all(x.dtype in gpu.DTYPES for x in tensors))
+        monkeypatch.setattr(gpu, "can_use_triton", lambda *tensors: on and all(x.dtype in gpu.DTYPES for x in tensors))
 
     switch(True)
     return switch
@@ -46,7 +46,7 @@ def test_the_check_of_a_device_passes_whatever_the_caller_is_doing(on_gpu, withi
     """What is found out once is for all later calls; without a GPU, ``meta`` is another default device."""
     state = torch.get_rng_state()
     with within():
-        gpu.check(DEVICE)
+        gpu.check_triton_kernels(DEVICE)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -71,7 +71,7 @@ def test_the_check_finds_a_kernel_that_computes_something_else(on_gpu, monkeypat
     kernels = gpu._kernels()
     monkeypatch.setattr(kernels, name, Off(getattr(kernels, name)))
     with pytest.raises(RuntimeError, match="is off by"):
-        gpu.check(DEVICE)
+        gpu.check_triton_kernels(DEVICE)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 17), (2, 5, 64), (700, 3), (0, 4), (2, 4097)])
@@ -94,9 +94,9 @@ def test_as_many_elements_as_32_bits_cannot_count(on_gpu):
     gpu.gru_into(gates, h, out, 1)
     found = {"gru": [torch.zeros_like(h)], "gru_backward": [torch.zeros_like(gates), torch.zeros_like(h)]}
     sizes = (2**20, 4096, 4096, 4096)
-    gpu._launch("gru", (4,), gates, h, *found["gru"], None, None, *sizes, 4096, BEFORE=False, BLOCK=1024)
+    gpu._launch("gru_kernel", (4,), gates, h, *found["gru"], None, None, *sizes, 4096, BEFORE=False, BLOCK=1024)
     given = gates, h, h, h, h, None, *found["gru_backward"]
-    gpu._launch("gru_backward", (4,), *given, *sizes, CARRIED=False, BLOCK=1024)
+    gpu._launch("gru_backward_kernel", (4,), *given, *sizes, CARRIED=False, BLOCK=1024)
     assert torch.equal(found["gru"][0], out)
     dgates, dh = torch.zeros_like(gates), torch.zeros_like(h)
     gpu.gru_gradient(gates, h, (h, h), 1, dgates, dh, None)
@@ -173,24 +173,24 @@ def test_updates_learn_what_they_do_without_these_kernels(on_gpu):
 @pytest.fixture
 def _unknown():
     """It is not known yet whether the kernels work."""
-    gpu.trouble.cache_clear()
+    gpu.triton_problem.cache_clear()
     yield
-    gpu.trouble.cache_clear()
+    gpu.triton_problem.cache_clear()
 
 
 @pytest.mark.usefixtures("_unknown")
 def test_they_are_not_used_without_a_gpu(monkeypatch):
-    assert not gpu.ready(torch.ones(2))
+    assert not gpu.can_use_triton(torch.ones(2))
     monkeypatch.setattr(torch.version, "cuda", None)
-    assert gpu.trouble(torch.device("cuda")) == "this PyTorch was built without GPU support"
+    assert gpu.triton_problem(torch.device("cuda")) == "this PyTorch was built without GPU support"
 
 
 @pytest.mark.usefixtures("_unknown")
 def test_a_kernel_that_fails_leaves_everything_to_pytorch(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(gpu, "check", Mock(side_effect=RuntimeError("ptxas: no such file")))
+    monkeypatch.setattr(gpu, "check_triton_kernels", Mock(side_effect=RuntimeError("ptxas: no such file")))
     with pytest.warns(UserWarning, match="Triton kernels are not used.*ptxas"):
-        assert "ptxas" in gpu.trouble(torch.device("cuda"))
+        assert "ptxas" in gpu.triton_problem(torch.device("cuda"))
 
 
 COMPILE = """
@@ -223,7 +223,7 @@ def compile(name, grid, *args, **constants):
 
 
 call.kernels = lambda: None
-gpu.ready = lambda *tensors: True
+gpu.can_use_triton = lambda *tensors: True
 gpu._launch = compile
 rssm = RSSMConfig(deter=256, hidden=64, stoch=8, classes=16).build(24, 3)
 start = rssm.initial(2, torch.bfloat16)
@@ -247,5 +247,5 @@ def test_they_compile_for_a_gpu(tmp_path):
 
 @pytest.mark.parametrize(("trouble", "said"), [("", "Triton"), ("no C compiler", "PyTorch (no C compiler)")])
 def test_reports_say_what_computes(trouble, said, monkeypatch):
-    monkeypatch.setattr(gpu, "trouble", lambda device: trouble)
-    assert gpu.state(torch.device("cuda")) == said
+    monkeypatch.setattr(gpu, "triton_problem", lambda device: trouble)
+    assert gpu.triton_status(torch.device("cuda")) == said

@@ -17,7 +17,7 @@ from reverie.core.specs import ObsPart
 from reverie.core.types import Step
 from reverie.kernels import inference
 from reverie.kernels.compiler import kernels
-from reverie.kernels.inference import MAX_KEYS, captures_of
+from reverie.kernels.inference import MAX_KEYS, get_captures
 from reverie.kernels.table import ROWS
 from reverie.nn import actor_critic
 from reverie.nn.actor_critic import DeterministicActor, DiscreteQNetwork, NetworkConfig
@@ -61,7 +61,7 @@ def taped(network: DeterministicActor) -> Inference:
 
 
 def recorded(taped: Inference) -> list[Any]:
-    return list(captures_of(taped).by_key.values())
+    return list(get_captures(taped).by_key.values())
 
 
 @torch.no_grad()
@@ -219,5 +219,5 @@ def test_policies_act_as_without_recordings(name: str, mode: str) -> None:
         return taken
 
     mine = actions()
-    with only(*(kernel for _, kernel in ROWS if kernel.run is not inference.infer)):
+    with only(*(kernel for _, kernel in ROWS if kernel.run is not inference.infer_captured)):
         torch.testing.assert_close(mine, actions(), rtol=0, atol=0)

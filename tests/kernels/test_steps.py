@@ -207,7 +207,7 @@ def assert_alike(both, inputs, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_observing(rssm, dtype):
     rows, both = sequence(rssm, dtype), []
-    for observe in (steps.observe, StateSpaceModel.observe.definition):
+    for observe in (steps.observe_prepared, StateSpaceModel.observe.definition):
         draw_by_seed(rssm)
         latent, stats = observe(rssm, *rows)
         assert [latent.deter.dtype, latent.stoch.dtype, stats.dtype] == [dtype, dtype, torch.float32]
@@ -219,11 +219,11 @@ def test_observing(rssm, dtype):
 @pytest.mark.parametrize("case", ["", "through_time", "through_policy"])
 def test_imagining(rssm, dtype, case):
     actor, both = Actor(rssm.feature_width, ACTIONS, ActorConfig(units=8)), []
-    start = steps.observe(rssm, *sequence(rssm, dtype))[0].map(lambda x: x.detach()[:, :2])  # [3, 2, ...]
+    start = steps.observe_prepared(rssm, *sequence(rssm, dtype))[0].map(lambda x: x.detach()[:, :2])  # [3, 2, ...]
     world = SimpleNamespace(rssm=rssm, legal=lambda feature: feature[..., :4] < 1.5)
-    kernel, definition, settings = dreams.imagine, imagination.imagine.definition, {}
+    kernel, definition, settings = dreams.imagine_prepared, imagination.imagine.definition, {}
     if case:
-        kernel, definition = steps.imagine_through_time, imagination.imagine_through_time.definition
+        kernel, definition = steps.imagine_through_time_prepared, imagination.imagine_through_time.definition
         settings = {"through_policy": case == "through_policy"}
     for imagine in (kernel, definition):
         draw_by_seed(rssm)
@@ -240,7 +240,7 @@ def test_imagining(rssm, dtype, case):
 def test_an_open_loop(rssm, dtype):
     start, _, action, _ = sequence(rssm, dtype)
     both = []
-    for open_loop in (steps.open_loop, imagination.open_loop.definition):
+    for open_loop in (steps.open_loop_prepared, imagination.open_loop.definition):
         draw_by_seed(rssm)
         both.append([*open_loop(rssm, start, action)])
     tolerance = 1e-4 if dtype is torch.float32 else 3e-2
@@ -255,7 +255,7 @@ def test_imagining_in_c():
     actor = Actor(rssm.feature_width, ACTIONS, ActorConfig(units=8))
     start = rssm.initial(6, torch.float32).map(lambda x: x.view(3, 2, *x.shape[1:]))
     world = SimpleNamespace(rssm=rssm, legal=None)
-    for imagine in (dreams.imagine, imagination.imagine.definition):
+    for imagine in (dreams.imagine_prepared, imagination.imagine.definition):
         torch.manual_seed(4)
         dream = imagine(world, actor, start, 5)
         seen.append([dream.feature, dream.action, dream.policy.entropy()])
@@ -266,10 +266,10 @@ def test_imagining_in_c():
 @pytest.mark.parametrize("name", ["rssm", "keras_gru"])
 def test_methods_of_ones_own_run_the_definition(name, method):
     model = MODELS[name].build(embed=7, action=4)
-    assert steps.fits(model)
+    assert steps.supports_prepared(model)
     kind = type(model)
     inherits = type("Inherits", (kind,), {"note": None})
     replaces = type("Replaces", (kind,), {method: lambda self, *given: getattr(kind, method)(self, *given)})
     assert [prepared_class(one(7, 4, model.cfg)) is None for one in (inherits, replaces)] == [False, True]
     setattr(model, method, getattr(model, method))
-    assert not steps.fits(model)
+    assert not steps.supports_prepared(model)

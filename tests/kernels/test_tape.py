@@ -9,7 +9,7 @@ import torch
 
 from reverie.kernels import tape_ops
 from reverie.kernels.compiler import kernels
-from reverie.kernels.tape import Compiled, Tape, _blank, current
+from reverie.kernels.tape import CompiledCall, Tape, _blank, current
 
 
 def assert_replayed(function, x: torch.Tensor, **tolerance: float) -> Tape:
@@ -115,7 +115,7 @@ def test_memory_is_used_again_but_never_while_somebody_may_look_at_it():
         return [(first + i).cos() for i in range(5)]
 
     tape = assert_replayed(computed, x, rtol=0, atol=0)
-    assert 5 < sum(map(len, tape._pool._made.values())) < 12
+    assert 5 < sum(map(len, tape._pool._blocks.values())) < 12
 
 
 def test_what_autograd_keeps_is_not_written_over():
@@ -143,11 +143,11 @@ def test_constants_outlive_their_makers():
 def test_what_compiled_functions_would_round_otherwise_is_left_to_pytorch(monkeypatch):
     x, y = torch.randn(9), torch.randn(9)
     for kind, left in (("add", False), ("mul", True)):  # as if a + b were known under another name
-        monkeypatch.setitem(tape_ops._KNOWN, torch.ops.aten.add.Tensor, tape_ops._two(kind))
+        monkeypatch.setitem(tape_ops._KNOWN, torch.ops.aten.add.Tensor, tape_ops._binary(kind))
         with Tape() as tape:
             z = x + y
         assert torch.equal(z, x + y)
-        assert any(isinstance(call, Compiled) for call in tape.calls) != left
+        assert any(isinstance(call, CompiledCall) for call in tape.calls) != left
         x.copy_(torch.randn(9))
         tape.replay()
         assert torch.equal(z, x + y)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.kernels.compiler import kernels
-from reverie.kernels.tape import Compiled, Tape
+from reverie.kernels.tape import CompiledCall, Tape
 from reverie.kernels.tape_ops import SMALL
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="there are no compiled functions here")
@@ -59,7 +59,7 @@ def check(function, *given: Tensor, plain: bool = True) -> None:
     tape.replay()
     torch.testing.assert_close(out, function(*fresh), rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(inputs, fresh, rtol=0, atol=0, equal_nan=True)
-    assert all(isinstance(call, Compiled) for call in tape.calls) == plain
+    assert all(isinstance(call, CompiledCall) for call in tape.calls) == plain
 
 
 @pytest.mark.parametrize("name", TWO)
@@ -120,7 +120,7 @@ def test_counts():
         count += 1
     tape.replay()
     assert count.item() == 2
-    assert isinstance(tape.calls[0], Compiled)
+    assert isinstance(tape.calls[0], CompiledCall)
 
 
 @pytest.mark.parametrize("function", [

@@ -5,7 +5,7 @@ import torch
 
 from reverie.kernels import images as kernels_of_images
 from reverie.kernels.compiler import kernels
-from reverie.kernels.images import Convolution
+from reverie.kernels.images import PreparedConvolution
 from reverie.nn.functional import convolve
 
 SIZES = [  # images, height, width, channels, outputs, kernel
@@ -26,7 +26,7 @@ def test_same_as_the_direct_sum(sizes, monkeypatch):
     images, height, width, channels, outputs, kernel = sizes
     x, bias = torch.randn(images, height, width, channels), torch.randn(outputs)
     weight = torch.randn(outputs, channels, kernel, kernel)
-    convolution = Convolution(weight, bias, x.shape)
+    convolution = PreparedConvolution(weight, bias, x.shape)
     assert (convolution.points is not None) == (kernels() is not None)
     wanted, got = convolve(x.double(), weight.double(), bias.double()), convolution(x)
     assert (got - wanted).abs().max() <= 2e-5 * wanted.abs().max()
@@ -39,7 +39,7 @@ def test_one_pixel_is_seen_by_its_neighbours_alone(place, monkeypatch):
     monkeypatch.setattr(kernels_of_images, "MIN_TILES", 1)
     x = torch.zeros(1, 9, 9, 16)
     x[0, place[0], place[1]] = 1.0
-    got = Convolution(torch.ones(1, 16, 5, 5), torch.zeros(1), x.shape)(x)[0, :, :, 0]
+    got = PreparedConvolution(torch.ones(1, 16, 5, 5), torch.zeros(1), x.shape)(x)[0, :, :, 0]
     rows, columns = torch.arange(9)[:, None], torch.arange(9)
     near = ((rows - place[0]).abs() <= 2) & ((columns - place[1]).abs() <= 2)
     torch.testing.assert_close(got, 16.0 * near, atol=1e-3, rtol=0)
@@ -52,7 +52,7 @@ def test_where_it_does_not_pay_pytorch_convolves(sizes):
     images, height, width, channels, outputs, kernel = sizes
     x, bias = torch.randn(images, height, width, channels), torch.randn(outputs)
     weight = torch.randn(outputs, channels, kernel, kernel)
-    convolution = Convolution(weight, bias, x.shape)
+    convolution = PreparedConvolution(weight, bias, x.shape)
     assert convolution.points is None
     assert torch.equal(convolution(x), convolve(x, weight, bias))
 
@@ -61,5 +61,5 @@ def test_nan_stays_nan(monkeypatch):
     monkeypatch.setattr(kernels_of_images, "MIN_TILES", 1)
     x = torch.zeros(1, 4, 4, 16)
     x[0, 1, 1, 3] = float("nan")
-    out = Convolution(torch.ones(2, 16, 3, 3), torch.zeros(2), x.shape)(x)
+    out = PreparedConvolution(torch.ones(2, 16, 3, 3), torch.zeros(2), x.shape)(x)
     assert out[0, :3, :3].isnan().all()

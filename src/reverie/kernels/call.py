@@ -38,7 +38,7 @@ def flags(*tensors: Tensor) -> bool:
     return all(x.dtype is torch.bool and x.device.type == "cpu" for x in tensors)
 
 
-def untracked(*tensors: Tensor) -> bool:
+def has_no_grad(*tensors: Tensor) -> bool:
     """Return whether autograd tracks none of ``tensors``, so that a function without their gradient loses none."""
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
 
@@ -87,7 +87,7 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     once = once_differentiable(backward)
 
     @functools.wraps(backward)
-    def checked(ctx: Any, *grads: Tensor | None) -> Any:
+    def wrapper(ctx: Any, *grads: Tensor | None) -> Any:
         if torch.is_grad_enabled():  # that is, create_graph=True
             raise RuntimeError(
                 "create_graph=True: compiled functions have no second derivative. Where you need one, "
@@ -95,4 +95,4 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
             )
         return once(ctx, *grads)
 
-    return checked
+    return wrapper

@@ -103,17 +103,17 @@ def _listen(call: Callable[[], Update]) -> tuple[Update, str]:
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             update = call()
     finally:
         torch.cuda.set_sync_debug_mode(before)
-    for w in said:
-        place = (str(w.message), w.filename, w.lineno)
-        if "synchroniz" not in str(w.message) and place not in _SHOWN:
-            _SHOWN.add(place)
+    for w in caught:
+        origin = (str(w.message), w.filename, w.lineno)
+        if "synchroniz" not in str(w.message) and origin not in _SHOWN:
+            _SHOWN.add(origin)
             warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
-    waits = [f"it waits for the device at {w.filename}:{w.lineno}" for w in said if "synchroniz" in str(w.message)]
+    waits = [f"it waits for the device at {w.filename}:{w.lineno}" for w in caught if "synchroniz" in str(w.message)]
     return update, waits[0] if waits else ""
 
 
@@ -131,9 +131,9 @@ class CapturedStep:
         self.replay: Callable[[], object] | None = None
         self.hand_out: Callable[[], Update] = lambda: Update(metrics={})
 
-    def __call__(self, given: Mapping[str, Tensor]) -> Update:
+    def __call__(self, inputs: Mapping[str, Tensor]) -> Update:
         """Run one update on the tensors of a batch, by name. The caller owns the result."""
-        self.input_buffers(list(given.values()))
+        self.input_buffers(list(inputs.values()))
         self.runs += 1
         if self.obstacle or self.runs <= WARM_UPS:
             # A batch of its own: what a learner keeps of it is not overwritten by later ones.
@@ -141,7 +141,7 @@ class CapturedStep:
             return step() if self.obstacle else self._warm_up(step)
         if self.replay is None:
             outputs, self.replay = self.recorder.capture(lambda: self.step(self.batch))
-            self.hand_out = handing_out(outputs)
+            self.hand_out = make_output_copier(outputs)
         else:
             self.replay()
         return self.hand_out()
@@ -152,37 +152,37 @@ class CapturedStep:
         learner = self.learner()
         before = _python_state(learner)
         update, obstacle = self.recorder.warm_up(step)
-        if obstacle := obstacle or _changed(before, _python_state(learner)):
+        if obstacle := obstacle or _describe_change(before, _python_state(learner)):
             self.obstacle = obstacle
             warnings.warn(f"the update runs without {self.recorder.title}, which is slower: {obstacle}.", stacklevel=5)
         return update
 
 
-def _weak(step: TrainStep) -> Callable[[Batch], Update]:
+def _weak_step(step: TrainStep) -> Callable[[Batch], Update]:
     """Return a function that does ``step`` on a prepared batch and, if it is a method, does not refer to its object."""
     if not hasattr(step, "__self__"):
         return step
-    held = weakref.WeakMethod(step)
+    method_ref = weakref.WeakMethod(step)
 
-    def prepared(batch: Batch) -> Update:
-        method: Any = held()
+    def prepare_and_step(batch: Batch) -> Update:
+        method: Any = method_ref()
         return cast(Update, method(method.__self__.prepared(batch)))
 
-    return prepared
+    return prepare_and_step
 
 
 def _python_state(learner: object) -> dict[str, object]:
     """Return the numbers, strings and tensors that a learner's modules hold as attributes, and generators' states."""
     modules = learner.named_modules() if isinstance(learner, nn.Module) else ()
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name, module in modules:
-        held = {key: x for key, x in vars(module).items() if isinstance(x, bool | int | float | str | Tensor)}
-        found |= {f"{name}.{key}".lstrip("."): x for key, x in held.items() if key != "training"}
+        attributes = {key: x for key, x in vars(module).items() if isinstance(x, bool | int | float | str | Tensor)}
+        values |= {f"{name}.{key}".lstrip("."): x for key, x in attributes.items() if key != "training"}
     legacy = np.random.get_state(legacy=False)  # noqa: NPY002 - the global generator is what is compared
-    return found | {"random": random.getstate(), "numpy.random": str(legacy)}
+    return values | {"random": random.getstate(), "numpy.random": str(legacy)}
 
 
-def _changed(before: dict[str, object], after: dict[str, object]) -> str:
+def _describe_change(before: dict[str, object], after: dict[str, object]) -> str:
     """Return a sentence on the first value that differs and that a replay would go on with, or an empty string."""
     for name, value in after.items():
         had = before.get(name)
@@ -197,7 +197,7 @@ def _changed(before: dict[str, object], after: dict[str, object]) -> str:
     return ""
 
 
-class Addresses:
+class ModuleAddresses:
     """The modules of a learner, the addresses of their parameters and buffers, and which are frozen."""
 
     def __init__(self, learner: nn.Module) -> None:
@@ -207,19 +207,19 @@ class Addresses:
         self.tables: list[dict[str, nn.Parameter | None] | dict[str, Tensor | None]] = [
             table for m in modules for table in (m._parameters, m._buffers) if table
         ]
-        self.before: tuple[list[nn.Module | None], list[tuple[int, bool]]] = self._now()
+        self.before: tuple[list[nn.Module | None], list[tuple[int, bool]]] = self._snapshot()
 
-    def moved(self) -> bool:
+    def have_changed(self) -> bool:
         """Return whether a module was replaced, or a parameter or buffer has other memory now, or is frozen or not."""
-        return self._now() != self.before
+        return self._snapshot() != self.before
 
-    def _now(self) -> tuple[list[nn.Module | None], list[tuple[int, bool]]]:
-        held = [(x.data_ptr(), x.requires_grad) for table in self.tables for x in table.values() if x is not None]
-        return [child for children in self.children for child in children.values()], held
+    def _snapshot(self) -> tuple[list[nn.Module | None], list[tuple[int, bool]]]:
+        states = [(x.data_ptr(), x.requires_grad) for table in self.tables for x in table.values() if x is not None]
+        return [child for children in self.children for child in children.values()], states
 
 
-class Captured:
-    """A learner's ``train_step``, captured for each kind of batch. Valid until ``addresses.moved()``.
+class CapturedTrainStep:
+    """A learner's ``train_step``, captured for each kind of batch. Valid until ``addresses.have_changed()``.
 
     Calling it gives the same numbers as ``train_step``: warm-ups are updates too, and a capture is replayed at once.
     Each kind is captured at most once. Beyond ``MAX_KEYS`` kinds, updates run uncaptured.
@@ -227,10 +227,10 @@ class Captured:
 
     def __init__(self, train_step: TrainStep, device: torch.device, recorder: Recorder, learner: nn.Module) -> None:
         """``learner``: the module whose parameters and buffers an update writes to."""
-        self.step: Callable[[Batch], Update] = _weak(train_step)
+        self.step: Callable[[Batch], Update] = _weak_step(train_step)
         self.device = device
         self.recorder = recorder
-        self.addresses: Addresses = Addresses(learner)
+        self.addresses: ModuleAddresses = ModuleAddresses(learner)
         self.capture_version: object = getattr(learner, "capture_version", None)
         self.learner: weakref.ReferenceType[nn.Module] = weakref.ref(learner)
         self.state: list[torch.Tensor] = [*learner.parameters(), *learner.buffers()]
@@ -238,70 +238,70 @@ class Captured:
 
     def __call__(self, batch: Batch) -> Update:
         """Run one update. Later updates do not write to its result."""
-        given = tensors(batch)
-        key: Key = (torch.get_num_threads(), *((name, x.shape, x.dtype) for name, x in given.items()))
+        inputs = tensors(batch)
+        key: Key = (torch.get_num_threads(), *((name, x.shape, x.dtype) for name, x in inputs.items()))
         if key not in self.steps and len(self.steps) == MAX_KEYS:
             return self.step(batch.to(self.device))
         if key not in self.steps:
             self.steps[key] = CapturedStep(self.step, batch, self.device, self.recorder, self.learner())
-        update = self.steps[key](given)
+        update = self.steps[key](inputs)
         if self.steps[key].replay is not None:
             torch.autograd.graph.increment_version(self.state)  # a replay writes behind autograd's back
         return update
 
 
-_captured: weakref.WeakKeyDictionary[Algorithm, dict[str, Captured]] = weakref.WeakKeyDictionary()
+_captured: weakref.WeakKeyDictionary[Algorithm, dict[str, CapturedTrainStep]] = weakref.WeakKeyDictionary()
 """What is captured of each learner, by the name of the step; a copy of a learner captures for itself."""
 
 
-def fits(learner: Algorithm, step: TrainStep, batch: Batch) -> bool:
-    """Return whether :func:`run` can be used; no recording holds what several learners tell each other."""
+def supports_capture(learner: Algorithm, step: TrainStep, batch: Batch) -> bool:
+    """Return whether :func:`run_captured` can be used; no recording holds what several learners tell each other."""
     kind = learner.device.type
     return learner.graph and not is_distributed() and (kind == "cuda" or (learner.tapes and kind == "cpu"))
 
 
-def run(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
+def run_captured(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
     """Compute ``algos/base.py: run``."""
     steps = _captured.setdefault(learner, {})
     captured, device = steps.get(step.__name__), learner.device
-    if captured is None or captured.capture_version is not learner.capture_version or captured.addresses.moved():
+    if captured is None or captured.capture_version is not learner.capture_version or captured.addresses.have_changed():
         recorder = CudaGraphs(device) if device.type == "cuda" else Tapes()
-        captured = steps[step.__name__] = Captured(step, device, recorder, cast(nn.Module, learner))
+        captured = steps[step.__name__] = CapturedTrainStep(step, device, recorder, cast(nn.Module, learner))
     return captured(batch)
 
 
 def tensors(batch: Batch) -> dict[str, Tensor]:
     """Return the tensors of a batch by name, in an order that does not depend on its dictionaries' order."""
-    found: dict[str, Tensor] = {}
+    by_name: dict[str, Tensor] = {}
     for field in fields(batch):
         value = getattr(batch, field.name)
         if isinstance(value, dict):
-            found |= {f"{field.name}/{key}": value[key] for key in sorted(value)}
+            by_name |= {f"{field.name}/{key}": value[key] for key in sorted(value)}
         else:
-            found[field.name] = value
-    return found
+            by_name[field.name] = value
+    return by_name
 
 
-def handing_out(outputs: Update) -> Callable[[], Update]:
+def make_output_copier(outputs: Update) -> Callable[[], Update]:
     """Return a function that copies ``outputs`` with all its tensors."""
     metrics = [value.reshape(()) for value in outputs.metrics.values()]
-    others = [*outputs.extras.values(), *([] if outputs.priority is None else [outputs.priority])]
+    extras = [*outputs.extras.values(), *([] if outputs.priority is None else [outputs.priority])]
 
-    def update(values: Sequence[Tensor], own: Sequence[Tensor]) -> Update:
-        priority = None if outputs.priority is None else own[-1]
+    def update(values: Sequence[Tensor], copies: Sequence[Tensor]) -> Update:
+        priority = None if outputs.priority is None else copies[-1]
         named = dict(zip(outputs.metrics, values, strict=True))
-        return Update(metrics=named, priority=priority, extras=dict(zip(outputs.extras, own, strict=False)))
+        return Update(metrics=named, priority=priority, extras=dict(zip(outputs.extras, copies, strict=False)))
 
     def by_one_kernel() -> Update:
-        return update(torch.stack(metrics).unbind() if metrics else (), [x.clone() for x in others])
+        return update(torch.stack(metrics).unbind() if metrics else (), [x.clone() for x in extras])
 
-    if not all(x.is_cpu for x in (*metrics, *others)):
+    if not all(x.is_cpu for x in (*metrics, *extras)):
         return by_one_kernel
-    output_buffers, count = OutputBuffers([*metrics, *others]), len(metrics)
+    output_buffers, count = OutputBuffers([*metrics, *extras]), len(metrics)
 
     def by_one_call() -> Update:
-        own = output_buffers()
-        return update(own[:count], own[count:])
+        copies = output_buffers()
+        return update(copies[:count], copies[count:])
 
     return by_one_call
 
@@ -319,7 +319,7 @@ class InputBuffers:
     def __init__(self, to: Sequence[Tensor]) -> None:
         self.to: list[Tensor] = list(to)
         self._library = kernels() if _side_by_side(self.to) else None
-        self._places, self._bytes = pointers(*self.to), _bytes(self.to)
+        self._addresses, self._bytes = pointers(*self.to), _bytes(self.to)
 
     def __call__(self, tensors: Sequence[Tensor]) -> None:
         """Copy ``tensors``; in one compiled call if all are contiguous on the CPU."""
@@ -327,7 +327,7 @@ class InputBuffers:
             for to, x in zip(self.to, tensors, strict=True):
                 to.copy_(x, non_blocking=True)
         else:
-            self._library.move(self._places, pointers(*tensors), self._bytes, len(self.to))
+            self._library.move(self._addresses, pointers(*tensors), self._bytes, len(self.to))
 
 
 class OutputBuffers:
@@ -336,8 +336,8 @@ class OutputBuffers:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors: list[Tensor] = list(tensors)
         self._library = kernels() if _side_by_side(self.tensors) else None
-        self._places, self._bytes = pointers(*self.tensors), _bytes(self.tensors)
-        self._many = max(1, min(MAX_SETS, MAX_BYTES // max(1, sum(self._bytes))))
+        self._addresses, self._bytes = pointers(*self.tensors), _bytes(self.tensors)
+        self._num_sets = max(1, min(MAX_SETS, MAX_BYTES // max(1, sum(self._bytes))))
         self._ready: list[tuple[Any, Sequence[Tensor]]] = []
 
     def __call__(self) -> Sequence[Tensor]:
@@ -346,16 +346,16 @@ class OutputBuffers:
             return [x.clone() for x in self.tensors]
         if not self._ready:
             self._take()
-        places, own = self._ready.pop()
-        self._library.move(places, self._places, self._bytes, len(own))
-        return own
+        addresses, copies = self._ready.pop()
+        self._library.move(addresses, self._addresses, self._bytes, len(copies))
+        return copies
 
     def _take(self) -> None:
-        blocks = [x.new_empty(self._many, *x.shape) for x in self.tensors]
+        blocks = [x.new_empty(self._num_sets, *x.shape) for x in self.tensors]
         begin = [(block.data_ptr(), size) for block, size in zip(blocks, self._bytes, strict=True)]
-        for i, own in enumerate(zip(*(block.unbind() for block in blocks), strict=True)):
-            places = (ctypes.c_void_p * len(own))(*[at + i * size for at, size in begin])
-            self._ready.append((places, own))
+        for i, copies in enumerate(zip(*(block.unbind() for block in blocks), strict=True)):
+            addresses = (ctypes.c_void_p * len(copies))(*[address + i * size for address, size in begin])
+            self._ready.append((addresses, copies))
 
 
 def _bytes(tensors: Sequence[Tensor]) -> Any:

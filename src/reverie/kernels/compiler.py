@@ -63,34 +63,34 @@ _PATIENCE = 120
 @functools.cache
 def kernels() -> ctypes.CDLL | None:
     """Return the compiled functions, or None if there are none; warn once unless the user disabled them."""
-    library, why = _found()
-    if why:
-        warnings.warn(why, stacklevel=2)
+    library, reason = _find_library()
+    if reason:
+        warnings.warn(reason, stacklevel=2)
     return library
 
 
-def trouble() -> str:
+def compile_problem() -> str:
     """Return why compilation failed, or an empty string. It does not warn: the caller reports the reason."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         kernels()
-    return _found()[1]
+    return _find_library()[1]
 
 
-def state() -> str:
+def compile_state() -> str:
     """Return ``compiled``, ``off`` (disabled by the user) or ``none`` (compilation failed)."""
-    if trouble():
+    if compile_problem():
         return "none"
     return "off" if kernels() is None else "compiled"
 
 
 @functools.cache
-def _found() -> tuple[ctypes.CDLL | None, str]:
+def _find_library() -> tuple[ctypes.CDLL | None, str]:
     """Return the library, or None and the reason; the reason is empty if the user disabled it."""
     if switched_off():
         return None, ""
     try:
-        return _load(_built() or _compiled()), ""
+        return _load(_find_prebuilt() or _cached_or_compiled()), ""
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         return None, f"no compiled kernels, so learning takes up to twice as long: {error}"
 
@@ -102,8 +102,8 @@ def _load(path: Path) -> ctypes.CDLL:
             continue
         for result, name, parameters in _PROTOTYPE.findall(source.read_text(encoding="utf-8")):
             function = getattr(library, name)
-            given = [x for x in re.split(r",(?![^()]*\))", parameters) if x != "void"]  # such as "const float *x"
-            function.argtypes = [ctypes.c_void_p if "*" in x else _TYPES[x.split()[0]] for x in given]
+            types = [x for x in re.split(r",(?![^()]*\))", parameters) if x != "void"]  # such as "const float *x"
+            function.argtypes = [ctypes.c_void_p if "*" in x else _TYPES[x.split()[0]] for x in types]
             function.restype = _TYPES[result]
     _check(library)
     return library
@@ -119,20 +119,20 @@ def _check(library: ctypes.CDLL) -> None:
         raise RuntimeError("their results differ from PyTorch's. Try another compiler: CC=clang.")
 
 
-def _built() -> Path | None:
+def _find_prebuilt() -> Path | None:
     """Return the best library of a wheel for this processor; None if there is none."""
-    known = set(_processor().split())
-    found = (_BUILT / f"{level}.so" for level, needed in _LEVELS.items() if needed <= known)
-    return next((path for path in found if path.is_file()), None)
+    features = set(_processor().split())
+    candidates = (_BUILT / f"{level}.so" for level, needed in _LEVELS.items() if needed <= features)
+    return next((path for path in candidates if path.is_file()), None)
 
 
 # ---------------------------------------------------------------------- the cache
 
 
-def _compiled() -> Path:
+def _cached_or_compiled() -> Path:
     """Return the path of the library; compile it if it is not in the cache."""
     key, folder = _key(), user_folder("XDG_CACHE_HOME", "~/.cache")
-    return (folder and _kept(folder, key)) or _compile(_writable(folder), key)
+    return (folder and _cached_library(folder, key)) or _compile(_writable(folder), key)
 
 
 def _key() -> str:
@@ -154,10 +154,10 @@ def _processor() -> str:
         return platform.processor() + platform.machine()
 
 
-def _kept(folder: Path, key: str) -> Path | None:
+def _cached_library(folder: Path, key: str) -> Path | None:
     """Return the cached library if its name holds the right digest: loading an incomplete file would crash."""
-    found = sorted(folder.glob(f"kernels-{key}-*.so"))
-    return next((path for path in found if path.stem.endswith(_digest(path.read_bytes()))), None)
+    candidates = sorted(folder.glob(f"kernels-{key}-*.so"))
+    return next((path for path in candidates if path.stem.endswith(_digest(path.read_bytes()))), None)
 
 
 def _writable(folder: Path | None) -> Path:
@@ -169,9 +169,9 @@ def _writable(folder: Path | None) -> Path:
                 return folder
     except OSError:
         pass
-    other = tempfile.mkdtemp(prefix="reverie-")
-    atexit.register(shutil.rmtree, other, ignore_errors=True)
-    return Path(other)
+    temporary = tempfile.mkdtemp(prefix="reverie-")
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    return Path(temporary)
 
 
 # ---------------------------------------------------------------------- compiling
@@ -179,27 +179,27 @@ def _writable(folder: Path | None) -> Path:
 
 def _compile(folder: Path, key: str) -> Path:
     """Compile the library into ``folder``, each file by its own process, and rename it when it is complete."""
-    compiler, said = _compiler(), ""
+    compiler, message = _compiler(), ""
     with tempfile.TemporaryDirectory(dir=folder) as inside, ThreadPoolExecutor(os.cpu_count()) as pool:
         out = Path(inside) / "kernels.so"
         longest_first = sorted(SOURCES, key=lambda source: -source.stat().st_size)
         for number, flags in enumerate(_FLAGS):
             objects = [f"{inside}/{number}-{i}.o" for i in range(len(SOURCES))]
             pairs = zip(longest_first, objects, strict=True)
-            commands = [[*compiler, *flags, "-c", str(source), "-o", made] for source, made in pairs]
-            said = next(filter(None, pool.map(_trouble_of, commands)), "")  # stop at the first failure
-            said = said or _trouble_of([*compiler, *flags, "-shared", *objects, "-o", str(out), "-lm"])
-            if not said:
+            commands = [[*compiler, *flags, "-c", str(source), "-o", target] for source, target in pairs]
+            message = next(filter(None, pool.map(_compile_error, commands)), "")  # stop at the first failure
+            message = message or _compile_error([*compiler, *flags, "-shared", *objects, "-o", str(out), "-lm"])
+            if not message:
                 return out.replace(folder / f"kernels-{key}-{_digest(out.read_bytes())}.so")
-    raise RuntimeError(f"the C compiler {shlex.join(compiler)} failed: {said[-300:]}")
+    raise RuntimeError(f"the C compiler {shlex.join(compiler)} failed: {message[-300:]}")
 
 
-def _trouble_of(command: list[str]) -> str:
+def _compile_error(command: list[str]) -> str:
     """Run a compiler command; return its error output, or an empty string if it succeeded."""
-    made = Path(command[command.index("-o") + 1])
+    output = Path(command[command.index("-o") + 1])
     # A compiler may write in another encoding than Python reads.
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=_PATIENCE)
-    if done.returncode == 0 and made.is_file():
+    if done.returncode == 0 and output.is_file():
         return ""
     return done.stderr.strip() or f"it wrote no output (exit code {done.returncode})"
 

@@ -21,25 +21,25 @@ from reverie.nn.layers import MLP
 from reverie.nn.state_space import Latent
 
 
-def fits(world: Any, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> bool:
-    """Return whether :func:`imagine` can be used: both networks are the library's."""
-    own_actor = type(actor).forward is not Actor.forward or "forward" in vars(actor)
-    return not own_actor and prepared_class(world.rssm) is not None
+def supports_imagine(world: Any, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> bool:
+    """Return whether :func:`imagine_prepared` can be used: both networks are the library's."""
+    has_own_forward = type(actor).forward is not Actor.forward or "forward" in vars(actor)
+    return not has_own_forward and prepared_class(world.rssm) is not None
 
 
-def imagine(world: Any, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> Dream:
+def imagine_prepared(world: Any, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> Dream:
     """Compute ``imagination.imagine``."""
     lead, latent = start.deter.shape[:-1], start.map(lambda x: x.flatten(0, 1))  # [B, T], [M, ...]
-    again = gpu.ready(latent.deter) and type(actor.mlp) is MLP and is_plain(actor.mlp)
+    is_recomputed = gpu.can_use_triton(latent.deter) and type(actor.mlp) is MLP and is_plain(actor.mlp)
     hidden, actions, masks = [], [], []
     with torch.no_grad():
         steps = prepare(world.rssm, latent.deter.dtype)
-        body = StepLayers(actor.mlp, latent.deter.dtype) if again else actor.mlp
-        compiled = rssm.fits_step(world.rssm, latent)
+        body = StepLayers(actor.mlp, latent.deter.dtype) if is_recomputed else actor.mlp
+        compiled = rssm.supports_dream_step(world.rssm, latent)
         features = latent.deter.new_empty(horizon + 1, len(latent.deter), world.rssm.feature_width)
         write_feature(latent, features[0])
         for step, feature in enumerate(features):
-            with torch.set_grad_enabled(not again):
+            with torch.set_grad_enabled(not is_recomputed):
                 hidden.append(body(feature))  # [M, units]
             masks += [] if world.legal is None else [world.legal(feature)]  # [M, A]
             policy = actor.heads(hidden[-1], *masks[-1:])
@@ -52,7 +52,7 @@ def imagine(world: Any, actor: Actor, start: Latent, horizon: int, policies: int
                 write_feature(steps.imagine(world.rssm.split(feature), actions[-1]), features[step + 1])
     count = horizon if policies is None else policies
     with torch.enable_grad():
-        units = actor.mlp(features[:count]) if again else torch.stack(hidden[:count])  # [K, M, units]
+        units = actor.mlp(features[:count]) if is_recomputed else torch.stack(hidden[:count])  # [K, M, units]
         legal = torch.stack(masks).view(horizon + 1, *lead, -1) if masks else None
         policy = actor.heads(units.view(count, *lead, -1), None if legal is None else legal[:count])
     action = torch.stack(actions).view(horizon + 1, *lead, -1)

@@ -13,13 +13,13 @@ from torch import Tensor
 from reverie.kernels.call import call, compute, cpu32, first_order, threads
 
 
-def fits_norm(x: Tensor, scale: Tensor, eps: float) -> bool:
-    """Return whether :func:`norm_silu` can be used. It computes in float32, whatever the dtype of ``x``."""
-    here = cpu32(scale) and x.is_cpu and x.is_floating_point()
-    return here and x.shape[-1:] == scale.shape and x.numel() > 0
+def supports_norm_silu(x: Tensor, scale: Tensor, eps: float) -> bool:
+    """Return whether :func:`norm_silu_cpu` can be used. It computes in float32, whatever the dtype of ``x``."""
+    is_supported = cpu32(scale) and x.is_cpu and x.is_floating_point()
+    return is_supported and x.shape[-1:] == scale.shape and x.numel() > 0
 
 
-def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+def norm_silu_cpu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     """Compute ``functional.norm_silu``."""
     y: Tensor = call(_NormSiLU, x.float(), scale, eps)
     return y.to(x.dtype)
@@ -62,24 +62,24 @@ class _NormSiLU(torch.autograd.Function):
 # ---------------------------------------------------------------- layer norm, then Mish or softmaxes (``mish.c``)
 
 
-def fits_mish(x: Tensor, scale: Tensor, shift: Tensor) -> bool:
-    """Return whether :func:`norm_mish` can be used."""
+def supports_norm_mish(x: Tensor, scale: Tensor, shift: Tensor) -> bool:
+    """Return whether :func:`norm_mish_cpu` can be used."""
     return cpu32(x, scale, shift) and x.shape[-1:] == scale.shape == shift.shape and x.numel() > 0
 
 
-def norm_mish(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+def norm_mish_cpu(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """Compute ``functional.norm_mish``."""
     return cast(Tensor, call(_NormThen, x, scale, shift, 0))
 
 
-def fits_simplex(x: Tensor, size: int, scale: Tensor | None = None, shift: Tensor | None = None) -> bool:
-    """Return whether :func:`sim_norm` can be used."""
+def supports_sim_norm(x: Tensor, size: int, scale: Tensor | None = None, shift: Tensor | None = None) -> bool:
+    """Return whether :func:`sim_norm_cpu` can be used."""
     norm = [] if scale is None or shift is None else [scale, shift]
-    fit = all(one.shape == x.shape[-1:] for one in norm) and x.numel() > 0 and x.shape[-1] % size == 0
+    fit = all(parameter.shape == x.shape[-1:] for parameter in norm) and x.numel() > 0 and x.shape[-1] % size == 0
     return fit and cpu32(x, *norm)
 
 
-def sim_norm(x: Tensor, size: int, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
+def sim_norm_cpu(x: Tensor, size: int, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
     """Compute ``functional.sim_norm``."""
     return cast(Tensor, call(_NormThen, x, scale, shift, size))
 
@@ -88,7 +88,7 @@ class _NormThen(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor | None, shift: Tensor | None, size: int) -> Tensor:
         x, width = x.contiguous(), x.shape[-1]
-        norm = [None if one is None else one.contiguous() for one in (scale, shift)]
+        norm = [None if parameter is None else parameter.contiguous() for parameter in (scale, shift)]
         y = torch.empty_like(x)
         if size:
             compute("sim_norm", x, *norm, y, x.numel() // width, width, size, threads(x))

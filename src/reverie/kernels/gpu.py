@@ -31,33 +31,33 @@ SPREAD = 64
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def ready(*tensors: Tensor) -> bool:
+def can_use_triton(*tensors: Tensor) -> bool:
     """Return whether the Triton kernels can be used for ``tensors``: they lie on a GPU on which the kernels work."""
     device = tensors[0].device
     if device.type != "cuda" or any(x.dtype not in DTYPES for x in tensors) or torch.compiler.is_compiling():
         return False
-    return not trouble(device)
+    return not triton_problem(device)
 
 
 @functools.cache
-def trouble(device: torch.device) -> str:
+def triton_problem(device: torch.device) -> str:
     """Return why the kernels cannot be used on ``device``, or an empty string; warn once unless that is intended."""
     if switched_off():
         return f"{SWITCH}=off"
     if torch.version.cuda is None and torch.version.hip is None:
         return "this PyTorch was built without GPU support"
     try:
-        check(device)
+        check_triton_kernels(device)
     except Exception as error:  # whatever Triton, its compiler or the driver raises: PyTorch does without them
         warnings.warn(f"Triton kernels are not used, so GPU updates are slower: {error!r}.", stacklevel=3)
         return repr(error)
     return ""
 
 
-def state(device: torch.device) -> str:
+def triton_status(device: torch.device) -> str:
     """Return whether the kernels are used on ``device``, for reports: ``Triton``, or ``PyTorch`` and why."""
-    why = trouble(device)
-    return f"PyTorch ({why})" if why else "Triton"
+    reason = triton_problem(device)
+    return f"PyTorch ({reason})" if reason else "Triton"
 
 
 @functools.cache
@@ -98,8 +98,8 @@ def norm_silu_into(x: Tensor, scale: Tensor, out: Tensor, eps: float) -> None:
     groups, width = (1, *x.shape)[-2:] if x.ndim == 3 else (1, x.shape[-1])
     rows = x.numel() // width
     tile = _tile(rows, width)
-    _launch("norm_silu", (_count(rows, tile["ROWS"]),), x, scale, out, rows, width, groups, x.stride(0), out.stride(0),
-            eps, **tile)  # fmt: skip
+    _launch("norm_silu_kernel", (_count(rows, tile["ROWS"]),), x, scale, out, rows, width, groups, x.stride(0),
+            out.stride(0), eps, **tile)  # fmt: skip
 
 
 def norm_silu_gradient(
@@ -110,7 +110,7 @@ def norm_silu_gradient(
     The sum of the parts over programs is scale's gradient; with ``add`` they are added to what ``dscale`` holds.
     """
     groups, width = x.shape[1:] if x.ndim == 3 else (1, x.shape[-1])
-    _launch("norm_silu_backward", (len(dscale), groups), x, scale, grad, dx, dscale, len(x), width, x.stride(0),
+    _launch("norm_silu_backward_kernel", (len(dscale), groups), x, scale, grad, dx, dscale, len(x), width, x.stride(0),
             grad.stride(0), dx.stride(0), eps, ADD=add, **_tile(len(x), width))  # fmt: skip
 
 
@@ -135,7 +135,7 @@ class _NormSiLU(torch.autograd.Function):
         return dx.view(grad.shape), dscale.sum(0), None
 
 
-def norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
+def norm_silu_triton(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     """Return SiLU(scale x / sqrt(mean(x^2) + eps)) over the last axis of ``[..., C]``, computed in float32."""
     out: Tensor = _NormSiLU.apply(x, scale, eps)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return out
@@ -152,7 +152,7 @@ def gru_into(
     ``gates`` are ``[M, 3 * D]``. ``before`` ``[M, D]`` gets keep * out, for ``keep`` ``[M]``. These have no gaps.
     """
     rows, deter = h.shape
-    _launch("gru", (_count(rows * deter, TILE // 2),), gates, h, out, before, keep, rows, deter, deter // blocks,
+    _launch("gru_kernel", (_count(rows * deter, TILE // 2),), gates, h, out, before, keep, rows, deter, deter // blocks,
             h.stride(0), out.stride(0), BEFORE=before is not None, BLOCK=TILE // 2)  # fmt: skip
 
 
@@ -165,8 +165,8 @@ def gru_gradient(
     With ``keep`` ``[M]``, keep times what ``dh`` ``[M, D]`` holds is added to that sum before dh is written.
     """
     rows, deter = h.shape
-    _launch("gru_backward", (_count(rows * deter, TILE // 2),), gates, h, *grads, dh, keep, dgates, dh, rows, deter,
-            deter // blocks, grads[1].stride(0), CARRIED=keep is not None, BLOCK=TILE // 2)  # fmt: skip
+    _launch("gru_backward_kernel", (_count(rows * deter, TILE // 2),), gates, h, *grads, dh, keep, dgates, dh, rows,
+            deter, deter // blocks, grads[1].stride(0), CARRIED=keep is not None, BLOCK=TILE // 2)  # fmt: skip
 
 
 # ---------------------------------------------------------------------- categorical latents
@@ -184,17 +184,17 @@ def sample_into(
     rows, stoch = uniform.shape
     classes = logits.shape[1] // stoch
     tile = _tile(rows * stoch, classes)
-    _launch("sample", (_count(rows * stoch, tile["ROWS"]),), logits, uniform, probs, onehot, before, keep,
+    _launch("sample_kernel", (_count(rows * stoch, tile["ROWS"]),), logits, uniform, probs, onehot, before, keep,
             rows * stoch, stoch, classes, onehot.stride(0), mix, PROBS=probs is not None, BEFORE=before is not None,
             **tile)  # fmt: skip
 
 
-def fits_sample(dist: Categoricals) -> bool:
-    """Return whether :func:`sample_classes` can be used: for variables of the same number of classes, all possible."""
-    return not dist.ragged and dist.legal is None and ready(dist.padded)
+def supports_sample_classes(dist: Categoricals) -> bool:
+    """Return whether :func:`sample_classes_triton` can be used: all variables have the same, possible classes."""
+    return not dist.ragged and dist.legal is None and can_use_triton(dist.padded)
 
 
-def sample_classes(dist: Categoricals) -> Tensor:
+def sample_classes_triton(dist: Categoricals) -> Tensor:
     """Compute ``Categoricals.sample``."""
     *lead, stoch, classes = dist.padded.shape
     flat = dist.padded.detach().reshape(-1, stoch * classes).contiguous()
@@ -214,14 +214,14 @@ def sample_gradient(
     """
     rows, classes = len(probs) * stoch, probs.shape[1] // stoch
     tile = _tile(rows, classes)
-    _launch("sample_backward", (_count(rows, tile["ROWS"]),), probs, *grads, carried, keep, dlogits, rows, stoch,
+    _launch("sample_backward_kernel", (_count(rows, tile["ROWS"]),), probs, *grads, carried, keep, dlogits, rows, stoch,
             classes, mix, CARRIED=keep is not None, **tile)  # fmt: skip
 
 
 # ---------------------------------------------------------------------- self-check
 
 
-def check(device: torch.device) -> None:
+def check_triton_kernels(device: torch.device) -> None:
     """Run every kernel once on ``device``, and compare its results with PyTorch's."""
     g = torch.Generator().manual_seed(0)  # the generators of training stay as they are
 
@@ -240,7 +240,7 @@ Compared = list[tuple[str, Tensor, Tensor]]
 
 def _norms(numbers: Any) -> Compared:
     x, scale, grad = numbers(9, 40).requires_grad_(), numbers(40).requires_grad_(), numbers(9, 40)
-    ours = norm_silu(x, scale, 1e-4)  # first, so that its memory does not hold the definition's numbers
+    ours = norm_silu_triton(x, scale, 1e-4)  # first, so that its memory does not hold the definition's numbers
     gradients = torch.autograd.grad(ours, (x, scale), grad)
     defined = functional.norm_silu.definition(x, scale, 1e-4)  # type: ignore[attr-defined]  # without kernels
     pairs = zip(gradients, torch.autograd.grad(defined, (x, scale), grad), strict=True)
@@ -255,9 +255,9 @@ def _cells(numbers: Any) -> Compared:
     gru_into(gates, h, ours, 2, before, keep)
     dh.fill_(1.0)
     gru_gradient(gates, h, (grad, grad), 2, dgates, dh, keep)
-    wanted = torch.autograd.grad(defined, (gates, h), 2 * grad + keep[:, None])
+    expected = torch.autograd.grad(defined, (gates, h), 2 * grad + keep[:, None])
     pairs = [("gru", ours, defined), ("gru", before, defined * keep[:, None])]
-    return [*pairs, ("gru_backward", dgates, wanted[0]), ("gru_backward", dh, wanted[1])]
+    return [*pairs, ("gru_backward", dgates, expected[0]), ("gru_backward", dh, expected[1])]
 
 
 def _samples(numbers: Any) -> Compared:
@@ -269,6 +269,6 @@ def _samples(numbers: Any) -> Compared:
     sample_gradient(probs, (grad, grad), 3, 0.01, dlogits, torch.ones_like(grad), keep)
     index = functional.inverse_cdf(defined.view(6, 3, 5), uniform)
     drawn = functional.one_hot(index, defined.view(6, 3, 5)).flatten(1)
-    (wanted,) = torch.autograd.grad(defined, logits, 2 * grad + keep[:, None])
+    (expected,) = torch.autograd.grad(defined, logits, 2 * grad + keep[:, None])
     pairs = [("sample", probs, defined), ("sample", onehot, drawn), ("sample", before, drawn * keep[:, None])]
-    return [*pairs, ("sample_backward", dlogits, wanted)]
+    return [*pairs, ("sample_backward", dlogits, expected)]

@@ -54,11 +54,11 @@ def _ceil(x: int, multiple: int) -> int:
     return -(-x // multiple) * multiple
 
 
-def _fits(x: Tensor, weight: Tensor, bias: Tensor, *others: Tensor) -> bool:
+def _supports_stage(x: Tensor, weight: Tensor, bias: Tensor, *parameters: Tensor) -> bool:
     """Return whether a stage can be computed here: its convolution keeps height and width."""
     images = x.ndim == weight.ndim == 4 and weight.shape[1] == x.shape[3] and x.numel() > 0
     square = images and weight.shape[2] == weight.shape[3] and weight.shape[2] % 2 == 1
-    return square and bias.shape == weight.shape[:1] and cpu32(x, weight, bias, *others)
+    return square and bias.shape == weight.shape[:1] and cpu32(x, weight, bias, *parameters)
 
 
 class _Gradients:
@@ -75,7 +75,7 @@ class _Gradients:
 # ---------------------------------------------------------------------- Winograd's algorithm
 
 
-class Convolution:
+class PreparedConvolution:
     """A convolution that keeps height and width, prepared once for several calls on images ``[M, H, W, C]``.
 
     Winograd's algorithm, where it is faster, evaluates tiles and weights as polynomials at a few points, where the
@@ -121,17 +121,17 @@ def _to_points(weight: Tensor) -> Tensor:
 # ---------------------------------------------------------------------- a stage of the encoder
 
 
-def fits_stage(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> bool:
-    """Return whether :func:`conv_pool_norm_silu` can be used."""
-    return scale.shape == bias.shape and _fits(x, weight, bias, scale)
+def supports_conv_pool_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> bool:
+    """Return whether :func:`conv_pool_norm_silu_cpu` can be used."""
+    return scale.shape == bias.shape and _supports_stage(x, weight, bias, scale)
 
 
-def conv_pool_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
+def conv_pool_norm_silu_cpu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
     """Compute ``functional.conv_pool_norm_silu``."""
-    return cast(Tensor, call(_Pooled, x, weight, bias, scale, eps))
+    return cast(Tensor, call(_ConvPool, x, weight, bias, scale, eps))
 
 
-class _Pooled(torch.autograd.Function):
+class _ConvPool(torch.autograd.Function):
     """Stores only the maxima and their places: just one pixel in four has a gradient, see ``pooled.c``."""
 
     @staticmethod
@@ -140,7 +140,7 @@ class _Pooled(torch.autograd.Function):
         weight = weight.contiguous(memory_format=torch.channels_last)
         out = x.new_empty(m, (h + 1) // 2, (w + 1) // 2, width)
         pooled, which = torch.empty_like(out), torch.empty_like(out, dtype=torch.uint8)
-        convolution = Convolution(weight, bias, x.shape)
+        convolution = PreparedConvolution(weight, bias, x.shape)
         for part in parts(m, h * w * width):
             y = convolution(x[part]).contiguous()
             compute("pool_norm_silu", y, scale, pooled[part], which[part], out[part], *y.shape, eps, threads(y))
@@ -199,8 +199,8 @@ def _pack(weight: Tensor) -> Tensor:
     """Return weights ``[outputs, C, kernel, kernel]`` as blocks of vectors, ``[blocks, outputs, STRETCH]``."""
     outputs, channels = weight.shape[:2]
     pixels = F.pad(weight.permute(0, 2, 3, 1), (0, _ceil(channels, FULL) - channels)).flatten(1)
-    whole = F.pad(pixels, (0, _ceil(pixels.shape[1], STRETCH) - pixels.shape[1]))
-    return whole.view(outputs, -1, STRETCH).transpose(0, 1).contiguous()
+    padded = F.pad(pixels, (0, _ceil(pixels.shape[1], STRETCH) - pixels.shape[1]))
+    return padded.view(outputs, -1, STRETCH).transpose(0, 1).contiguous()
 
 
 def _input_gradient(packed: Tensor, dpooled: Tensor, which: Tensor, dx: Tensor, kernel: int) -> None:
@@ -214,37 +214,37 @@ def _input_gradient(packed: Tensor, dpooled: Tensor, which: Tensor, dx: Tensor, 
 # ---------------------------------------------------------------------- a stage of the decoder: four pixels of one
 
 
-def fits_unfolded(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> bool:
-    """Return whether :func:`conv_unfold_norm_silu` can be used."""
-    return len(weight) % 4 == 0 and scale.shape == (len(weight) // 4,) and _fits(x, weight, bias, scale)
+def supports_conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> bool:
+    """Return whether :func:`conv_unfold_norm_silu_cpu` can be used."""
+    return len(weight) % 4 == 0 and scale.shape == (len(weight) // 4,) and _supports_stage(x, weight, bias, scale)
 
 
-def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
+def conv_unfold_norm_silu_cpu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
     """Compute ``functional.conv_unfold_norm_silu``."""
-    return cast(Tensor, call(_Unfolded, x, weight, bias, scale, eps))
+    return cast(Tensor, call(_ConvUnfold, x, weight, bias, scale, eps))
 
 
-class _Unfolded(torch.autograd.Function):
+class _ConvUnfold(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
         x, scale, (m, h, w, _), width = x.contiguous(), scale.contiguous(), x.shape, len(weight) // 4
         weight = weight.contiguous(memory_format=torch.channels_last)
-        out, kept, convolution = x.new_empty(m, 2 * h, 2 * w, width), [], Convolution(weight, bias, x.shape)
+        out, outputs, convolution = x.new_empty(m, 2 * h, 2 * w, width), [], PreparedConvolution(weight, bias, x.shape)
         for part in parts(m, h * w * 4 * width):
             y = convolution(x[part]).contiguous()
             compute("norm_silu", y, scale, out[part], y.numel() // width, width, h, w, eps, threads(y))
-            kept.append(y)
+            outputs.append(y)
         if ctx is not None:
-            ctx.save_for_backward(x, weight, scale, *kept)
+            ctx.save_for_backward(x, weight, scale, *outputs)
             ctx.eps = eps
         return out
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, scale, *kept = ctx.saved_tensors
+        x, weight, scale, *outputs = ctx.saved_tensors
         grads, grad, dscale = _UnfoldedGradients(x, weight, ctx), grad.contiguous(), _sums_for(scale)
-        for part, y in zip(parts(len(x), x[0, ..., 0].numel() * len(weight)), kept, strict=True):
+        for part, y in zip(parts(len(x), x[0, ..., 0].numel() * len(weight)), outputs, strict=True):
             grads.add(part, norm_backward(y, scale, grad[part], dscale, ctx.eps, (x.shape[1], x.shape[2])))
         return grads.dx, grads.dweight, grads.dbias, dscale.sum(0).float(), None
 
@@ -255,7 +255,7 @@ class _UnfoldedGradients(_Gradients):
     def __init__(self, x: Tensor, weight: Tensor, ctx: Any) -> None:
         super().__init__(x, weight, ctx)
         mirrored, images = weight.flip(2, 3).transpose(0, 1), torch.Size([*x.shape[:3], len(weight)])
-        back = None if self.dx is None else Convolution(mirrored, weight.new_zeros(weight.shape[1]), images)
+        back = None if self.dx is None else PreparedConvolution(mirrored, weight.new_zeros(weight.shape[1]), images)
         self.back = back if back is not None and back.points is not None else None
         self.mask = [self.dx is not None and self.back is None, self.dweight is not None, self.dbias is not None]
 

@@ -42,30 +42,30 @@ class Captures:
         self.numbers: list[Tensor] = [*network.parameters(), *network.buffers()]
         self.by_key: dict[Any, Capture | None] = {}
         owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
-        known = bool(owners) and all(type(owner) in (ReluMLP, Actor, Convolution) for owner in owners)
-        self.supported: bool = inference.static or known
+        is_stateless = bool(owners) and all(type(owner) in (ReluMLP, Actor, Convolution) for owner in owners)
+        self.supported: bool = inference.static or is_stateless
 
 
-_made: weakref.WeakKeyDictionary[Inference, Captures] = weakref.WeakKeyDictionary()
+_captures: weakref.WeakKeyDictionary[Inference, Captures] = weakref.WeakKeyDictionary()
 
 
-def captures_of(inference: Inference) -> Captures:
+def get_captures(inference: Inference) -> Captures:
     """Return the captures of an inference; a copy of it has its own."""
-    found = _made.get(inference)
-    return _made.setdefault(inference, Captures(inference)) if found is None else found
+    captures = _captures.get(inference)
+    return _captures.setdefault(inference, Captures(inference)) if captures is None else captures
 
 
-def fits(inference: Inference, obs: Obs) -> bool:
-    """Return whether :func:`infer` can be used."""
+def supports_infer(inference: Inference, obs: Obs) -> bool:
+    """Return whether :func:`infer_captured` can be used."""
     if torch.is_grad_enabled():
         return False
-    captures = captures_of(inference)
+    captures = get_captures(inference)
     return captures.supported and all(x.is_cpu for x in (*captures.numbers, *obs.values()))
 
 
-def infer(inference: Inference, obs: Obs) -> Tensor:
+def infer_captured(inference: Inference, obs: Obs) -> Tensor:
     """Compute ``Inference.__call__``, bit-identical, in a tensor that the caller may change."""
-    captures = captures_of(inference)
+    captures = get_captures(inference)
     # A capture holds memory addresses, and the parameters may have moved since.
     addresses = [x.data_ptr() for x in captures.numbers]
     key = (torch.get_num_threads(), *addresses, *[(name, x.shape, x.dtype) for name, x in obs.items()])
@@ -85,8 +85,8 @@ def _capture(inference: Inference, captures: Captures, key: Any, obs: Obs) -> Te
         return inference.function(obs)
     kernels()  # tries them when it is called first, which no tape could repeat
     with torch.inference_mode(False), torch.no_grad():  # buffers made in inference mode could not be used outside
-        kept = {name: x.clone() for name, x in obs.items()}
+        inputs = {name: x.clone() for name, x in obs.items()}
         with Tape() as tape:
-            answer = inference.function(kept)
-    captures.by_key[key] = None if tape.obstacle else Capture(tape, kept, answer, threading.Lock())
+            answer = inference.function(inputs)
+    captures.by_key[key] = None if tape.obstacle else Capture(tape, inputs, answer, threading.Lock())
     return answer.clone()

@@ -14,7 +14,7 @@ from torch import Tensor
 from reverie.core.learners import is_distributed
 from reverie.core.tree import expect
 from reverie.core.types import Batch
-from reverie.kernels.call import call, compute, cpu32, first_order, flags, floats, untracked
+from reverie.kernels.call import call, compute, cpu32, first_order, flags, floats, has_no_grad
 from reverie.objectives.estimators import OneRow
 from reverie.objectives.td import Losses, check_shapes
 
@@ -26,22 +26,22 @@ Values = tuple[Tensor, ...]
 METRICS = ("loss/critic", "train/value", "train/value_max", "train/target", "train/target_max")
 
 
-def losses_of(values: Values) -> Losses:
+def to_losses(values: Values) -> Losses:
     """Return them as the term ``critic``, its metrics and priorities."""
-    loss, priority, *others = values
-    return Losses({"critic": loss}, dict(zip(METRICS, (loss.detach(), *others), strict=True)), priority)
+    loss, priority, *metrics = values
+    return Losses({"critic": loss}, dict(zip(METRICS, (loss.detach(), *metrics), strict=True)), priority)
 
 
 class _Loss(torch.autograd.Function):
     """Values of which the first has a gradient, which ``function(x, *others)`` returns beside them."""
 
     @staticmethod
-    def forward(ctx: Any, function: Any, x: Tensor, *others: Any) -> tuple[Tensor, ...]:
-        values, gradient = function(x, *others)
+    def forward(ctx: Any, function: Any, x: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+        values, gradient = function(x, *inputs)
         if ctx is not None:
             ctx.save_for_backward(gradient)
             ctx.mark_non_differentiable(*values[1:])
-            ctx.others = len(others)
+            ctx.num_inputs = len(inputs)
         return tuple(values)
 
     @staticmethod
@@ -49,7 +49,7 @@ class _Loss(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
         axes = [1] * (gradient.ndim - grad.ndim)
-        return None, gradient * grad.view(*grad.shape, *axes), *[None] * ctx.others
+        return None, gradient * grad.view(*grad.shape, *axes), *[None] * ctx.num_inputs
 
 
 def _columns(batch: Batch) -> bool:
@@ -60,13 +60,13 @@ def _columns(batch: Batch) -> bool:
 # ---------------------------------------------------------------------- means and targets
 
 
-def fits_td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> bool:
-    """Return whether :func:`td0` can be used; it has no gradient."""
+def supports_td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> bool:
+    """Return whether :func:`td0_cpu` can be used; it has no gradient."""
     same = reward.shape == terminal.shape == last.shape == value.shape
-    return same and flags(terminal, last) and cpu32(reward, value) and untracked(reward, value)
+    return same and flags(terminal, last) and cpu32(reward, value) and has_no_grad(reward, value)
 
 
-def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
+def td0_cpu(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
     """Compute ``returns.td0``."""
     reward, terminal, last, value = (x.contiguous() for x in (reward, terminal, last, value))
     windows, rows = reward.shape
@@ -75,12 +75,12 @@ def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
     return target
 
 
-def fits_mean(x: Tensor, mask: Tensor) -> bool:
-    """Return whether :func:`mean_over` can be used."""
+def supports_mean_over(x: Tensor, mask: Tensor) -> bool:
+    """Return whether :func:`mean_over_cpu` can be used."""
     return cpu32(x) and flags(mask) and x.shape == mask.shape and x.numel() > 0 and not is_distributed()
 
 
-def mean_over(x: Tensor, mask: Tensor) -> Tensor:
+def mean_over_cpu(x: Tensor, mask: Tensor) -> Tensor:
     """Compute ``td.mean_over``, with gradient."""
     return cast(Tensor, call(_Loss, _mean, x, mask)[0])
 
@@ -95,22 +95,22 @@ def _mean(x: Tensor, mask: Tensor) -> tuple[tuple[Tensor], Tensor]:
 # ---------------------------------------------------------------------- errors of values
 
 
-def fits_error(prediction: Tensor, target: Tensor, batch: Batch, *_: float, **__: float) -> bool:
-    """Return whether :func:`squared_error` and :func:`huber_error` can be used; the target has no gradient."""
+def supports_td_error(prediction: Tensor, target: Tensor, batch: Batch, *_: float, **__: float) -> bool:
+    """Return whether :func:`squared_error_cpu` and :func:`huber_error_cpu` can be used; the target has no gradient."""
     shapes = target.ndim == 2 and prediction.shape[-2:] == target.shape and prediction.ndim <= 3
     same = shapes and batch.is_last.shape == (target.shape[0], target.shape[1] + 1) and target.numel() > 0
-    here = same and cpu32(prediction, target) and _columns(batch) and untracked(target, batch.weight)
-    return here and not is_distributed()
+    is_supported = same and cpu32(prediction, target) and _columns(batch) and has_no_grad(target, batch.weight)
+    return is_supported and not is_distributed()
 
 
-def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0) -> Losses:
+def squared_error_cpu(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0) -> Losses:
     """Compute ``td.squared_error``."""
-    return losses_of(call(_Loss, error_and_gradient, prediction, target, batch, scale))
+    return to_losses(call(_Loss, error_and_gradient, prediction, target, batch, scale))
 
 
-def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float, scale: float = 1.0) -> Losses:
+def huber_error_cpu(prediction: Tensor, target: Tensor, batch: Batch, kappa: float, scale: float = 1.0) -> Losses:
     """Compute ``td.huber_error``."""
-    return losses_of(call(_Loss, error_and_gradient, prediction, target, batch, scale, kappa))
+    return to_losses(call(_Loss, error_and_gradient, prediction, target, batch, scale, kappa))
 
 
 def error_and_gradient(
@@ -130,13 +130,13 @@ def error_and_gradient(
 # ---------------------------------------------------------------------- quantiles
 
 
-def fits_pairs(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> bool:
-    """Return whether :func:`quantile_huber` can be used."""
+def supports_quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> bool:
+    """Return whether :func:`quantile_huber_cpu` can be used."""
     same = prediction.shape[:-1] == target.shape[:-1] and prediction.numel() > 0 and target.numel() > 0
     return same and cpu32(prediction, target) and 0 <= kappa < float("inf")
 
 
-def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
+def quantile_huber_cpu(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
     """Compute ``quantile.quantile_huber``."""
     return cast(Tensor, call(_Loss, _pairs, prediction, target.detach(), kappa)[0])
 
@@ -154,12 +154,12 @@ def _threads(pairs: int) -> int:
     return torch.get_num_threads() if pairs >= PAIRS else 1
 
 
-def fits_greedy(quantiles: Tensor, selector: Tensor) -> bool:
-    """Return whether :func:`greedy_quantiles` can be used."""
+def supports_greedy_quantiles(quantiles: Tensor, selector: Tensor) -> bool:
+    """Return whether :func:`greedy_quantiles_cpu` can be used."""
     return quantiles.shape == selector.shape and quantiles.numel() > 0 and cpu32(quantiles, selector)
 
 
-def greedy_quantiles(quantiles: Tensor, selector: Tensor) -> Tensor:
+def greedy_quantiles_cpu(quantiles: Tensor, selector: Tensor) -> Tensor:
     """Compute ``quantile.greedy_quantiles``."""
     quantiles, selector = quantiles.detach().contiguous(), selector.detach().contiguous()
     *lead, classes, n = quantiles.shape
@@ -168,17 +168,17 @@ def greedy_quantiles(quantiles: Tensor, selector: Tensor) -> Tensor:
     return out
 
 
-def fits_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discount: float) -> bool:
-    """Return whether :func:`quantile_targets` can be used; a user's estimator may bootstrap otherwise."""
+def supports_quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discount: float) -> bool:
+    """Return whether :func:`quantile_targets_cpu` can be used; a user's estimator may bootstrap otherwise."""
     same = type(estimator).bootstrap is OneRow.bootstrap and estimator.steps(batch.shape[1]) > 0
     same = same and next_quantiles.ndim == 3 and next_quantiles.numel() > 0
     rows = same and batch.reward.shape == batch.is_last.shape == batch.is_terminal.shape
     fit = rows and batch.reward.shape == (next_quantiles.shape[0], next_quantiles.shape[1] + 1)
     fit = fit and cpu32(next_quantiles, batch.reward) and flags(batch.is_last, batch.is_terminal)
-    return fit and untracked(batch.reward)
+    return fit and has_no_grad(batch.reward)
 
 
-def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discount: float) -> Tensor:
+def quantile_targets_cpu(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discount: float) -> Tensor:
     """Compute ``quantile.quantile_targets``, without gradient."""
     theta, reward = next_quantiles.detach().contiguous(), batch.reward.contiguous()
     terminal, last, y = batch.is_terminal.contiguous(), batch.is_last.contiguous(), torch.empty_like(theta)
@@ -187,23 +187,23 @@ def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, di
     return y
 
 
-def fits_quantile_error(
+def supports_quantile_error(
     prediction: Tensor, target: Tensor, batch: Batch, kappa: float, classes: Sequence[int] = ()
 ) -> bool:
-    """Return whether :func:`quantile_error` can be used: of one choice, with the prediction's gradient alone."""
+    """Return whether :func:`quantile_error_cpu` can be used: of one choice, with the prediction's gradient alone."""
     shapes = prediction.ndim == 4 and target.shape == (*prediction.shape[:2], prediction.shape[3]) and len(classes) < 2
     windows, rows = prediction.shape[0], prediction.shape[1] + 1
     same = shapes and batch.is_last.shape == (windows, rows) and prediction.numel() > 0
-    taken = same and batch.action.shape == (windows, rows, prediction.shape[2])
-    fit = taken and cpu32(prediction, target, batch.action) and _columns(batch) and untracked(batch.weight)
+    has_actions = same and batch.action.shape == (windows, rows, prediction.shape[2])
+    fit = has_actions and cpu32(prediction, target, batch.action) and _columns(batch) and has_no_grad(batch.weight)
     return fit and not is_distributed()
 
 
-def quantile_error(
+def quantile_error_cpu(
     prediction: Tensor, target: Tensor, batch: Batch, kappa: float, classes: Sequence[int] = ()
 ) -> Losses:
     """Compute ``quantile.quantile_error`` of one choice, with gradient."""
-    return losses_of(call(_Loss, quantile_error_and_gradient, prediction, target.detach(), batch, kappa))
+    return to_losses(call(_Loss, quantile_error_and_gradient, prediction, target.detach(), batch, kappa))
 
 
 def quantile_error_and_gradient(

@@ -28,29 +28,29 @@ MIN_SIDE, WIDE = 64, 96
 def _operator() -> Any:
     """Return oneDNN's operator for ``x @ weight.T + bias``, or None if PyTorch lacks it or it computes otherwise."""
     try:
-        product = torch.ops.mkldnn._linear_pointwise
+        operator = torch.ops.mkldnn._linear_pointwise
         numbers = torch.arange(12.0, dtype=torch.float32, device="cpu")
         x, weight = numbers[:6].view(2, 3), numbers.view(4, 3)
-        right = torch.equal(product(x, weight, None, "none", [], ""), x @ weight.T)
+        right = torch.equal(operator(x, weight, None, "none", [], ""), x @ weight.T)
     except (AttributeError, RuntimeError, TypeError):
         return None
-    return product if right else None
+    return operator if right else None
 
 
 _product = _operator()
 
 
-def _tiles(*sides: int, least: int = MIN_SIDE) -> bool:
+def _tiles(*sides: int, min_side: int = MIN_SIDE) -> bool:
     """Return whether matrix units are there and faster, for products of these sides."""
-    return min(sides) >= least and max(sides) >= MIN_ROWS and cpu32() and tiles_granted()
+    return min(sides) >= min_side and max(sides) >= MIN_ROWS and cpu32() and tiles_granted()
 
 
-def product(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+def product_cpu(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
     """Return a b + bias ``[M, N]`` of a ``[M, K]``, b ``[K, N]`` and bias ``[N]``, float32 on the CPU, in ``out``."""
     bias = None if bias is None else bias.contiguous()  # one with gaps would be read as if it had none
     if not _tiles(*a.shape, b.shape[1]):
-        found: Tensor = F.linear(a, b.T, bias) if _product is None else _product(a, b.T, bias, "none", [], "")
-        return found if out is None else out.copy_(found)
+        y: Tensor = F.linear(a, b.T, bias) if _product is None else _product(a, b.T, bias, "none", [], "")
+        return y if out is None else out.copy_(y)
     a, b = (x if 1 in x.stride() else x.contiguous() for x in (a, b))
     out = a.new_empty(len(a), b.shape[1]) if out is None else out
     threads = torch.get_num_threads() if len(a) * b.numel() >= SHARED else 1
@@ -58,7 +58,7 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None
     return out
 
 
-def wanted(ctx: Any) -> list[bool]:
+def needed_input_grads(ctx: Any) -> list[bool]:
     """Return which inputs' gradients the backward pass that runs now asks for.
 
     ``ctx.needs_input_grad`` knows only which inputs can have one: an actor's loss that passes through other networks
@@ -72,22 +72,22 @@ def wanted(ctx: Any) -> list[bool]:
         return list(ctx.needs_input_grad)
 
 
-def _pays(x: Tensor, rows: int) -> bool:
+def _is_faster(x: Tensor, rows: int) -> bool:
     """Return whether oneDNN can be used for ``x`` and is faster."""
-    here = _product is not None and x.device.type == "cpu" and not torch.compiler.is_compiling()
-    return here and x.dtype is torch.float32 and rows >= MIN_ROWS
+    is_available = _product is not None and x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return is_available and x.dtype is torch.float32 and rows >= MIN_ROWS
 
 
 # ---------------------------------------------------------------------- linear layers
 
 
-def fits_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Return whether :func:`linear` can be used, and is faster."""
+def supports_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Return whether :func:`linear_cpu` can be used, and is faster."""
     width = x.shape[-1]
-    return weight.shape[1] == width and weight.dtype is torch.float32 and _pays(x, x.numel() // width)
+    return weight.shape[1] == width and weight.dtype is torch.float32 and _is_faster(x, x.numel() // width)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear_cpu(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute ``functional.linear``."""
     y: Tensor = _FastLinear.apply(x.reshape(-1, x.shape[-1]), weight, bias)  # type: ignore[no-untyped-call]  # untyped
     return y.view(*x.shape[:-1], -1)
@@ -99,8 +99,8 @@ class _FastLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        if _tiles(*x.shape, len(weight), least=WIDE):
-            return product(x, weight.T, bias)
+        if _tiles(*x.shape, len(weight), min_side=WIDE):
+            return product_cpu(x, weight.T, bias)
         # Weights with gaps would be a thousand times as slow, a bias with gaps would be read as if it had none.
         out: Tensor = _product(x, weight.contiguous(), None if bias is None else bias.contiguous(), "none", [], "")
         return out
@@ -108,7 +108,7 @@ class _FastLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        needs_x, needs_weight, *needs_bias = wanted(ctx)  # no third one without a bias
+        needs_x, needs_weight, *needs_bias = needed_input_grads(ctx)  # no third one without a bias
         grad, x = grad.contiguous(), x.contiguous()  # used as the operator's weights, without gaps: see forward()
         return (
             _input_gradient(grad, weight) if needs_x else None,
@@ -119,8 +119,8 @@ class _FastLinear(torch.autograd.Function):
 
 def _input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
     """Return g W ``[M, inputs]``."""
-    if _tiles(*grad.shape, weight.shape[1], least=WIDE):
-        return product(grad, weight)
+    if _tiles(*grad.shape, weight.shape[1], min_side=WIDE):
+        return product_cpu(grad, weight)
     out: Tensor = _product(grad, weight.contiguous().T, None, "none", [], "")
     return out
 
@@ -128,10 +128,10 @@ def _input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
 def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
     """Return g^T x ``[outputs, inputs]`` of x ``[M, inputs]`` and g ``[M, outputs]``, both contiguous."""
     (rows, inputs), outputs = x.shape, grad.shape[1]
-    if not _pays(x, rows):
+    if not _is_faster(x, rows):
         return grad.T @ x
-    if _tiles(rows, inputs, outputs, least=WIDE):
-        return product(grad.T, x)
+    if _tiles(rows, inputs, outputs, min_side=WIDE):
+        return product_cpu(grad.T, x)
     if inputs > NARROW:
         out: Tensor = _product(grad.T, x.T, None, "none", [], "")
         return out

@@ -12,47 +12,47 @@ from reverie.kernels.call import compute, cpu32, threads
 from reverie.nn.optim import AdamSettings, Tensors, cosine_share
 
 
-def _like(*lists: Sequence[Tensor]) -> bool:
+def _same_shapes(*lists: Sequence[Tensor]) -> bool:
     """Return whether tensors of equal places have the same shape."""
-    return all(x.shape == first.shape for first, *others in zip(*lists, strict=True) for x in others)
+    return all(x.shape == first.shape for first, *counterparts in zip(*lists, strict=True) for x in counterparts)
 
 
-def _plain(*lists: Sequence[Tensor]) -> bool:
+def _is_dense_cpu(*lists: Sequence[Tensor]) -> bool:
     """Return whether C can read and write the tensors of ``lists``, those of equal places together."""
     every = [x for tensors in lists for x in tensors]
-    return _like(*lists) and cpu32(*every) and all(x.is_contiguous() for x in every)
+    return _same_shapes(*lists) and cpu32(*every) and all(x.is_contiguous() for x in every)
 
 
-def fits(
+def supports_adam(
     params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> bool:
-    """Return whether :func:`adam` can be used."""
-    return settings.rate is None and _plain(params, grads, mean, square)
+    """Return whether :func:`adam_cpu` can be used."""
+    return settings.rate is None and _is_dense_cpu(params, grads, mean, square)
 
 
 @torch.no_grad()
-def adam(
+def adam_cpu(
     params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> None:
     """Compute ``optim.adam``; it wakes no second thread for small tensors."""
     lr, betas, eps, cosine, _ = settings
     numbers = (ctypes.c_double * 5)(lr, *betas, eps, cosine)
-    for p, *others in zip(params, grads, mean, square, strict=True):
-        compute("adam", p, *others, p.numel(), numbers, updates, threads(p))
+    for p, *counterparts in zip(params, grads, mean, square, strict=True):
+        compute("adam", p, *counterparts, p.numel(), numbers, updates, threads(p))
     torch.autograd.graph.increment_version(params)  # autograd does not see what C code writes
 
 
-def fits_fused(
+def supports_fused_adam(
     params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> bool:
     """Return whether :func:`fused_adam` can be used: it reads numbers in the order of memory, which has no gaps."""
-    return _like(params, grads, mean, square) and all(
-        _dense(p) and all(x.stride() == p.stride() and x.dtype is p.dtype for x in others)
-        for p, *others in zip(params, grads, mean, square, strict=True)
+    return _same_shapes(params, grads, mean, square) and all(
+        _is_dense(p) and all(x.stride() == p.stride() and x.dtype is p.dtype for x in counterparts)
+        for p, *counterparts in zip(params, grads, mean, square, strict=True)
     )
 
 
-def _dense(x: Tensor) -> bool:
+def _is_dense(x: Tensor) -> bool:
     return 1 + sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True)) == x.numel()
 
 
@@ -69,13 +69,13 @@ def fused_adam(
     )  # fmt: skip
 
 
-def fits_polyak(slow: Sequence[Tensor], fast: Sequence[Tensor], *_: object) -> bool:
-    """Return whether :func:`polyak` can be used."""
-    return _plain(slow, fast)
+def supports_polyak(slow: Sequence[Tensor], fast: Sequence[Tensor], *_: object) -> bool:
+    """Return whether :func:`polyak_cpu` can be used."""
+    return _is_dense_cpu(slow, fast)
 
 
-def polyak(slow: Sequence[Tensor], fast: Sequence[Tensor], rate: float, count: Tensor | None, every: int) -> None:
+def polyak_cpu(slow: Sequence[Tensor], fast: Sequence[Tensor], rate: float, count: Tensor | None, every: int) -> None:
     """Compute ``target.polyak``; it reads the count itself."""
-    for mine, its in zip(slow, fast, strict=True):
-        compute("polyak", mine, its, mine.numel(), rate, count, every, threads(mine))
+    for slow_tensor, fast_tensor in zip(slow, fast, strict=True):
+        compute("polyak", slow_tensor, fast_tensor, slow_tensor.numel(), rate, count, every, threads(slow_tensor))
     torch.autograd.graph.increment_version(slow)  # autograd does not see what C code writes

@@ -22,7 +22,7 @@ PANEL = 32
 T = TypeVar("T")
 
 
-def packed(weight: Tensor) -> Tensor:
+def pack_panels(weight: Tensor) -> Tensor:
     """Return ``weight`` ``[..., outputs, inputs]`` as panels ``[..., outputs / 32, inputs, 32]``, padded with zeros."""
     *lead, outputs, inputs = weight.shape
     panels = -(-outputs // PANEL)
@@ -30,7 +30,7 @@ def packed(weight: Tensor) -> Tensor:
     return padded.view(*lead, panels, PANEL, inputs).transpose(-1, -2).contiguous()
 
 
-class Kept(Generic[T]):
+class ParameterCache(Generic[T]):
     """A cached value that depends on a module's parameters; recomputed when one was changed or replaced.
 
     PyTorch counts changes, but not those by ``parameter.data``. A sample of the numbers shows these if they are changed
@@ -56,13 +56,13 @@ class Kept(Generic[T]):
         return self.value
 
 
-def _sampler(found: list[nn.Parameter]) -> Callable[[], int]:
+def _sampler(parameters: list[nn.Parameter]) -> Callable[[], int]:
     """Return a function that hashes some numbers of each parameter, or a constant where they cannot be read."""
     functions = kernels()
-    if functions is None or not cpu32(*found) or not all(p.is_contiguous() for p in found):
+    if functions is None or not cpu32(*parameters) or not all(p.is_contiguous() for p in parameters):
         return lambda: 0
-    hashed, sizes = ctypes.c_uint64(), (ctypes.c_int64 * len(found))(*[p.numel() for p in found])
-    arguments = ctypes.cast(pointers(*found), ctypes.c_void_p), ctypes.cast(sizes, ctypes.c_void_p), len(found)
+    hashed, sizes = ctypes.c_uint64(), (ctypes.c_int64 * len(parameters))(*[p.numel() for p in parameters])
+    arguments = *(ctypes.cast(x, ctypes.c_void_p) for x in (pointers(*parameters), sizes)), len(parameters)
     into, hash_some = ctypes.byref(hashed), functions.sample_bits
 
     def sample() -> int:
@@ -83,7 +83,7 @@ class _Packed:
         self.supported = bool(self.layers) and is_plain(mlp)
         self.widths = [linear.weight.shape[1] for linear in self.layers[::2] if isinstance(linear, Linear)]
         self.widths.append(mlp.width)
-        self.weights: Kept[list[Tensor]] = Kept(mlp)
+        self.weights: ParameterCache[list[Tensor]] = ParameterCache(mlp)
 
 
 _packed: weakref.WeakKeyDictionary[MLP, _Packed] = weakref.WeakKeyDictionary()
@@ -94,28 +94,28 @@ def is_plain(mlp: MLP) -> bool:
     return all(type(m) is (RMSNormSiLU if i % 2 else Linear) for i, m in enumerate(mlp._modules.values()))
 
 
-def _known(mlp: MLP) -> _Packed:
-    found = _packed.get(mlp)
-    if found is None or found.layers != [*mlp._modules.values()]:
-        found = _packed[mlp] = _Packed(mlp)
-    return found
+def _get_packed(mlp: MLP) -> _Packed:
+    packed = _packed.get(mlp)
+    if packed is None or packed.layers != [*mlp._modules.values()]:
+        packed = _packed[mlp] = _Packed(mlp)
+    return packed
 
 
-def fits(mlp: MLP, x: Tensor) -> bool:
-    """Return whether :func:`forward` can be used."""
+def supports_mlp(mlp: MLP, x: Tensor) -> bool:
+    """Return whether :func:`mlp_forward_cpu` can be used."""
     if torch.is_grad_enabled() or not x.is_cpu or not 0 < x.numel() < MIN_ROWS * x.shape[-1]:
         return False
-    found = _known(mlp)
-    right = found.supported and x.shape[-1] == found.widths[0]
-    return right and cpu32(*(p for table in found.weights.tables for p in table.values()))
+    packed = _get_packed(mlp)
+    right = packed.supported and x.shape[-1] == packed.widths[0]
+    return right and cpu32(*(p for table in packed.weights.tables for p in table.values()))
 
 
-def forward(mlp: MLP, x: Tensor) -> Tensor:
+def mlp_forward_cpu(mlp: MLP, x: Tensor) -> Tensor:
     """Compute ``MLP.forward`` in one call."""
-    found = _known(mlp)
+    packed = _get_packed(mlp)
     flat = x.reshape(-1, x.shape[-1]).float().contiguous()
-    layers = found.weights.get(lambda: [packed(p) if p.ndim == 2 else p for p in mlp.parameters()])
-    rows, widths, norm = len(flat), found.widths, found.layers[1]
+    layers = packed.weights.get(lambda: [pack_panels(p) if p.ndim == 2 else p for p in mlp.parameters()])
+    rows, widths, norm = len(flat), packed.widths, packed.layers[1]
     assert isinstance(norm, RMSNormSiLU)
     y, scratch = floats(rows, widths[-1]), floats(2 * rows * max(widths[1:]))
     compute("mlp", flat, pointers(*layers), (ctypes.c_int64 * len(widths))(*widths), len(widths) - 1, y, scratch, rows,

@@ -23,7 +23,7 @@ PARALLEL = 2**20
 """Bytes of a batch from which several threads are faster than one."""
 
 
-class Addresses(NamedTuple):
+class RingAddresses(NamedTuple):
     """What a compiled function needs to know of a ring buffer."""
 
     library: Any
@@ -33,12 +33,12 @@ class Addresses(NamedTuple):
     row_bytes: int
 
 
-def known(*_: Any) -> bool:
+def has_compiled_functions(*_: Any) -> bool:
     """Return whether there are compiled functions."""
     return kernels() is not None
 
 
-def _addresses(ring: RingBuffer) -> Addresses:
+def _addresses(ring: RingBuffer) -> RingAddresses:
     if ring.fast is None:
         columns = list(ring.columns.values())
         sizes, strides = [c[:1, :1].nbytes for c in columns], [c.strides[1] for c in columns]
@@ -48,9 +48,9 @@ def _addresses(ring: RingBuffer) -> Addresses:
         counts = [len(columns), ring.streams, ring.slots, len(blocks)]
         table = np.array([*counts, *flags, *sizes, *strides, *starts, *blocks.values(), *blocks], np.int64)
         pack = struct.Struct(f"{len(columns)}P").pack
-        ring.fast = Addresses(kernels(), table, table.ctypes.data, pack, sum(sizes))
-    found: Addresses = ring.fast
-    return found
+        ring.fast = RingAddresses(kernels(), table, table.ctypes.data, pack, sum(sizes))
+    addresses: RingAddresses = ring.fast
+    return addresses
 
 
 def _blocks(addresses: Sequence[int], strides: Sequence[int]) -> dict[int, int]:
@@ -64,10 +64,10 @@ def _blocks(addresses: Sequence[int], strides: Sequence[int]) -> dict[int, int]:
     return blocks
 
 
-def put_rows(ring: RingBuffer, rows: StepRows, slot: int) -> None:
+def put_rows_cpu(ring: RingBuffer, rows: StepRows, slot: int) -> None:
     """See ``core.columns``."""
     fast = ring.fast or _addresses(ring)
-    found, kept = [], []
+    pointers, copies = [], []
     for name, shape, dtype in ring.rows:
         row = rows[name]
         if type(row) is not Tensor or not (
@@ -76,26 +76,26 @@ def put_rows(ring: RingBuffer, rows: StepRows, slot: int) -> None:
             array = as_numpy(row)
             check_shape(name, array.shape, shape)
             row = torch.from_numpy(np.array(array, ring.columns[name].dtype, order="C"))
-            kept.append(row)  # keeps it alive until it has been copied
-        found.append(row.data_ptr())
-    fast.library.put_rows(fast.address, fast.pack(*found), slot)
+            copies.append(row)  # keeps it alive until it has been copied
+        pointers.append(row.data_ptr())
+    fast.library.put_rows(fast.address, fast.pack(*pointers), slot)
 
 
-def extend_rows(ring: RingBuffer, rows: Mapping[str, np.ndarray], part: slice, slot: int) -> None:
+def extend_rows_cpu(ring: RingBuffer, rows: Mapping[str, np.ndarray], part: slice, slot: int) -> None:
     """See ``core.columns``."""
     fast = _addresses(ring)
-    kept = [np.ascontiguousarray(rows[name][:, part], column.dtype) if name in rows else None
+    arrays = [np.ascontiguousarray(rows[name][:, part], column.dtype) if name in rows else None
             for name, column in ring.columns.items()]  # fmt: skip
-    found = fast.pack(*[0 if array is None else array.ctypes.data for array in kept])
-    fast.library.extend_rows(fast.address, found, part.stop - part.start, slot)
+    pointers = fast.pack(*[0 if array is None else array.ctypes.data for array in arrays])
+    fast.library.extend_rows(fast.address, pointers, part.stop - part.start, slot)
 
 
-def gather_rows(ring: RingBuffer, handles: Tensor, length: int, out: Mapping[str, Tensor]) -> None:
+def gather_rows_cpu(ring: RingBuffer, handles: Tensor, length: int, out: Mapping[str, Tensor]) -> None:
     """See ``core.columns``."""
     fast, handles = ring.fast or _addresses(ring), handles.contiguous()
-    found = fast.pack(*[column.data_ptr() for column in out.values()])
+    pointers = fast.pack(*[column.data_ptr() for column in out.values()])
     threads = torch.get_num_threads() if len(handles) * length * fast.row_bytes >= PARALLEL else 1
-    fast.library.gather_rows(fast.address, handles.data_ptr(), len(handles), length, found, threads)
+    fast.library.gather_rows(fast.address, handles.data_ptr(), len(handles), length, pointers, threads)
 
 
 # ---------------------------------------------------------------- sum trees
@@ -110,14 +110,14 @@ def _levels(tree: Any) -> tuple[Any, int, int]:
     return library, address, count
 
 
-def tree_set(tree: Any, slots: np.ndarray, weights: np.ndarray) -> None:
+def tree_set_cpu(tree: Any, slots: np.ndarray, weights: np.ndarray) -> None:
     """See ``replay.priority``."""
     library, address, count = _levels(tree)
     slots, weights = np.ascontiguousarray(slots, np.int64), np.ascontiguousarray(weights, np.float64)
     library.tree_set(address, count, slots.ctypes.data, weights.ctypes.data, len(slots))
 
 
-def tree_draw(tree: Any, numbers: np.ndarray) -> np.ndarray:
+def tree_draw_cpu(tree: Any, numbers: np.ndarray) -> np.ndarray:
     """See ``replay.priority``."""
     library, address, count = _levels(tree)
     slots, target = np.zeros(len(numbers), np.int64), numbers * tree.total
@@ -132,21 +132,21 @@ def _dense(x: Tensor, count: int, dtype: torch.dtype = torch.float32) -> bool:
     return x.is_cpu and x.dtype is dtype and x.numel() == count and x.is_contiguous()
 
 
-def fits_standard(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> bool:
+def supports_add_and_standardize(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> bool:
     """Return whether the rows are not too many, and all is dense on the CPU."""
     width, count = factor.numel(), len(x)
     dense = _dense(moments, 3 * width, torch.float64) and _dense(shift, width) and _dense(factor, width)
     return dense and count <= TOGETHER and _dense(x, count * width) and kernels() is not None
 
 
-def add_and_standardise(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
+def add_and_standardize_cpu(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
     """See ``nn.normalise``: NumPy and PyTorch take as long for one row as MuJoCo for a step of HalfCheetah."""
     library: Any = kernels()
     library.add_rows(moments.data_ptr(), x.data_ptr(), len(x), moments.shape[1], NOISE, LEAST, shift.data_ptr(),
                       factor.data_ptr())  # fmt: skip
 
 
-def fits_returns(
+def supports_add_returns(
     returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
 ) -> bool:
     """Return whether all is dense on the CPU."""
@@ -155,7 +155,7 @@ def fits_returns(
     return dense and _dense(moments, 3, double) and _dense(factor, 1) and kernels() is not None
 
 
-def add_returns(
+def add_returns_cpu(
     returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
 ) -> None:
     """See ``nn.rewards``."""
@@ -167,12 +167,12 @@ def add_returns(
 # ---------------------------------------------------------------- random integers
 
 
-def fits_integers(source: Any, bound: int, *_: Any) -> bool:
+def supports_random_integers(source: Any, bound: int, *_: Any) -> bool:
     """Return whether NumPy draws 32 bits for each number: for other bounds it draws nothing, or 64 bits."""
     return 1 < bound < 2**32 and kernels() is not None
 
 
-def random_integers(source: Any, bound: int, count: int, among: Any = None) -> Tensor:
+def random_integers_cpu(source: Any, bound: int, count: int, among: Any = None) -> Tensor:
     """See ``replay.windows``. NumPy takes 50 us for 256 integers if its code is not in the caches; this takes 5 us."""
     if source.fast is None:
         interface = source.rng.bit_generator.ctypes
@@ -180,17 +180,17 @@ def random_integers(source: Any, bound: int, count: int, among: Any = None) -> T
         source.fast = kernels(), interface.state_address, draw_one
     library, state, draw_one = source.fast
     numbers = torch.empty(count, dtype=torch.int64, device="cpu")
-    where = 0 if among is None else among.address
-    library.draw_integers(state, draw_one, bound, count, where, numbers.data_ptr())
+    among_address = 0 if among is None else among.address
+    library.draw_integers(state, draw_one, bound, count, among_address, numbers.data_ptr())
     return numbers
 
 
-def checksums(pieces: Sequence[memoryview]) -> list[int]:
+def checksums_cpu(pieces: Sequence[memoryview]) -> list[int]:
     """See ``store.zarr``. The store's thread holds the interpreter's lock for one call, and not for each piece."""
     library: Any = kernels()
     buffers = [np.frombuffer(piece, np.uint8) for piece in pieces]
     sizes = np.array([len(buffer) for buffer in buffers], np.int64)
     addresses = np.array([buffer.ctypes.data for buffer in buffers], np.uintp)
-    found = np.empty(len(buffers), np.uint32)
-    library.checksums(addresses.ctypes.data, sizes.ctypes.data, found.ctypes.data, len(buffers))
-    return list(map(int, found))
+    sums = np.empty(len(buffers), np.uint32)
+    library.checksums(addresses.ctypes.data, sizes.ctypes.data, sums.ctypes.data, len(buffers))
+    return list(map(int, sums))

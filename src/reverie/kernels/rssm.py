@@ -7,40 +7,41 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from itertools import chain
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from reverie.kernels import gpu, rssm_cpu, rssm_gpu
-from reverie.kernels.call import cpu32, first_order, floats, untracked
-from reverie.kernels.packing import Kept
+from reverie.kernels.call import cpu32, first_order, floats, has_no_grad
+from reverie.kernels.packing import ParameterCache
 from reverie.kernels.steps import PreparedRSSM, embedded, prepared_class
 from reverie.nn.layers import BlockLinear, Linear, RMSNormSiLU
 from reverie.nn.rssm import RSSM, bound
 from reverie.nn.state_space import Latent, LogitNet, StateSpaceModel
 
 
-class _Prepared:
+class _RSSMCache:
     """What is known of an RSSM while its modules are the same: whether kernels fit, and its packed weights."""
 
     def __init__(self, rssm: RSSM) -> None:
         c = rssm.cfg
         # The dictionaries that hold the modules, which a check need not walk through. The RSSM itself is a key.
         self.containers = [m._modules for m in rssm.modules() if m._modules]
-        self.modules = self.now()
+        self.modules = self.current_modules()
         layers = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
         self.usual = layers and prepared_class(rssm) is PreparedRSSM and _as_defined(rssm)
         if not self.usual:
             return
-        self.sequence: Kept[dict[str, Tensor]] = Kept(rssm)
-        self.prior: Kept[dict[str, Tensor]] = Kept(rssm)
-        self.posterior: Kept[dict[str, Tensor]] = Kept(rssm)
+        self.sequence: ParameterCache[dict[str, Tensor]] = ParameterCache(rssm)
+        self.prior: ParameterCache[dict[str, Tensor]] = ParameterCache(rssm)
+        self.posterior: ParameterCache[dict[str, Tensor]] = ParameterCache(rssm)
         eps = cast(float, rssm.recurrent_norms[0].eps)
         self.sizes = rssm_cpu.Sizes(c.deter, c.blocks, c.hidden, c.stoch, c.classes, eps, c.unimix)
 
-    def now(self) -> list[nn.Module | None]:
+    def current_modules(self) -> list[nn.Module | None]:
         """Return the modules, which may have been replaced."""
         return [*chain.from_iterable(map(dict.values, self.containers))]
 
@@ -66,31 +67,33 @@ def _as_defined(rssm: RSSM) -> bool:
     return expected == {n: type(m) for n, m in rssm.named_modules() if n.partition(".")[0] in _MODULES}
 
 
-_prepared: weakref.WeakKeyDictionary[RSSM, _Prepared] = weakref.WeakKeyDictionary()
+_caches: weakref.WeakKeyDictionary[RSSM, _RSSMCache] = weakref.WeakKeyDictionary()
 
 
-def _known(rssm: RSSM) -> _Prepared:
-    found = _prepared.get(rssm)
-    if found is None or found.now() != found.modules:
-        found = _prepared[rssm] = _Prepared(rssm)
-    return found
+def _get_cache(rssm: RSSM) -> _RSSMCache:
+    cache = _caches.get(rssm)
+    if cache is None or cache.current_modules() != cache.modules:
+        cache = _caches[rssm] = _RSSMCache(rssm)
+    return cache
 
 
-def _fits(rssm: StateSpaceModel, latent: Latent, rows: int) -> bool:
-    if rssm.draw is not None or not isinstance(rssm, RSSM) or not untracked(*latent):
+def _supports_rows(rssm: StateSpaceModel, latent: Latent, rows: int) -> bool:
+    if rssm.draw is not None or not isinstance(rssm, RSSM) or not has_no_grad(*latent):
         return False
-    c, here = rssm.cfg, latent.deter.is_cpu and latent.stoch.is_cpu
+    c, on_cpu = rssm.cfg, latent.deter.is_cpu and latent.stoch.is_cpu
     shapes = latent.deter.shape == (rows, c.deter) and latent.stoch.shape == (rows, c.stoch, c.classes)
-    usual = shapes and prepared_class(rssm) is PreparedRSSM and _known(rssm).usual
-    return usual and ((here and cpu32(rssm.gates.weight)) or gpu.ready(latent.deter))
+    usual = shapes and prepared_class(rssm) is PreparedRSSM and _get_cache(rssm).usual
+    return usual and ((on_cpu and cpu32(rssm.gates.weight)) or gpu.can_use_triton(latent.deter))
 
 
-def fits(rssm: StateSpaceModel, start: Latent, x: Tensor, action: Tensor, is_first: Tensor) -> bool:
-    """Return whether :func:`observe` can be used."""
-    return x.shape[:2] == action.shape[:2] == is_first.shape and _fits(rssm, start, len(is_first))
+def supports_observe_compiled(
+    rssm: StateSpaceModel, start: Latent, x: Tensor, action: Tensor, is_first: Tensor
+) -> bool:
+    """Return whether :func:`observe_compiled` can be used."""
+    return x.shape[:2] == action.shape[:2] == is_first.shape and _supports_rows(rssm, start, len(is_first))
 
 
-def observe(rssm: Any, start: Latent, x: Tensor, action: Tensor, is_first: Tensor) -> tuple[Latent, Tensor]:
+def observe_compiled(rssm: Any, start: Latent, x: Tensor, action: Tensor, is_first: Tensor) -> tuple[Latent, Tensor]:
     """Compute ``StateSpaceModel.observe``."""
     keep = (~is_first).to(x.dtype)  # [B, T]
     actions = rssm.in_action(bound((action * keep.unsqueeze(-1)).to(x.dtype)))  # [B, T, hidden]
@@ -98,32 +101,43 @@ def observe(rssm: Any, start: Latent, x: Tensor, action: Tensor, is_first: Tenso
 
 
 def filter_rows(rssm: RSSM, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor) -> tuple[Latent, Tensor]:
-    """Do the recurrent part of :func:`observe`: its other inputs ``[B, T, ...]`` are computed already."""
-    c, known, on_gpu = rssm.cfg, _known(rssm), not cpu32(rssm.gates.weight)
+    """Do the recurrent part of :func:`observe_compiled`: its other inputs ``[B, T, ...]`` are computed already."""
+    c, cache, on_gpu = rssm.cfg, _get_cache(rssm), not cpu32(rssm.gates.weight)
     dtype = latent.deter.dtype if on_gpu else torch.float32
     inputs = (latent.deter, latent.stoch.flatten(1), actions.transpose(0, 1), from_embed.transpose(0, 1))
     uniform = torch.rand(*keep.T.shape, c.stoch, dtype=torch.float32, device=keep.device)
-    given = (*(x.to(dtype).contiguous() for x in inputs), keep.T.float().contiguous(), uniform)
+    arguments = (*(x.to(dtype).contiguous() for x in inputs), keep.T.float().contiguous(), uniform)
     if on_gpu or torch.is_grad_enabled():
         named = _sequence_weights(rssm) | _posterior_head(rssm)
         cast_ = {name: x if name.endswith("_scale") else x.to(dtype) for name, x in named.items()}
-        backend, weights = rssm_gpu if on_gpu else rssm_cpu, rssm_cpu.Weights(**cast_)
-        out = _Filter.apply(backend, known.sizes, *given, *weights)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        backend, weights = _GPU if on_gpu else _CPU, rssm_cpu.Weights(**cast_)
+        out = _Filter.apply(backend, cache.sizes, *arguments, *weights)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     else:
-        packed = known.posterior.get(lambda: _packed_sequence(rssm, known) | rssm_cpu.pack(_posterior_head(rssm)))
-        trace = rssm_cpu.run(known.sizes, packed, *given)
+        packed = cache.posterior.get(lambda: _packed_sequence(rssm, cache) | rssm_cpu.pack(_posterior_head(rssm)))
+        trace = rssm_cpu.filter_sequence(cache.sizes, packed, *arguments)
         out = (trace.deter, trace.stoch, trace.probs)
     deter, stoch, probs = (x.transpose(0, 1) for x in out)  # [B, T, ...]
     stoch, probs = (x.view(*keep.shape, c.stoch, c.classes) for x in (stoch, probs))
     return Latent(deter.to(latent.deter.dtype), stoch.to(latent.deter.dtype)), probs
 
 
+class _Backend(NamedTuple):
+    """The two passes of a sequence."""
+
+    forward: Callable[..., Any]
+    backward: Callable[..., tuple[Tensor, Tensor, rssm_cpu.Weights]]
+
+
+_CPU = _Backend(rssm_cpu.filter_forward_cpu, rssm_cpu.filter_backward_cpu)
+_GPU = _Backend(rssm_gpu.filter_forward_triton, rssm_gpu.filter_backward_triton)
+
+
 class _Filter(torch.autograd.Function):
-    """``forward`` and ``backward`` of ``rssm_cpu`` or ``rssm_gpu``, from ``[T, M, ...]`` and the weights."""
+    """The passes of a backend, from ``[T, M, ...]`` and the weights."""
 
     @staticmethod
-    def forward(ctx: Any, backend: Any, sizes: rssm_cpu.Sizes, *given: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        inputs, weights = given[:6], given[6:]  # the state, actions, embedded observations, keep, random numbers
+    def forward(ctx: Any, backend: _Backend, sizes: rssm_cpu.Sizes, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        inputs, weights = tensors[:6], tensors[6:]  # the state, actions, embedded observations, keep, random numbers
         trace = backend.forward(sizes, rssm_cpu.Weights(*weights), *inputs)
         ctx.backend, ctx.sizes, ctx.trace = backend, sizes, type(trace)
         ctx.save_for_backward(inputs[4], *trace, *weights)
@@ -139,9 +153,9 @@ class _Filter(torch.autograd.Function):
         return (None, None, None, None, daction, dembed, None, None, *dweights)
 
 
-def fits_step(rssm: StateSpaceModel, latent: Latent) -> bool:
+def supports_dream_step(rssm: StateSpaceModel, latent: Latent) -> bool:
     """Return whether :func:`dream_step` can be used from latents ``[M, ...]``."""
-    return _fits(rssm, latent, len(latent.deter))
+    return _supports_rows(rssm, latent, len(latent.deter))
 
 
 def dream_step(rssm: Any, steps: Any, feature: Tensor, action: Tensor, out: Tensor) -> None:
@@ -149,13 +163,13 @@ def dream_step(rssm: Any, steps: Any, feature: Tensor, action: Tensor, out: Tens
 
     ``steps``: the prepared layers. Nothing has a gradient.
     """
-    action, known = steps.in_action(bound(action.to(feature.dtype))), _known(rssm)
+    action, cache = steps.in_action(bound(action.to(feature.dtype))), _get_cache(rssm)
     if not cpu32(rssm.gates.weight):
-        rssm_gpu.imagine(known.sizes, steps, feature, action, out.data)
+        rssm_gpu.prior_step_triton(cache.sizes, steps, feature, action, out.data)
         return
     wide = out if out.dtype is torch.float32 and out.is_contiguous() else floats(out.shape)
-    weights = known.prior.get(lambda: _packed_prior(rssm, known))
-    rssm_cpu.imagine(known.sizes, weights, feature.float().contiguous(), action.float().contiguous(), wide)
+    weights = cache.prior.get(lambda: _packed_prior(rssm, cache))
+    rssm_cpu.prior_step_cpu(cache.sizes, weights, feature.float().contiguous(), action.float().contiguous(), wide)
     if wide is not out:
         out.data.copy_(wide)
 
@@ -163,30 +177,30 @@ def dream_step(rssm: Any, steps: Any, feature: Tensor, action: Tensor, out: Tens
 # ---------------------------------------------------------------------- parameters, by the names of the kernels
 
 
-def _packed_sequence(rssm: RSSM, known: _Prepared) -> dict[str, Tensor]:
-    return known.sequence.get(lambda: rssm_cpu.pack(_sequence_weights(rssm)))
+def _packed_sequence(rssm: RSSM, cache: _RSSMCache) -> dict[str, Tensor]:
+    return cache.sequence.get(lambda: rssm_cpu.pack(_sequence_weights(rssm)))
 
 
-def _packed_prior(rssm: RSSM, known: _Prepared) -> dict[str, Tensor]:
+def _packed_prior(rssm: RSSM, cache: _RSSMCache) -> dict[str, Tensor]:
     first, (norm, second, another, logits) = rssm.prior_net.first, rssm.prior_net.rest
-    heads = _named("head", first, norm) | _named("second", second, another) | _named("logits", logits)
-    return _packed_sequence(rssm, known) | rssm_cpu.pack(heads)
+    heads = _parameters("head", first, norm) | _parameters("second", second, another) | _parameters("logits", logits)
+    return _packed_sequence(rssm, cache) | rssm_cpu.pack(heads)
 
 
 def _posterior_head(rssm: RSSM) -> dict[str, Tensor]:
     """Return the posterior's weights behind h: the rest of its first layer is computed before."""
     first, (norm, logits) = rssm.posterior.first, rssm.posterior.rest
     head = {"head": first.weight[:, : rssm.cfg.deter], "head_scale": cast(Tensor, norm.weight)}
-    return head | _named("logits", logits)
+    return head | _parameters("logits", logits)
 
 
 def _sequence_weights(rssm: RSSM) -> dict[str, Tensor]:
     layer = cast(BlockLinear, rssm.recurrent[0])
-    own, shared = torch.tensor_split(layer.weight, [layer.own], -1)
+    block, shared = torch.tensor_split(layer.weight, [layer.own], -1)
     return {
-        **_named("in_deter", *rssm.in_deter),
-        **_named("in_stoch", *rssm.in_stoch),
-        "own": own,
+        **_parameters("in_deter", *rssm.in_deter),
+        **_parameters("in_stoch", *rssm.in_stoch),
+        "own": block,
         "shared": shared.reshape(rssm.cfg.deter, -1),
         "recurrent_bias": layer.bias,
         "recurrent_scale": cast(Tensor, rssm.recurrent_norms[0].weight),
@@ -195,7 +209,7 @@ def _sequence_weights(rssm: RSSM) -> dict[str, Tensor]:
     }
 
 
-def _named(name: str, linear: nn.Module, norm: nn.Module | None = None) -> dict[str, Tensor]:
+def _parameters(name: str, linear: nn.Module, norm: nn.Module | None = None) -> dict[str, Tensor]:
     """Return a linear layer's parameters, and the scale of the norm after it."""
     out = {name: linear.weight, f"{name}_bias": linear.bias}
     return cast(dict[str, Tensor], out if norm is None else {**out, f"{name}_scale": norm.weight})

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.kernels.call import compute, floats, pointers
 from reverie.kernels.matmul import block_gradient, weight_gradient
-from reverie.kernels.packing import packed
+from reverie.kernels.packing import pack_panels
 
 STRIP = 32
 """Rows that a thread processes at once, as in ``recurrence.c``."""
@@ -73,7 +73,7 @@ def pack(weights: dict[str, Tensor], transposed: bool = False) -> dict[str, Tens
     """Return the weights with matrices packed for ``x W^T`` or, ``transposed``, for ``g W``."""
     plain = {name: weight.detach().contiguous() for name, weight in weights.items() if name not in PRODUCTS}
     matrices = {name: weight.mT if transposed else weight for name, weight in weights.items() if name in PRODUCTS}
-    return plain | {name: packed(matrix) for name, matrix in matrices.items()}
+    return plain | {name: pack_panels(matrix) for name, matrix in matrices.items()}
 
 
 def model(sizes: Sizes, rows: int, weights: dict[str, Tensor]) -> Model:
@@ -81,7 +81,7 @@ def model(sizes: Sizes, rows: int, weights: dict[str, Tensor]) -> Model:
     return Model(rows=rows, **sizes._asdict(), **{name: weight.data_ptr() for name, weight in weights.items()})
 
 
-class Trace(NamedTuple):
+class TraceCPU(NamedTuple):
     """The intermediate values of all steps, each ``[T, M, width]``."""
 
     before_deter: Tensor
@@ -99,16 +99,16 @@ class Trace(NamedTuple):
     stoch: Tensor
 
 
-def _trace(s: Sizes, steps: int, rows: int) -> Trace:
+def _trace(s: Sizes, steps: int, rows: int) -> TraceCPU:
     d, n, z = s.deter, s.hidden, s.stoch * s.classes
     widths = (d, z, n, n, 3 * n, d, d, 3 * d, d, n, n, z, z)
-    return Trace(*(floats(steps, rows, width) for width in widths))
+    return TraceCPU(*(floats(steps, rows, width) for width in widths))
 
 
-def run(
+def filter_sequence(
     sizes: Sizes, weights: dict[str, Tensor], deter: Tensor, stoch: Tensor, action: Tensor, embed: Tensor,
     keep: Tensor, uniform: Tensor,
-) -> Trace:  # fmt: skip
+) -> TraceCPU:  # fmt: skip
     """Filter a sequence ``[T, M, ...]``, from the state ``deter`` ``[M, D]``, ``stoch`` ``[M, S*C]``."""
     steps, rows = keep.shape
     trace = _trace(sizes, steps, rows)
@@ -117,13 +117,13 @@ def run(
     return trace
 
 
-def forward(sizes: Sizes, weights: Weights, *inputs: Tensor) -> Trace:
-    """Do :func:`run` with weights in PyTorch's layout."""
-    return run(sizes, pack(weights._asdict()), *inputs)
+def filter_forward_cpu(sizes: Sizes, weights: Weights, *inputs: Tensor) -> TraceCPU:
+    """Do :func:`filter_sequence` with weights in PyTorch's layout."""
+    return filter_sequence(sizes, pack(weights._asdict()), *inputs)
 
 
-def backward(
-    s: Sizes, weights: Weights, trace: Trace, keep: Tensor, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
+def filter_backward_cpu(
+    s: Sizes, weights: Weights, trace: TraceCPU, keep: Tensor, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
 ) -> tuple[Tensor, Tensor, Weights]:
     """Return the gradients of actions, embeddings and weights, given those of h ``[T, M, D]``, z and its probs."""
     (steps, rows), threads = keep.shape, min(torch.get_num_threads(), keep.shape[1])
@@ -134,11 +134,11 @@ def backward(
     transposed = pack(weights._asdict(), transposed=True)
     compute("observe_backward", ctypes.byref(model(s, rows, transposed)), pointers(*trace), pointers(*grads, *scales),
             keep, ddeter, dprobs, dstoch, scratch, steps, threads)  # fmt: skip
-    flat, back = Trace(*(x.flatten(0, 1) for x in trace)), [x.flatten(0, 1) for x in grads]
+    flat, back = TraceCPU(*(x.flatten(0, 1) for x in trace)), [x.flatten(0, 1) for x in grads]
     return grads[2], grads[5], _weight_gradients(s, flat, back, scales)
 
 
-def _weight_gradients(s: Sizes, x: Trace, grads: list[Tensor], scales: list[Tensor]) -> Weights:
+def _weight_gradients(s: Sizes, x: TraceCPU, grads: list[Tensor], scales: list[Tensor]) -> Weights:
     """Return each weight's gradient, by one product over all steps; x and ``grads`` are ``[T * M, width]``."""
     deter, stoch, _, recurrent, gates, head, logits = grads
     return Weights(
@@ -154,7 +154,7 @@ def _weight_gradients(s: Sizes, x: Trace, grads: list[Tensor], scales: list[Tens
     )  # fmt: skip
 
 
-def imagine(sizes: Sizes, weights: dict[str, Tensor], feature: Tensor, action: Tensor, out: Tensor) -> None:
+def prior_step_cpu(sizes: Sizes, weights: dict[str, Tensor], feature: Tensor, action: Tensor, out: Tensor) -> None:
     """Take a step under the prior, from features ``[M, F]`` and embedded actions ``[M, hidden]`` to ``out``."""
     rows, s = len(feature), sizes
     uniform = torch.rand(rows, s.stoch, dtype=torch.float32, device="cpu")

@@ -21,7 +21,7 @@ from reverie.kernels import gpu
 from reverie.kernels.rssm_cpu import Sizes, Weights
 
 
-class Trace(NamedTuple):
+class TraceGPU(NamedTuple):
     """The intermediate values of all steps, ``[T, M, ...]``. N: hidden units. D: deterministic ones. Z = S * C."""
 
     before_deter: Tensor  # [T, M, D], h before the step: zeros where an episode begins
@@ -51,14 +51,14 @@ def _pair(shared: Tensor, hidden: int) -> Tensor:
 
 def _trace(
     s: Sizes, w: Weights, deter: Tensor, stoch: Tensor, action: Tensor, embed: Tensor, keep: Tensor
-) -> Trace:  # fmt: skip
+) -> TraceGPU:  # fmt: skip
     """Return a trace with the first step's state, and with what is added to each product, in its place."""
     (steps, rows), d, n, z = keep.shape, s.deter, s.hidden, s.stoch * s.classes
 
     def new(*shape: int, dtype: torch.dtype = deter.dtype) -> Tensor:
         return torch.empty(steps, rows, *shape, dtype=dtype, device=deter.device)
 
-    x = Trace(
+    x = TraceGPU(
         new(d), new(z), new(2, n), new(3 * n), new(d), new(d), new(3 * d), new(d), embed.clone(), new(n), new(z),
         new(z, dtype=torch.float32), new(z),
     )  # fmt: skip
@@ -72,16 +72,16 @@ def _trace(
     return x
 
 
-def forward(
+def filter_forward_triton(
     s: Sizes, w: Weights, deter: Tensor, stoch: Tensor, action: Tensor, embed: Tensor, keep: Tensor, uniform: Tensor
-) -> Trace:
+) -> TraceGPU:
     """Filter a sequence ``[T, M, ...]``, from the state ``deter`` ``[M, D]``, ``stoch`` ``[M, Z]``."""
     x, n, k = _trace(s, w, deter, stoch, action, embed, keep), s.hidden, s.blocks
     scales = torch.stack([w.in_deter_scale, w.in_stoch_scale])  # [2, N]
     for t in range(len(keep)):
-        h, pre, more = x.before_deter[t], x.pre_inputs[t], t + 1 < len(keep)
-        following = x.before_deter[t + 1] if more else None
-        following_stoch, kept = (x.before_stoch[t + 1], keep[t + 1]) if more else (None, None)
+        h, pre, has_next = x.before_deter[t], x.pre_inputs[t], t + 1 < len(keep)
+        following = x.before_deter[t + 1] if has_next else None
+        following_stoch, next_keep = (x.before_stoch[t + 1], keep[t + 1]) if has_next else (None, None)
         pre[:, 0].addmm_(h, w.in_deter.T)  # [M, N]
         pre[:, 1].addmm_(x.before_stoch[t], w.in_stoch.T)  # [M, N]
         gpu.norm_silu_into(pre, scales, _pair(x.shared[t], n), s.eps)
@@ -89,11 +89,11 @@ def forward(
         _blocks(x.pre_recurrent[t], k).baddbmm_(_blocks(h, k), w.own.mT)
         gpu.norm_silu_into(x.pre_recurrent[t], w.recurrent_scale, x.recurrent[t], s.eps)
         _blocks(x.gates[t], k).baddbmm_(_blocks(x.recurrent[t], k), w.gates.mT)  # [M, 3 D]
-        gpu.gru_into(x.gates[t], h, x.deter[t], k, following, kept)
+        gpu.gru_into(x.gates[t], h, x.deter[t], k, following, next_keep)
         x.pre_head[t].addmm_(x.deter[t], w.head.T)  # [M, N]
         gpu.norm_silu_into(x.pre_head[t], w.head_scale, x.head[t], s.eps)
         x.logits[t].addmm_(x.head[t], w.logits.T)  # [M, Z]
-        gpu.sample_into(x.logits[t], uniform[t], x.stoch[t], s.unimix, x.probs[t], following_stoch, kept)
+        gpu.sample_into(x.logits[t], uniform[t], x.stoch[t], s.unimix, x.probs[t], following_stoch, next_keep)
     return x
 
 
@@ -111,8 +111,8 @@ class _Gradients(NamedTuple):
     head_scale: Tensor  # [M, N]
 
 
-def _back(
-    s: Sizes, w: Weights, x: Trace, keep: Tensor, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
+def _backward_steps(
+    s: Sizes, w: Weights, x: TraceGPU, keep: Tensor, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
 ) -> _Gradients:  # fmt: skip
     """Go back through all steps, given the gradients of h ``[T, M, D]``, z and its probabilities ``[T, M, Z]``."""
     rows, n, k = keep.shape[1], s.hidden, s.blocks
@@ -123,12 +123,12 @@ def _back(
     dhead, drecurrent = torch.empty_like(x.head[0]), torch.empty_like(x.recurrent[0])
     dh, before, dz = torch.empty_like(drecurrent), torch.empty_like(drecurrent), torch.empty_like(x.stoch[0])
     for t in reversed(range(len(keep))):
-        kept = keep[t + 1] if t + 1 < len(keep) else None  # from the following step, before and dz hold gradients
-        gpu.sample_gradient(x.probs[t], (dprobs[t], dstoch[t]), s.stoch, s.unimix, g.logits[t], dz, kept)
+        next_keep = keep[t + 1] if t + 1 < len(keep) else None  # from the following step, before and dz hold gradients
+        gpu.sample_gradient(x.probs[t], (dprobs[t], dstoch[t]), s.stoch, s.unimix, g.logits[t], dz, next_keep)
         torch.mm(g.logits[t], w.logits, out=dhead)
         gpu.norm_silu_gradient(x.pre_head[t], w.head_scale, dhead, g.head[t], g.head_scale, s.eps, add=True)
         torch.mm(g.head[t], w.head, out=dh)
-        gpu.gru_gradient(x.gates[t], x.before_deter[t], (dh, ddeter[t]), k, g.gates[t], before, kept)
+        gpu.gru_gradient(x.gates[t], x.before_deter[t], (dh, ddeter[t]), k, g.gates[t], before, next_keep)
         torch.bmm(_blocks(g.gates[t], k), w.gates, out=_blocks(drecurrent, k))
         gpu.norm_silu_gradient(
             x.pre_recurrent[t], w.recurrent_scale, drecurrent, g.recurrent[t], g.recurrent_scale, s.eps, add=True
@@ -142,7 +142,7 @@ def _back(
     return g
 
 
-def _weight_gradients(s: Sizes, x: Trace, g: _Gradients) -> Weights:
+def _weight_gradients(s: Sizes, x: TraceGPU, g: _Gradients) -> Weights:
     """Return each weight's gradient, by one product over all steps."""
 
     def product(grad: Tensor, value: Tensor) -> Tensor:
@@ -165,15 +165,15 @@ def _weight_gradients(s: Sizes, x: Trace, g: _Gradients) -> Weights:
     )  # fmt: skip
 
 
-def backward(
-    s: Sizes, w: Weights, x: Trace, keep: Tensor, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
+def filter_backward_triton(
+    s: Sizes, w: Weights, x: TraceGPU, keep: Tensor, ddeter: Tensor, dstoch: Tensor, dprobs: Tensor
 ) -> tuple[Tensor, Tensor, Weights]:  # fmt: skip
     """See ``rssm_cpu.py``."""
-    g = _back(s, w, x, keep, ddeter, dstoch, dprobs)
+    g = _backward_steps(s, w, x, keep, ddeter, dstoch, dprobs)
     return g.shared[..., 2 * s.hidden :], g.head, _weight_gradients(s, x, g)
 
 
-def imagine(s: Sizes, steps: Any, feature: Tensor, action: Tensor, out: Tensor) -> None:
+def prior_step_triton(s: Sizes, steps: Any, feature: Tensor, action: Tensor, out: Tensor) -> None:
     """Take a step under the prior, from features ``[M, D + Z]`` and embedded actions ``[M, N]`` to ``out``."""
     rows, d, n, k = len(feature), s.deter, s.hidden, s.blocks
     h, z = feature[:, :d], feature[:, d:]

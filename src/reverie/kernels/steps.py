@@ -39,12 +39,12 @@ def prepared_class(rssm: StateSpaceModel) -> type[PreparedRSSM | PreparedDenseRS
     return None
 
 
-def fits(rssm: StateSpaceModel, *_: object) -> bool:
-    """Return whether :func:`observe` and :func:`open_loop` can be used."""
+def supports_prepared(rssm: StateSpaceModel, *_: object) -> bool:
+    """Return whether :func:`observe_prepared` and :func:`open_loop_prepared` can be used."""
     return prepared_class(rssm) is not None
 
 
-def observe(rssm: Any, start: Latent, x: Tensor, action: Tensor, is_first: Tensor) -> tuple[Latent, Tensor]:
+def observe_prepared(rssm: Any, start: Latent, x: Tensor, action: Tensor, is_first: Tensor) -> tuple[Latent, Tensor]:
     """Compute ``StateSpaceModel.observe``."""
     keep, from_x = (~is_first).to(x.dtype), embedded(rssm, x)  # [B, T], [B, T, hidden]
     steps = prepare(rssm, x.dtype)
@@ -74,12 +74,14 @@ class PreparedWorld(NamedTuple):
     legal: imagination.Legal | None
 
 
-def fits_through_time(world: Any, *_: object, **__: object) -> bool:
-    """Return whether :func:`imagine_through_time` can be used."""
-    return fits(world.rssm)
+def supports_imagine_through_time(world: Any, *_: object, **__: object) -> bool:
+    """Return whether :func:`imagine_through_time_prepared` can be used."""
+    return supports_prepared(world.rssm)
 
 
-def imagine_through_time(world: Any, actor: Any, start: Latent, *settings: Any, **named: Any) -> imagination.Dream:
+def imagine_through_time_prepared(
+    world: Any, actor: Any, start: Latent, *settings: Any, **named: Any
+) -> imagination.Dream:
     """Compute ``imagination.imagine_through_time``."""
     prepared = PreparedWorld(prepare(world.rssm, start.deter.dtype), world.legal)
     dream: imagination.Dream = imagination.imagine_through_time.definition(prepared, actor, start, *settings, **named)  # type: ignore[attr-defined]
@@ -87,7 +89,7 @@ def imagine_through_time(world: Any, actor: Any, start: Latent, *settings: Any, 
 
 
 @torch.no_grad()
-def open_loop(rssm: Any, start: Latent, actions: Tensor) -> Latent:
+def open_loop_prepared(rssm: Any, start: Latent, actions: Tensor) -> Latent:
     """Compute ``imagination.open_loop``."""
     latent: Latent = imagination.open_loop.definition(prepare(rssm, start.deter.dtype), start, actions)  # type: ignore[attr-defined]
     return latent
@@ -155,7 +157,7 @@ class PreparedDenseRSSM:
 
 
 def prepare(rssm: Any, dtype: torch.dtype) -> PreparedRSSM | PreparedDenseRSSM:
-    """Prepare the layers of a model that :func:`fits`, for one sequence."""
+    """Prepare the layers of a model with library methods for one sequence."""
     kind: Any = prepared_class(rssm)
     prepared: PreparedRSSM | PreparedDenseRSSM = kind(rssm, dtype)
     return prepared
@@ -244,7 +246,7 @@ def linear_steps(layer: Linear, dtype: torch.dtype) -> StepLinear:
 def step_linear(weight: Tensor, bias: Tensor | None) -> StepLinear:
     """Return a linear layer for all steps of one sequence."""
     has_gradient = torch.is_grad_enabled() and weight.requires_grad and _running() is not None
-    return Deferred(weight, bias) if has_gradient else StepLinear(weight, bias)
+    return DeferredLinear(weight, bias) if has_gradient else StepLinear(weight, bias)
 
 
 def product(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
@@ -288,18 +290,18 @@ class _Notes:
     """
 
     def __init__(self) -> None:
-        self.kept: list[tuple[Tensor, Tensor]] = []
-        self.of: int | None = -1  # PyTorch's number of the backward pass
+        self.pairs: list[tuple[Tensor, Tensor]] = []
+        self.backward_id: int | None = -1  # PyTorch's number of the backward pass
 
     def add(self, x: Tensor, grad: Tensor) -> None:
         running = _running()
-        if running != self.of:
-            self.of, self.kept = running, []
-        self.kept.append((x.detach(), grad))  # x itself would keep the graph alive, which holds these notes
+        if running != self.backward_id:
+            self.backward_id, self.pairs = running, []
+        self.pairs.append((x.detach(), grad))  # x itself would keep the graph alive, which holds these notes
 
     def take(self) -> tuple[Tensor, Tensor]:
-        x, grad = (torch.cat(side) for side in zip(*self.kept, strict=True))
-        self.kept = []
+        x, grad = (torch.cat(side) for side in zip(*self.pairs, strict=True))
+        self.pairs = []
         return x, grad
 
 
@@ -339,7 +341,7 @@ class _Step(torch.autograd.Function):
         return product(grad, weight.mT, None) if ctx.needs_input_grad[0] else None, None, base, None
 
 
-class Deferred(StepLinear):
+class DeferredLinear(StepLinear):
     """See the module's docstring; one object for each sequence."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:

@@ -15,35 +15,35 @@ from torch import Tensor
 
 from reverie.kernels.call import call, cpu32, first_order
 from reverie.kernels.images import parts
-from reverie.kernels.matmul import product, wanted
+from reverie.kernels.matmul import needed_input_grads, product_cpu
 
 LONG = 1024
 """Numbers in a window from which a convolution is computed here; with fewer, copying windows takes too long."""
 
 
-def fits_strided(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
-    """Return whether :func:`strided_conv` can be used, and is faster."""
-    return weight[:1].numel() >= LONG and _fits(x, weight, bias, 1) and min(x.shape[1:3]) >= max(weight.shape[2:])
+def supports_strided_conv(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
+    """Return whether :func:`strided_conv_cpu` can be used, and is faster."""
+    return weight[:1].numel() >= LONG and _supports(x, weight, bias, 1) and min(x.shape[1:3]) >= max(weight.shape[2:])
 
 
-def _fits(x: Tensor, weight: Tensor, bias: Tensor, inputs: int) -> bool:
+def _supports(x: Tensor, weight: Tensor, bias: Tensor, inputs: int) -> bool:
     images = x.ndim == weight.ndim == 4 and x.numel() > 0 and weight.shape[inputs] == x.shape[3]
     return images and bias.shape == (weight.shape[1 - inputs],) and cpu32(x, weight, bias)
 
 
-def strided_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def strided_conv_cpu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Compute ``functional.strided_conv``."""
-    return cast(Tensor, call(_Strided, x, weight, bias))
+    return cast(Tensor, call(_StridedConv, x, weight, bias))
 
 
-def fits_transposed(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
-    """Return whether :func:`transposed_conv` can be used."""
-    return _fits(x, weight, bias, 0)
+def supports_transposed_conv(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
+    """Return whether :func:`transposed_conv_cpu` can be used."""
+    return _supports(x, weight, bias, 0)
 
 
-def transposed_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def transposed_conv_cpu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Compute ``functional.transposed_conv``."""
-    return cast(Tensor, call(_Transposed, x, weight, bias))
+    return cast(Tensor, call(_TransposedConv, x, weight, bias))
 
 
 class _Windows:
@@ -85,13 +85,13 @@ class _Windows:
         return matrix.view(count, k, line, channels).permute(0, 3, 1, 2)
 
 
-class _Strided(torch.autograd.Function):
+class _StridedConv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         x, windows = x.contiguous(), _Windows(weight, (x.shape[1], x.shape[2]))
         y = x.new_empty(len(x), windows.h, windows.w, len(weight))
         for part in windows.parts(len(x)):
-            product(windows.read(x[part]), windows.matrix.T, bias, y[part].view(-1, len(weight)))
+            product_cpu(windows.read(x[part]), windows.matrix.T, bias, y[part].view(-1, len(weight)))
         if ctx is not None:
             ctx.save_for_backward(x, weight)
         return y
@@ -99,21 +99,22 @@ class _Strided(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (x, weight), grad, (needs_x, needs_weight, needs_bias) = ctx.saved_tensors, grad.contiguous(), wanted(ctx)
+        (x, weight), grad = ctx.saved_tensors, grad.contiguous()
+        needs_x, needs_weight, needs_bias = needed_input_grads(ctx)
         windows = _Windows(weight, (x.shape[1], x.shape[2]))
         dx = torch.zeros_like(x) if needs_x else None
         dmatrix = torch.zeros_like(windows.matrix) if needs_weight else None
         for part in windows.parts(len(x)):
             g = grad[part].view(-1, len(weight))  # [m h w, N]
             if dx is not None:
-                windows.add(product(g, windows.matrix), dx[part])
+                windows.add(product_cpu(g, windows.matrix), dx[part])
             if dmatrix is not None:
-                dmatrix += product(g.T, windows.read(x[part]))
+                dmatrix += product_cpu(g.T, windows.read(x[part]))
         dweight = None if dmatrix is None else windows.gradient(dmatrix)
         return dx, dweight, grad.sum((0, 1, 2)) if needs_bias else None
 
 
-class _Transposed(torch.autograd.Function):
+class _TransposedConv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         x = x.contiguous()
@@ -121,7 +122,7 @@ class _Transposed(torch.autograd.Function):
         windows = _Windows(weight, size)
         y = bias.expand(len(x), *size, len(bias)).contiguous()
         for part in windows.parts(len(x)):
-            windows.add(product(x[part].view(-1, len(weight)), windows.matrix), y[part])
+            windows.add(product_cpu(x[part].view(-1, len(weight)), windows.matrix), y[part])
         if ctx is not None:
             ctx.save_for_backward(x, weight)
         return y
@@ -129,15 +130,16 @@ class _Transposed(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (x, weight), grad, (needs_x, needs_weight, needs_bias) = ctx.saved_tensors, grad.contiguous(), wanted(ctx)
+        (x, weight), grad = ctx.saved_tensors, grad.contiguous()
+        needs_x, needs_weight, needs_bias = needed_input_grads(ctx)
         windows = _Windows(weight, (grad.shape[1], grad.shape[2]))
         dx = torch.empty_like(x) if needs_x else None
         dmatrix = torch.zeros_like(windows.matrix) if needs_weight else None
         for part in windows.parts(len(x)):
             g = windows.read(grad[part])  # [m h w, k l outputs]
             if dx is not None:
-                product(g, windows.matrix.T, None, dx[part].view(-1, len(weight)))
+                product_cpu(g, windows.matrix.T, None, dx[part].view(-1, len(weight)))
             if dmatrix is not None:
-                dmatrix += product(x[part].view(-1, len(weight)).T, g)
+                dmatrix += product_cpu(x[part].view(-1, len(weight)).T, g)
         dweight = None if dmatrix is None else windows.gradient(dmatrix)
         return dx, dweight, grad.sum((0, 1, 2)) if needs_bias else None

@@ -27,7 +27,7 @@ from reverie.kernels import (
     steps,
     strided,
 )
-from reverie.kernels.compiler import state
+from reverie.kernels.compiler import compile_state
 from reverie.nn import distributions, exploration, functional, layers, normalise, rewards, state_space, target
 from reverie.nn import optim as nn_optim
 from reverie.nn import perceptron as nn_perceptron
@@ -36,49 +36,50 @@ from reverie.replay import priority, windows
 from reverie.store import zarr
 
 ROWS: list[tuple[Callable[..., Any], Kernel]] = [
-    (returns.td0, Kernel(losses.fits_td0, losses.td0)),
-    (td.mean_over, Kernel(losses.fits_mean, losses.mean_over)),
-    (td.squared_error, Kernel(losses.fits_error, losses.squared_error)),
-    (td.huber_error, Kernel(losses.fits_error, losses.huber_error)),
-    (quantile.quantile_huber, Kernel(losses.fits_pairs, losses.quantile_huber)),
-    (quantile.greedy_quantiles, Kernel(losses.fits_greedy, losses.greedy_quantiles)),
-    (quantile.quantile_targets, Kernel(losses.fits_targets, losses.quantile_targets)),
-    (quantile.quantile_error, Kernel(losses.fits_quantile_error, losses.quantile_error)),
-    (functional.linear, Kernel(matmul.fits_linear, matmul.linear)),
-    (functional.norm_silu, Kernel(lambda x, scale, eps: gpu.ready(x, scale), gpu.norm_silu)),
-    (functional.norm_silu, Kernel(elementwise.fits_norm, elementwise.norm_silu)),
-    (functional.norm_mish, Kernel(elementwise.fits_mish, elementwise.norm_mish)),
-    (functional.sim_norm, Kernel(elementwise.fits_simplex, elementwise.sim_norm)),
-    (functional.conv_pool_norm_silu, Kernel(images.fits_stage, images.conv_pool_norm_silu)),
-    (functional.conv_unfold_norm_silu, Kernel(images.fits_unfolded, images.conv_unfold_norm_silu)),
-    (functional.strided_conv, Kernel(strided.fits_strided, strided.strided_conv)),
-    (functional.transposed_conv, Kernel(strided.fits_transposed, strided.transposed_conv)),
-    (distributions.Categoricals.sample, Kernel(gpu.fits_sample, gpu.sample_classes)),
-    (layers.MLP.forward, Kernel(packing.fits, packing.forward)),
-    (state_space.StateSpaceModel.observe, Kernel(rssm.fits, rssm.observe)),
-    (state_space.StateSpaceModel.observe, Kernel(steps.fits, steps.observe)),
-    (imagination.imagine, Kernel(dreams.fits, dreams.imagine)),
-    (imagination.imagine_through_time, Kernel(steps.fits_through_time, steps.imagine_through_time)),
-    (imagination.open_loop, Kernel(steps.fits, steps.open_loop)),
-    (nn_perceptron.perceptron, Kernel(perceptron.fits, perceptron.perceptron)),
-    (nn_optim.adam, Kernel(optim.fits, optim.adam)),
-    (nn_optim.adam, Kernel(optim.fits_fused, optim.fused_adam)),
-    (target.polyak, Kernel(optim.fits_polyak, optim.polyak)),
-    (base.run, Kernel(capture.fits, capture.run)),
-    (columns.put_rows, Kernel(rows.known, rows.put_rows)),
-    (columns.extend_rows, Kernel(rows.known, rows.extend_rows)),
-    (columns.gather_rows, Kernel(rows.known, rows.gather_rows)),
-    (normalise.add_and_standardise, Kernel(rows.fits_standard, rows.add_and_standardise)),
-    (rewards.add_returns, Kernel(rows.fits_returns, rows.add_returns)),
-    (priority.tree_set, Kernel(rows.known, rows.tree_set)),
-    (priority.tree_draw, Kernel(rows.known, rows.tree_draw)),
-    (windows.random_integers, Kernel(rows.fits_integers, rows.random_integers)),
-    (zarr.checksums, Kernel(rows.known, rows.checksums)),
-    (exploration.Inference.__call__, Kernel(inference.fits, inference.infer)),
+    (returns.td0, Kernel(losses.supports_td0, losses.td0_cpu)),
+    (td.mean_over, Kernel(losses.supports_mean_over, losses.mean_over_cpu)),
+    (td.squared_error, Kernel(losses.supports_td_error, losses.squared_error_cpu)),
+    (td.huber_error, Kernel(losses.supports_td_error, losses.huber_error_cpu)),
+    (quantile.quantile_huber, Kernel(losses.supports_quantile_huber, losses.quantile_huber_cpu)),
+    (quantile.greedy_quantiles, Kernel(losses.supports_greedy_quantiles, losses.greedy_quantiles_cpu)),
+    (quantile.quantile_targets, Kernel(losses.supports_quantile_targets, losses.quantile_targets_cpu)),
+    (quantile.quantile_error, Kernel(losses.supports_quantile_error, losses.quantile_error_cpu)),
+    (functional.linear, Kernel(matmul.supports_linear, matmul.linear_cpu)),
+    (functional.norm_silu, Kernel(lambda x, scale, eps: gpu.can_use_triton(x, scale), gpu.norm_silu_triton)),
+    (functional.norm_silu, Kernel(elementwise.supports_norm_silu, elementwise.norm_silu_cpu)),
+    (functional.norm_mish, Kernel(elementwise.supports_norm_mish, elementwise.norm_mish_cpu)),
+    (functional.sim_norm, Kernel(elementwise.supports_sim_norm, elementwise.sim_norm_cpu)),
+    (functional.conv_pool_norm_silu, Kernel(images.supports_conv_pool_norm_silu, images.conv_pool_norm_silu_cpu)),
+    (functional.conv_unfold_norm_silu, Kernel(images.supports_conv_unfold_norm_silu, images.conv_unfold_norm_silu_cpu)),
+    (functional.strided_conv, Kernel(strided.supports_strided_conv, strided.strided_conv_cpu)),
+    (functional.transposed_conv, Kernel(strided.supports_transposed_conv, strided.transposed_conv_cpu)),
+    (distributions.Categoricals.sample, Kernel(gpu.supports_sample_classes, gpu.sample_classes_triton)),
+    (layers.MLP.forward, Kernel(packing.supports_mlp, packing.mlp_forward_cpu)),
+    (state_space.StateSpaceModel.observe, Kernel(rssm.supports_observe_compiled, rssm.observe_compiled)),
+    (state_space.StateSpaceModel.observe, Kernel(steps.supports_prepared, steps.observe_prepared)),
+    (imagination.imagine, Kernel(dreams.supports_imagine, dreams.imagine_prepared)),
+    (imagination.imagine_through_time,
+     Kernel(steps.supports_imagine_through_time, steps.imagine_through_time_prepared)),
+    (imagination.open_loop, Kernel(steps.supports_prepared, steps.open_loop_prepared)),
+    (nn_perceptron.perceptron, Kernel(perceptron.supports_perceptron, perceptron.perceptron_cpu)),
+    (nn_optim.adam, Kernel(optim.supports_adam, optim.adam_cpu)),
+    (nn_optim.adam, Kernel(optim.supports_fused_adam, optim.fused_adam)),
+    (target.polyak, Kernel(optim.supports_polyak, optim.polyak_cpu)),
+    (base.run, Kernel(capture.supports_capture, capture.run_captured)),
+    (columns.put_rows, Kernel(rows.has_compiled_functions, rows.put_rows_cpu)),
+    (columns.extend_rows, Kernel(rows.has_compiled_functions, rows.extend_rows_cpu)),
+    (columns.gather_rows, Kernel(rows.has_compiled_functions, rows.gather_rows_cpu)),
+    (normalise.add_and_standardise, Kernel(rows.supports_add_and_standardize, rows.add_and_standardize_cpu)),
+    (rewards.add_returns, Kernel(rows.supports_add_returns, rows.add_returns_cpu)),
+    (priority.tree_set, Kernel(rows.has_compiled_functions, rows.tree_set_cpu)),
+    (priority.tree_draw, Kernel(rows.has_compiled_functions, rows.tree_draw_cpu)),
+    (windows.random_integers, Kernel(rows.supports_random_integers, rows.random_integers_cpu)),
+    (zarr.checksums, Kernel(rows.has_compiled_functions, rows.checksums_cpu)),
+    (exploration.Inference.__call__, Kernel(inference.supports_infer, inference.infer_captured)),
 ]  # fmt: skip
 """Definitions and their kernels."""
 
 
-def status(device: torch.device) -> str:
-    """See ``core/accelerate.py``."""
-    return state() if device.type == "cpu" else gpu.state(device)
+def kernels_status(device: torch.device) -> str:
+    """See ``core/accelerate.py: status``."""
+    return compile_state() if device.type == "cpu" else gpu.triton_status(device)

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from reverie.kernels.call import capturing
 from reverie.kernels.compiler import kernels
-from reverie.kernels.tape_ops import Plain, plain
+from reverie.kernels.tape_ops import Plain, plain_calls
 
 WHOLE, REAL = 16, 8
 """Numbers of arguments that ``replay.c`` can pass: integers or pointers, and floats."""
@@ -47,12 +47,12 @@ class Call(NamedTuple):
     inputs: tuple[Any, ...]
 
 
-class Compiled(NamedTuple):
+class CompiledCall(NamedTuple):
     """A recorded call of a compiled function, or of several in a row (``replay_calls``)."""
 
     function: Any
     inputs: tuple[Any, ...]
-    kept: Sequence[Any] = ()  # objects that own the memory to which the inputs point
+    owners: Sequence[Any] = ()  # objects that own the memory to which the inputs point
 
 
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -69,7 +69,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self.calls: list[Call | Compiled] = []
+        self.calls: list[Call | CompiledCall] = []
         self.obstacle: str = ""
         self._pool = MemoryPool()
         self._constants: list[Any] = []
@@ -94,7 +94,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             self.obstacle = "it sets the seed of PyTorch's generator, which a replay cannot repeat"
         if not self.obstacle and self._moved:
             self.obstacle = "it draws random numbers and puts the generator back, which a replay cannot repeat"
-        self.calls = list(_joined(self.calls))
+        self.calls = list(_join_calls(self.calls))
 
     @torch.no_grad()
     def replay(self) -> None:
@@ -117,16 +117,16 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         if not self.obstacle:
             self.obstacle = _obstacle(func, args, kwargs, out)
         if func._schema.is_mutable:
-            if not self._note_plain(plain(func, args, kwargs, out)):
+            if not self._note_plain(plain_calls(func, args, kwargs, out)):
                 self._note(func, args, kwargs)
             return out
         if _shares(out, (args, kwargs)):
-            self._constants += [x for x in tree_leaves(out) if not self._pool.holds(x)]  # such as torch.tensor(2.0)
+            self._constants += [x for x in tree_leaves(out) if not self._pool.contains(x)]  # such as torch.tensor(2.0)
             return out
         results = tree_map_only(Tensor, self._pool.like, out)
         if not func.__name__.startswith(("empty", "new_empty")):
             _copy_all(results, out)
-            calls = plain(func, args, kwargs, results)
+            calls = plain_calls(func, args, kwargs, results)
             if not _agree(calls, out, results) or not self._note_plain(calls):
                 self._note_into(func, args, kwargs, results)
         return results
@@ -138,22 +138,22 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
     def _note_plain(self, calls: Sequence[Plain] | None) -> bool:
         """Record ``calls``. Return False if they are None or there is no compiled library."""
         for inputs, tensors in calls or () if kernels() is not None else ():
-            self.calls.append(Compiled(_library().plain, inputs, [self._pool.uncounted(x) for x in tensors]))
+            self.calls.append(CompiledCall(_library().plain, inputs, [self._pool.weak_view(x) for x in tensors]))
         return calls is not None and kernels() is not None
 
     def _note(self, func: Any, args: Any, kwargs: Any) -> None:
-        args, kwargs = tree_map_only(Tensor, self._pool.uncounted, (args, kwargs))
+        args, kwargs = tree_map_only(Tensor, self._pool.weak_view, (args, kwargs))
         self.calls.append(Call(functools.partial(func._op, **kwargs) if kwargs else func._op, tuple(args)))
 
     def _note_into(self, func: Any, args: Any, kwargs: Any, results: Any) -> None:
         if func.overloadpacket in _DRAWN:
-            return self.calls.append(Call(getattr(self._pool.uncounted(results), _DRAWN[func.overloadpacket]), ()))
-        made = (results,) if len(func._schema.returns) == 1 else results
-        into = _writing(func) if all(isinstance(x, Tensor) for x in tree_leaves(made)) else None
-        names = [a.name for a in into._schema.arguments if a.is_out] if into is not None else []
-        if into is not None and _writes_the_same(functools.partial(into, *args, **kwargs), names, made, (args, kwargs)):
-            return self._note(into, args, {**kwargs, **dict(zip(names, made, strict=True))})
-        args, kwargs, to = tree_map_only(Tensor, self._pool.uncounted, (args, kwargs, results))
+            return self.calls.append(Call(getattr(self._pool.weak_view(results), _DRAWN[func.overloadpacket]), ()))
+        outputs = (results,) if len(func._schema.returns) == 1 else results
+        write = _writing(func) if all(isinstance(x, Tensor) for x in tree_leaves(outputs)) else None
+        names = [a.name for a in write._schema.arguments if a.is_out] if write is not None else []
+        if write is not None and _is_exact(functools.partial(write, *args, **kwargs), names, outputs, (args, kwargs)):
+            return self._note(write, args, {**kwargs, **dict(zip(names, outputs, strict=True))})
+        args, kwargs, to = tree_map_only(Tensor, self._pool.weak_view, (args, kwargs, results))
         self.calls.append(Call(lambda: _copy_all(to, func(*args, **kwargs)), ()))
 
 
@@ -166,7 +166,7 @@ class _Watch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not self._tape.obstacle and func in _ESCAPES:
-            self._tape.obstacle = f"{_ESCAPES[func]}{_where()}"
+            self._tape.obstacle = f"{_ESCAPES[func]}{_location()}"
         return func(*args, **(kwargs or {}))
 
 
@@ -189,7 +189,7 @@ class _Listening:
         function = getattr(self._functions, name)
 
         def call(*inputs: Any) -> Any:
-            self._tape.calls.append(Compiled(function, inputs))
+            self._tape.calls.append(CompiledCall(function, inputs))
             return function(*inputs)
 
         return call
@@ -201,15 +201,15 @@ class _Call(ctypes.Structure):
     _fields_ = (("function", ctypes.c_void_p), ("whole", ctypes.c_int64 * WHOLE), ("real", ctypes.c_double * REAL))
 
 
-def _joined(calls: Sequence[Call | Compiled]) -> Iterator[Call | Compiled]:
+def _join_calls(calls: Sequence[Call | CompiledCall]) -> Iterator[Call | CompiledCall]:
     """Yield the same calls, with each unbroken run of compiled functions joined into one call."""
-    for packed, run in itertools.groupby(calls, _fits):
-        several = list(run)
-        if packed:
-            made = (_Call * len(several))(*[_packed(call) for call in several])
-            yield Compiled(_library().replay_calls, (made, len(several)), several)
+    for is_packable, run in itertools.groupby(calls, _is_packable):
+        group = list(run)
+        if is_packable:
+            array = (_Call * len(group))(*[_pack_call(call) for call in group])
+            yield CompiledCall(_library().replay_calls, (array, len(group)), group)
         else:
-            yield from several
+            yield from group
 
 
 def _library() -> ctypes.CDLL:
@@ -218,27 +218,27 @@ def _library() -> ctypes.CDLL:
     return functions
 
 
-def _fits(call: Call | Compiled) -> bool:
+def _is_packable(call: Call | CompiledCall) -> bool:
     """Return whether ``replay.c`` can make this call: a compiled function with few enough inputs, on a known system."""
-    if not isinstance(call, Compiled) or not _library().replay_known():
+    if not isinstance(call, CompiledCall) or not _library().replay_known():
         return False
     real = (call.function.argtypes or ()).count(ctypes.c_float)
     return bool(real <= REAL and len(call.inputs) - real <= WHOLE)
 
 
-def _packed(call: Call | Compiled) -> _Call:
+def _pack_call(call: Call | CompiledCall) -> _Call:
     """Return a call in the layout that ``replay.c`` reads."""
-    whole, real = [], []
+    integers, real = [], []
     function: Any = call.function
     for kind, x in zip(function.argtypes or (), call.inputs, strict=True):
         if kind is ctypes.c_float:
             real.append(struct.unpack("<d", struct.pack("<fxxxx", x))[0])
         elif isinstance(x, Integral):  # also NumPy's
-            whole.append(int(x))
+            integers.append(int(x))
         else:
-            whole.append(ctypes.addressof(getattr(x, "_obj", x)))  # the argument of byref(), or an array
+            integers.append(ctypes.addressof(getattr(x, "_obj", x)))  # the argument of byref(), or an array
     address = ctypes.cast(function, ctypes.c_void_p).value
-    return _Call(address, tuple(whole), tuple(real))
+    return _Call(address, tuple(integers), tuple(real))
 
 
 def _agree(calls: Sequence[Plain] | None, out: Any, results: Any) -> bool:
@@ -247,9 +247,9 @@ def _agree(calls: Sequence[Plain] | None, out: Any, results: Any) -> bool:
         return False
     for inputs, _ in calls:
         _library().plain(*inputs)
-    made = results.clone()
+    computed = results.clone()
     results.copy_(out)
-    return _equal(made, out)
+    return _equal(computed, out)
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:
@@ -257,20 +257,20 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) if a.is_floating_point() else a.equal(b)
 
 
-def _writes_the_same(into: Callable[..., Any], names: Sequence[str], made: Sequence[Any], given: Any) -> bool:
-    """Return whether an ``out=`` overload writes ``made``; ``native_batch_norm.out`` does not for inputs with gaps.
+def _is_exact(write: Callable[..., Any], names: Sequence[str], outputs: Sequence[Any], arguments: Any) -> bool:
+    """Return whether an ``out=`` overload writes ``outputs``; ``native_batch_norm.out`` does not for inputs with gaps.
 
-    Batch norm also changes its running statistics, which its schema does not say: what is ``given`` is put back.
+    Batch norm also changes its running statistics, which its schema does not say: they get their values back.
     """
-    inputs = [(x, x.clone()) for x in tree_leaves(given) if isinstance(x, Tensor)]
-    trial = tree_map_only(Tensor, _blank, made)
+    copies = [(x, x.clone()) for x in tree_leaves(arguments) if isinstance(x, Tensor)]
+    trial = tree_map_only(Tensor, _blank, outputs)
     state = torch.get_rng_state()
-    into(**dict(zip(names, trial, strict=True)))
+    write(**dict(zip(names, trial, strict=True)))
     torch.set_rng_state(state)
-    for x, before in inputs:
+    for x, before in copies:
         if not _equal(x, before):
             x.copy_(before)
-    return all(map(_equal, tree_leaves(trial), tree_leaves(made)))
+    return all(map(_equal, tree_leaves(trial), tree_leaves(outputs)))
 
 
 def _blank(x: Tensor) -> Tensor:
@@ -288,32 +288,32 @@ def _writing(func: Any) -> Any:
     """Return the ``out=`` overload of an operation with the same arguments, or None if there is none."""
     mine = [(a.name, str(a.type)) for a in func._schema.arguments]
     for name in func.overloadpacket.overloads():
-        other = getattr(func.overloadpacket, name)
-        given = [(a.name, str(a.type)) for a in other._schema.arguments if not a.is_out]
-        if given == mine and len(other._schema.arguments) - len(mine) == len(func._schema.returns):
-            return other
+        overload = getattr(func.overloadpacket, name)
+        arguments = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
+        if arguments == mine and len(overload._schema.arguments) - len(mine) == len(func._schema.returns):
+            return overload
     return None
 
 
-def _shares(out: Any, given: Any) -> bool:
+def _shares(out: Any, arguments: Any) -> bool:
     """Return whether a result shares memory with an input: a view, or a constant made from a Python number."""
-    places = {x.untyped_storage().data_ptr() for x in tree_leaves(given) if isinstance(x, Tensor)} - {0}
-    return any(x.untyped_storage().data_ptr() in places for x in tree_leaves(out) if isinstance(x, Tensor))
+    addresses = {x.untyped_storage().data_ptr() for x in tree_leaves(arguments) if isinstance(x, Tensor)} - {0}
+    return any(x.untyped_storage().data_ptr() in addresses for x in tree_leaves(out) if isinstance(x, Tensor))
 
 
 def _obstacle(func: Any, args: Any, kwargs: Any, out: Any) -> str:
     """Return why this operation cannot be repeated, or an empty string."""
     if any(isinstance(x, torch.Generator) for x in (*args, *kwargs.values())):
-        return f"{func} draws from a generator of its own, not from PyTorch's default one{_where()}"
+        return f"{func} draws from a generator of its own, not from PyTorch's default one{_location()}"
     if any(isinstance(x, bool | int | float) for x in tree_leaves(out)):
-        return f"{func} reads the value of a tensor{_where()}"
+        return f"{func} reads the value of a tensor{_location()}"
     if torch.Tag.dynamic_output_shape in func.tags:
         masks = func is not _aten.index.Tensor or any(x is not None and x.dtype == torch.bool for x in args[1])
-        return f"the shape of the result of {func} depends on the values of its inputs{_where()}" if masks else ""
+        return f"the shape of the result of {func} depends on the values of its inputs{_location()}" if masks else ""
     return ""
 
 
-def _where() -> str:
+def _location() -> str:
     """Return the file and line outside of PyTorch that made the call."""
     frame = sys._getframe(1)
     while frame.f_back is not None and (
@@ -341,11 +341,11 @@ class MemoryPool:
 
     Each block is a ctypes array over a bytearray. A tensor's storage, which its views and what autograd saved share,
     holds one reference to it. Once the pool's own is the only one left, no operation recorded later can read the old
-    value, and replays keep the order. Recorded calls use tensors without a reference (``uncounted``).
+    value, and replays keep the order. Recorded calls use tensors that hold none (``weak_view``).
     """
 
     def __init__(self) -> None:
-        self._made: dict[int, list[Any]] = {}
+        self._blocks: dict[int, list[Any]] = {}
         self._memory: dict[int, tuple[bytearray, int]] = {}
 
     def like(self, x: Tensor) -> Tensor:
@@ -353,11 +353,11 @@ class MemoryPool:
         size = -(-max(1, x.untyped_storage().nbytes()) // ALIGNED) * ALIGNED
         return torch.frombuffer(self._block(size), dtype=x.dtype).as_strided(x.shape, x.stride(), x.storage_offset())
 
-    def holds(self, x: Tensor) -> bool:
+    def contains(self, x: Tensor) -> bool:
         """Return whether ``x`` lies in a block of this pool."""
         return x.untyped_storage().data_ptr() in self._memory
 
-    def uncounted(self, x: Tensor) -> Tensor:
+    def weak_view(self, x: Tensor) -> Tensor:
         """Return the same memory as a tensor without gradient that does not count as a user of its block."""
         memory, start = self._memory.get(x.untyped_storage().data_ptr(), (None, 0))
         if memory is None:
@@ -366,14 +366,14 @@ class MemoryPool:
         return flat.as_strided(x.shape, x.stride(), x.storage_offset())
 
     def _block(self, size: int) -> Any:
-        made = self._made.setdefault(size, [])
-        for i in range(len(made)):
-            if _references(made, i) == _UNUSED:
-                return made[i]
+        blocks = self._blocks.setdefault(size, [])
+        for i in range(len(blocks)):
+            if _references(blocks, i) == _UNUSED:
+                return blocks[i]
         memory = bytearray(size + ALIGNED)
         start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % ALIGNED
         block = (ctypes.c_char * size).from_buffer(memory, start)
-        self._made[size].append(block)
+        self._blocks[size].append(block)
         self._memory[ctypes.addressof(block)] = memory, start
         return block
 

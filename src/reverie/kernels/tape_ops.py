@@ -51,25 +51,25 @@ class _Done(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def get(self, place: int, name: str, default: Any) -> Any:
+    def get(self, position: int, name: str, default: Any) -> Any:
         """Return an optional argument, by position or by name."""
-        return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
+        return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
 
 
 Calls = list[Plain] | None
 """Calls that compute the same as an operation; None if there are none."""
 
 
-def plain(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> Calls:
+def plain_calls(func: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any) -> Calls:
     """Return calls that compute ``out`` as ``func(*args, **kwargs)`` did; None if this module cannot replace it."""
     func, written = _IN_PLACE.get(func, (func, False))
     out = args[0] if written else out
-    known = _KNOWN.get(func)
-    if known is None or not isinstance(out, Tensor) or out.numel() > SMALL or out.device.type != "cpu":
+    make_calls = _KNOWN.get(func)
+    if make_calls is None or not isinstance(out, Tensor) or out.numel() > SMALL or out.device.type != "cpu":
         return None
     if not out.numel():
         return []
-    return known(_Done(out, tuple(args), kwargs))
+    return make_calls(_Done(out, tuple(args), kwargs))
 
 
 def _call(kind: str, out: Tensor, a: Tensor, b: Tensor | None = None, x: float = 0.0, y: float = 0.0) -> Plain | None:
@@ -102,8 +102,8 @@ def _layout(shape: Sequence[int], strides: list[Sequence[int]]) -> _Layout | Non
 
 def _all(*calls: Plain | None) -> Calls:
     """Return the calls, or None if one of them is None."""
-    found = [call for call in calls if call is not None]
-    return found if len(found) == len(calls) else None
+    existing = [call for call in calls if call is not None]
+    return existing if len(existing) == len(calls) else None
 
 
 def _floats(*tensors: Any) -> bool:
@@ -114,7 +114,7 @@ def _number(x: float) -> Tensor:
     return torch.tensor(float(x), dtype=torch.float32, device="cpu")
 
 
-def _copied(to: Tensor, x: Tensor) -> Plain | None:
+def _copy_call(to: Tensor, x: Tensor) -> Plain | None:
     """Return the call that copies ``x`` to ``to``, of the same dtype or from bool to float32; else None."""
     if to.dtype is x.dtype and to.element_size() in (1, 4, 8):
         return _call(f"copy_{to.element_size()}", to, x)
@@ -124,17 +124,17 @@ def _copied(to: Tensor, x: Tensor) -> Plain | None:
 
 
 def _copy(s: _Done) -> Calls:
-    return _all(_copied(s.out, s.args[0]))
+    return _all(_copy_call(s.out, s.args[0]))
 
 
 def _cat(s: _Done) -> Calls:
     tensors, dim = [t for t in s.args[0] if t.numel()], s.get(1, "dim", 0)
-    places = torch.split(s.out, [t.shape[dim] for t in tensors], dim)
-    return _all(*(_copied(place, t) for place, t in zip(places, tensors, strict=True)))
+    parts = torch.split(s.out, [t.shape[dim] for t in tensors], dim)
+    return _all(*(_copy_call(part, t) for part, t in zip(parts, tensors, strict=True)))
 
 
 def _stack(s: _Done) -> Calls:
-    return _all(*(_copied(place, t) for place, t in zip(s.out.unbind(s.get(1, "dim", 0)), s.args[0], strict=True)))
+    return _all(*(_copy_call(part, t) for part, t in zip(s.out.unbind(s.get(1, "dim", 0)), s.args[0], strict=True)))
 
 
 def _pad(s: _Done) -> Calls:
@@ -145,14 +145,14 @@ def _pad(s: _Done) -> Calls:
     for i in range(len(pads) // 2):
         dim = s.out.ndim - 1 - i
         inside = inside.narrow(dim, pads[2 * i], x.shape[dim])
-    return _all(_call("fill", s.out, s.out, x=float(value)), _copied(inside, x))
+    return _all(_call("fill", s.out, s.out, x=float(value)), _copy_call(inside, x))
 
 
 def _constant(s: _Done) -> Calls:
     """A tensor filled with one value."""
     if s.out.element_size() not in (1, 4, 8):
         return None
-    return _all(_copied(s.out, s.out.flatten()[0].clone()))
+    return _all(_copy_call(s.out, s.out.flatten()[0].clone()))
 
 
 def _part(find: Callable[[_Done], Tensor]) -> Callable[[_Done], Calls]:
@@ -160,7 +160,7 @@ def _part(find: Callable[[_Done], Tensor]) -> Callable[[_Done], Calls]:
 
     def calls(s: _Done) -> Calls:
         grad = s.args[0]
-        return _all(_call("fill", s.out, s.out, x=0.0), _copied(find(s), grad)) if _floats(s.out, grad) else None
+        return _all(_call("fill", s.out, s.out, x=0.0), _copy_call(find(s), grad)) if _floats(s.out, grad) else None
 
     return calls
 
@@ -169,7 +169,7 @@ def _inverse(s: _Done) -> Calls:
     return _all(_call("div", s.out, _number(1), s.args[0])) if _floats(s.out, s.args[0]) else None
 
 
-def _one(kind: str) -> Callable[[_Done], Calls]:
+def _unary(kind: str) -> Callable[[_Done], Calls]:
     """An elementwise operation of one float32 tensor."""
 
     def calls(s: _Done) -> Calls:
@@ -185,7 +185,7 @@ def _not(s: _Done) -> Calls:
 def _power(s: _Done) -> Calls:
     if s.args[1] == 1 and _floats(s.out, s.args[0]):
         return _copy(s)
-    return _one("square")(s) if s.args[1] == 2 else None
+    return _unary("square")(s) if s.args[1] == 2 else None
 
 
 def _clamp(s: _Done) -> Calls:
@@ -196,7 +196,7 @@ def _clamp(s: _Done) -> Calls:
     return _all(_call("clamp", s.out, x, x=limits[0], y=limits[1]))
 
 
-def _two(kind: str) -> Callable[[_Done], Calls]:
+def _binary(kind: str) -> Callable[[_Done], Calls]:
     """An elementwise operation of two float32 tensors, or of one and a number."""
 
     def calls(s: _Done) -> Calls:
@@ -239,10 +239,10 @@ def _and(s: _Done) -> Calls:
     return _all(_call("and", s.out, *s.args)) if flags else None
 
 
-def _where(s: _Done) -> Calls:
+def _select(s: _Done) -> Calls:
     mask, a, b = s.args
     fits = mask.dtype is torch.bool and _floats(s.out, a, b)
-    return _all(_copied(s.out, b.expand(s.out.shape)), _call("put", s.out, a, mask)) if fits else None
+    return _all(_copy_call(s.out, b.expand(s.out.shape)), _call("put", s.out, a, mask)) if fits else None
 
 
 def _mean(s: _Done) -> Calls:
@@ -251,40 +251,40 @@ def _mean(s: _Done) -> Calls:
     return sums and _all(*sums, _call("div", s.out, s.out, _number(s.args[0].shape[dims[0]])))
 
 
-def _along(kind: str, most: int) -> Callable[[_Done], Calls]:
-    """The minimum, maximum or sum along one dimension of at most ``most`` elements."""
+def _along(kind: str, max_size: int) -> Callable[[_Done], Calls]:
+    """The minimum, maximum or sum along one dimension of at most ``max_size`` elements."""
 
     def calls(s: _Done) -> Calls:
         x, dims = s.args[0], s.get(1, "dim", None) or []
-        if len(dims) != 1 or not _floats(s.out, x) or not 1 <= x.shape[dims[0]] <= most:
+        if len(dims) != 1 or not _floats(s.out, x) or not 1 <= x.shape[dims[0]] <= max_size:
             return None
-        first, *others = x.unbind(dims[0])
+        first, *slices = x.unbind(dims[0])
         if kind == "add" and x.stride(dims[0]) == 1:
-            others = others[3:] + others[:3]  # the order in which PyTorch sums contiguous elements
-        elif kind == "add" and len(others) > 2:
+            slices = slices[3:] + slices[:3]  # the order in which PyTorch sums contiguous elements
+        elif kind == "add" and len(slices) > 2:
             return None  # PyTorch's order of summing rows depends on their width
         to = s.out.view(first.shape)
-        return _all(_copied(to, first), *(_call(kind, to, to, other) for other in others))
+        return _all(_copy_call(to, first), *(_call(kind, to, to, part) for part in slices))
 
     return calls
 
 
 _aten = torch.ops.aten
 _KNOWN: dict[Any, Callable[[_Done], Calls]] = {
-    _aten.copy.default: lambda s: _all(_copied(s.out, s.args[1].expand(s.out.shape))),
+    _aten.copy.default: lambda s: _all(_copy_call(s.out, s.args[1].expand(s.out.shape))),
     _aten.clone.default: _copy, _aten._to_copy.default: _copy, _aten.cat.default: _cat,
-    _aten.stack.default: _stack, _aten.constant_pad_nd.default: _pad, _aten.neg.default: _one("neg"),
-    _aten.abs.default: _one("abs"), _aten.bitwise_not.default: _not, _aten.logical_not.default: _not,
+    _aten.stack.default: _stack, _aten.constant_pad_nd.default: _pad, _aten.neg.default: _unary("neg"),
+    _aten.abs.default: _unary("abs"), _aten.bitwise_not.default: _not, _aten.logical_not.default: _not,
     _aten.pow.Tensor_Scalar: _power, _aten.clamp.default: _clamp, _aten.add.Tensor: _sum_of_two(1.0),
-    _aten.sub.Tensor: _sum_of_two(-1.0), _aten.rsub.Scalar: _from_number, _aten.mul.Tensor: _two("mul"),
-    _aten.div.Tensor: _two("div"), _aten.minimum.default: _two("min"), _aten.maximum.default: _two("max"),
-    _aten.eq.Tensor: _two("eq"), _aten.ge.Tensor: _two("ge"), _aten.ge.Scalar: _two("ge"),
+    _aten.sub.Tensor: _sum_of_two(-1.0), _aten.rsub.Scalar: _from_number, _aten.mul.Tensor: _binary("mul"),
+    _aten.div.Tensor: _binary("div"), _aten.minimum.default: _binary("min"), _aten.maximum.default: _binary("max"),
+    _aten.eq.Tensor: _binary("eq"), _aten.ge.Tensor: _binary("ge"), _aten.ge.Scalar: _binary("ge"),
     _aten.amin.default: _along("min", 32), _aten.amax.default: _along("max", 32),
     _aten.sum.dim_IntList: _along("add", SEQUENTIAL),
-    _aten.mul.Scalar: _two("mul"), _aten.div.Scalar: _two("div"), _aten.le.Scalar: _two("le"),
-    _aten.le.Tensor: _two("le"), _aten.lt.Scalar: _two("lt"), _aten.lt.Tensor: _two("lt"),
+    _aten.mul.Scalar: _binary("mul"), _aten.div.Scalar: _binary("div"), _aten.le.Scalar: _binary("le"),
+    _aten.le.Tensor: _binary("le"), _aten.lt.Scalar: _binary("lt"), _aten.lt.Tensor: _binary("lt"),
     _aten.logical_and.default: _and, _aten.bitwise_and.Tensor: _and,
-    _aten.where.self: _where, _aten.mean.dim: _mean, _aten.reciprocal.default: _inverse,
+    _aten.where.self: _select, _aten.mean.dim: _mean, _aten.reciprocal.default: _inverse,
     _aten.slice_backward.default: _part(lambda s: _aten.slice(s.out, *s.args[2:])),
     _aten.select_backward.default: _part(lambda s: s.out.select(s.args[2], s.args[3])),
 } | {

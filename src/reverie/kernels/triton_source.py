@@ -10,7 +10,7 @@ import triton.language as tl
 
 
 @triton.jit
-def norm_silu(
+def norm_silu_kernel(
     x, scale, y, rows, width, groups, x_stride, y_stride, eps, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
     """Write y = SiLU(scale x / sqrt(mean(x^2) + eps)) over the last axis of x ``[M, groups, C]``.
@@ -19,16 +19,16 @@ def norm_silu(
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
-    there = (row < rows)[:, None] & (column < width)[None, :]
+    mask = (row < rows)[:, None] & (column < width)[None, :]
     lane = ((row % groups) * width)[:, None] + column[None, :]
     line = (row // groups)[:, None]
-    v = tl.load(x + line * x_stride + lane, mask=there, other=0.0).to(tl.float32)
-    z = v * tl.rsqrt(tl.sum(v * v, 1) / width + eps)[:, None] * tl.load(scale + lane, mask=there, other=0.0)
-    tl.store(y + line * y_stride + lane, z * tl.sigmoid(z), mask=there)
+    v = tl.load(x + line * x_stride + lane, mask=mask, other=0.0).to(tl.float32)
+    z = v * tl.rsqrt(tl.sum(v * v, 1) / width + eps)[:, None] * tl.load(scale + lane, mask=mask, other=0.0)
+    tl.store(y + line * y_stride + lane, z * tl.sigmoid(z), mask=mask)
 
 
 @triton.jit
-def norm_silu_backward(
+def norm_silu_backward_kernel(
     x, scale, dy, dx, dscale, rows, width, x_stride, dy_stride, dx_stride, eps,
     ADD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -39,15 +39,15 @@ def norm_silu_backward(
     """
     group = tl.program_id(1)
     column = tl.arange(0, WIDTH)
-    known = column < width
+    column_mask = column < width
     lane = group * width + column
-    s = tl.load(scale + lane, mask=known, other=0.0)
+    s = tl.load(scale + lane, mask=column_mask, other=0.0)
     total = tl.zeros([WIDTH], tl.float32)
     for first in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
         row = (first + tl.arange(0, ROWS)).to(tl.int64)[:, None]
-        there = (row < rows) & known[None, :]
-        v = tl.load(x + row * x_stride + lane[None, :], mask=there, other=0.0).to(tl.float32)
-        g = tl.load(dy + row * dy_stride + lane[None, :], mask=there, other=0.0).to(tl.float32)
+        mask = (row < rows) & column_mask[None, :]
+        v = tl.load(x + row * x_stride + lane[None, :], mask=mask, other=0.0).to(tl.float32)
+        g = tl.load(dy + row * dy_stride + lane[None, :], mask=mask, other=0.0).to(tl.float32)
         inverse = tl.rsqrt(tl.sum(v * v, 1) / width + eps)[:, None]
         normed = v * inverse
         z = normed * s[None, :]
@@ -56,11 +56,11 @@ def norm_silu_backward(
         total += tl.sum(dz * normed, 0)
         dnormed = dz * s[None, :]
         d = inverse * (dnormed - normed * (tl.sum(dnormed * normed, 1) / width)[:, None])
-        tl.store(dx + row * dx_stride + lane[None, :], d, mask=there)
+        tl.store(dx + row * dx_stride + lane[None, :], d, mask=mask)
     part = dscale + tl.program_id(0) * tl.num_programs(1) * width + lane
     if ADD:
-        total += tl.load(part, mask=known, other=0.0)
-    tl.store(part, total, mask=known)
+        total += tl.load(part, mask=column_mask, other=0.0)
+    tl.store(part, total, mask=column_mask)
 
 
 @triton.jit
@@ -71,7 +71,7 @@ def tanh(x):
 
 
 @triton.jit(do_not_specialize_on_alignment=["keep"])
-def gru(
+def gru_kernel(
     gates, h, out, before, keep, rows, deter, width, h_stride, out_stride, BEFORE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Write out = h + z (n - h) ``[M, D]``, with n = tanh(sigmoid(reset) candidate) and z = sigmoid(update - 1).
@@ -81,49 +81,49 @@ def gru(
     """
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     row, j = i // deter, i % deter
-    there = row < rows
+    mask = row < rows
     at = gates + row * 3 * deter + (j // width) * 3 * width + j % width
-    reset = tl.sigmoid(tl.load(at, mask=there, other=0.0).to(tl.float32))
-    new = tanh(reset * tl.load(at + width, mask=there, other=0.0).to(tl.float32))
-    update = tl.sigmoid(tl.load(at + 2 * width, mask=there, other=0.0).to(tl.float32) - 1)
-    old = tl.load(h + row * h_stride + j, mask=there, other=0.0).to(tl.float32)
+    reset = tl.sigmoid(tl.load(at, mask=mask, other=0.0).to(tl.float32))
+    new = tanh(reset * tl.load(at + width, mask=mask, other=0.0).to(tl.float32))
+    update = tl.sigmoid(tl.load(at + 2 * width, mask=mask, other=0.0).to(tl.float32) - 1)
+    old = tl.load(h + row * h_stride + j, mask=mask, other=0.0).to(tl.float32)
     y = old + update * (new - old)
-    tl.store(out + row * out_stride + j, y, mask=there)
+    tl.store(out + row * out_stride + j, y, mask=mask)
     if BEFORE:
-        tl.store(before + i, y * tl.load(keep + row, mask=there, other=0.0), mask=there)
+        tl.store(before + i, y * tl.load(keep + row, mask=mask, other=0.0), mask=mask)
 
 
 @triton.jit(do_not_specialize_on_alignment=["keep"])
-def gru_backward(
-    gates, h, dout, more, carried, keep, dgates, dh, rows, deter, width, more_stride,
+def gru_backward_kernel(
+    gates, h, dout, extra, carried, keep, dgates, dh, rows, deter, width, extra_stride,
     CARRIED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of :func:`gru`, whose output's is dout + more ``[M, D]``, with CARRIED + keep * carried.
+    """Write the gradients of :func:`gru_kernel`, whose output has the gradient dout + extra ``[M, D]``.
 
-    ``carried`` may be the same memory as ``dh``.
+    With CARRIED, keep * carried is added to it. ``carried`` may be the same memory as ``dh``.
     """
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     row, j = i // deter, i % deter
-    there = row < rows
+    mask = row < rows
     at = row * 3 * deter + (j // width) * 3 * width + j % width
-    reset = tl.sigmoid(tl.load(gates + at, mask=there, other=0.0).to(tl.float32))
-    candidate = tl.load(gates + at + width, mask=there, other=0.0).to(tl.float32)
-    update = tl.sigmoid(tl.load(gates + at + 2 * width, mask=there, other=0.0).to(tl.float32) - 1)
+    reset = tl.sigmoid(tl.load(gates + at, mask=mask, other=0.0).to(tl.float32))
+    candidate = tl.load(gates + at + width, mask=mask, other=0.0).to(tl.float32)
+    update = tl.sigmoid(tl.load(gates + at + 2 * width, mask=mask, other=0.0).to(tl.float32) - 1)
     new = tanh(reset * candidate)
-    g = tl.load(dout + i, mask=there, other=0.0).to(tl.float32)
-    g += tl.load(more + row * more_stride + j, mask=there, other=0.0).to(tl.float32)
+    g = tl.load(dout + i, mask=mask, other=0.0).to(tl.float32)
+    g += tl.load(extra + row * extra_stride + j, mask=mask, other=0.0).to(tl.float32)
     if CARRIED:
-        g += tl.load(carried + i, mask=there, other=0.0).to(tl.float32) * tl.load(keep + row, mask=there, other=0.0)
+        g += tl.load(carried + i, mask=mask, other=0.0).to(tl.float32) * tl.load(keep + row, mask=mask, other=0.0)
     d = g * update * (1 - new * new)
-    tl.store(dgates + at, d * candidate * reset * (1 - reset), mask=there)
-    tl.store(dgates + at + width, d * reset, mask=there)
-    change = new - tl.load(h + i, mask=there, other=0.0).to(tl.float32)
-    tl.store(dgates + at + 2 * width, g * change * update * (1 - update), mask=there)
-    tl.store(dh + i, g * (1 - update), mask=there)
+    tl.store(dgates + at, d * candidate * reset * (1 - reset), mask=mask)
+    tl.store(dgates + at + width, d * reset, mask=mask)
+    change = new - tl.load(h + i, mask=mask, other=0.0).to(tl.float32)
+    tl.store(dgates + at + 2 * width, g * change * update * (1 - update), mask=mask)
+    tl.store(dh + i, g * (1 - update), mask=mask)
 
 
 @triton.jit(do_not_specialize_on_alignment=["keep", "uniform"])
-def sample(
+def sample_kernel(
     logits, uniform, probs, onehot, before, keep, rows, stoch, classes, onehot_stride, mix,
     PROBS: tl.constexpr, BEFORE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
@@ -134,47 +134,48 @@ def sample(
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
-    known = row < rows
-    there = known[:, None] & (column < classes)[None, :]
+    row_mask = row < rows
+    mask = row_mask[:, None] & (column < classes)[None, :]
     at = row[:, None] * classes + column[None, :]
-    v = tl.load(logits + at, mask=there, other=float("-inf")).to(tl.float32)
-    weight = tl.where(there, tl.exp(v - tl.where(known, tl.max(v, 1), 0.0)[:, None]), 0.0)
-    p = weight / tl.where(known, tl.sum(weight, 1), 1.0)[:, None]
-    p = tl.where(there, (1 - mix) * p + mix / classes, 0.0)
+    v = tl.load(logits + at, mask=mask, other=float("-inf")).to(tl.float32)
+    weight = tl.where(mask, tl.exp(v - tl.where(row_mask, tl.max(v, 1), 0.0)[:, None]), 0.0)
+    p = weight / tl.where(row_mask, tl.sum(weight, 1), 1.0)[:, None]
+    p = tl.where(mask, (1 - mix) * p + mix / classes, 0.0)
     if PROBS:
-        tl.store(probs + at, p, mask=there)
+        tl.store(probs + at, p, mask=mask)
     cumulative = tl.cumsum(p, 1)
     # The last sum is not exactly 1 because of rounding; scaling by it keeps every index within the classes.
     last = tl.sum(tl.where((column == classes - 1)[None, :], cumulative, 0.0), 1)
-    limit = tl.load(uniform + row, mask=known, other=0.0) * last
-    index = tl.sum(tl.where(there & (cumulative < limit[:, None]), 1, 0), 1)
+    limit = tl.load(uniform + row, mask=row_mask, other=0.0) * last
+    index = tl.sum(tl.where(mask & (cumulative < limit[:, None]), 1, 0), 1)
     drawn = tl.where(column[None, :] == index[:, None], 1.0, 0.0)
     line = row // stoch
-    tl.store(onehot + line[:, None] * onehot_stride + (at - line[:, None] * stoch * classes), drawn, mask=there)
+    tl.store(onehot + line[:, None] * onehot_stride + (at - line[:, None] * stoch * classes), drawn, mask=mask)
     if BEFORE:
-        tl.store(before + at, drawn * tl.load(keep + line, mask=known, other=0.0)[:, None], mask=there)
+        tl.store(before + at, drawn * tl.load(keep + line, mask=row_mask, other=0.0)[:, None], mask=mask)
 
 
 @triton.jit(do_not_specialize_on_alignment=["keep"])
-def sample_backward(
+def sample_backward_kernel(
     probs, dprobs, donehot, carried, keep, dlogits, rows, stoch, classes, mix,
     CARRIED: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradient of :func:`sample`'s logits; that of the one-hot sample passes straight to the probabilities.
+    """Write the gradient of the logits of :func:`sample_kernel`.
 
-    The gradient of the probabilities is dprobs + donehot + keep * carried, ``[M, S, C]`` each; the last with CARRIED.
+    The gradient of the one-hot sample passes straight to the probabilities. Their gradient is dprobs + donehot + keep *
+    carried, ``[M, S, C]`` each; the last with CARRIED.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
-    known = row < rows
-    there = known[:, None] & (column < classes)[None, :]
+    row_mask = row < rows
+    mask = row_mask[:, None] & (column < classes)[None, :]
     at = row[:, None] * classes + column[None, :]
-    g = tl.load(dprobs + at, mask=there, other=0.0).to(tl.float32)
-    g += tl.load(donehot + at, mask=there, other=0.0).to(tl.float32)
+    g = tl.load(dprobs + at, mask=mask, other=0.0).to(tl.float32)
+    g += tl.load(donehot + at, mask=mask, other=0.0).to(tl.float32)
     if CARRIED:
-        kept = tl.load(keep + row // stoch, mask=known, other=0.0)[:, None]
-        g += tl.load(carried + at, mask=there, other=0.0).to(tl.float32) * kept
+        row_keep = tl.load(keep + row // stoch, mask=row_mask, other=0.0)[:, None]
+        g += tl.load(carried + at, mask=mask, other=0.0).to(tl.float32) * row_keep
     # (1 - mix) softmax(logits)
-    p = tl.load(probs + at, mask=there, other=0.0) - tl.where(there, mix / classes, 0.0)
+    p = tl.load(probs + at, mask=mask, other=0.0) - tl.where(mask, mix / classes, 0.0)
     mean = tl.sum(p * g, 1) / (1 - mix)
-    tl.store(dlogits + at, p * (g - mean[:, None]), mask=there)
+    tl.store(dlogits + at, p * (g - mean[:, None]), mask=mask)
