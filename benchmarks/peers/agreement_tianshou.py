@@ -287,7 +287,9 @@ def quantiles(ours: Ours, kind: Any = QRDQN, **settings: Any) -> Learner:
     made = kind(policy=policy, optim=p.adam, gamma=p.gamma, num_quantiles=p.quantiles, target_update_freq=NEVER,
                 **settings)  # fmt: skip
     made._iter = 1
-    names = (
+    names = {"loss": "loss/critic"}
+    if kind is not QRDQN:
+        names = {"qr_loss": "loss/critic", "cql_loss": "train/conservative_gap"}
         {"loss": "loss/critic"} if kind is QRDQN else {"qr_loss": "loss/critic", "cql_loss": "train/conservative_gap"}
     )
     return Learner(_valued(made, model), updating(made, names, copies=True))
