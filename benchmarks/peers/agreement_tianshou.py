@@ -290,8 +290,6 @@ def quantiles(ours: Ours, kind: Any = QRDQN, **settings: Any) -> Learner:
     names = {"loss": "loss/critic"}
     if kind is not QRDQN:
         names = {"qr_loss": "loss/critic", "cql_loss": "train/conservative_gap"}
-        {"loss": "loss/critic"} if kind is QRDQN else {"qr_loss": "loss/critic", "cql_loss": "train/conservative_gap"}
-    )
     return Learner(_valued(made, model), updating(made, names, copies=True))
 
 
