@@ -30,7 +30,7 @@ from reverie.core.specs import ActionSpec, ObsPart, signature
 from reverie.experiment.config import ExperimentConfig
 from reverie.log import plot, sinks
 from reverie.log.metrics import FINAL, read_metrics
-from reverie.run import run as life
+from reverie.run import lifecycle
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, check_spec
 from reverie.run.manifest import MANIFEST, sealed
@@ -144,8 +144,8 @@ def test_an_environment_that_breaks_leaves_a_checkpoint_to_go_on_from(tmp_path: 
 
 def test_a_final_evaluation_that_a_killed_process_had_only_logged_is_made_again_and_counts_once(run, monkeypatch):
     """The score is written last, as it is taken for a sign that nothing is missing."""
-    write, log, logged = life.write_found, run / "metrics.jsonl", []
-    monkeypatch.setattr(life, "write_found", lambda *args: logged.append(log.read_text()) or write(*args))
+    write, log, logged = lifecycle.write_found, run / "metrics.jsonl", []
+    monkeypatch.setattr(lifecycle, "write_found", lambda *args: logged.append(log.read_text()) or write(*args))
     (run / "eval.json").unlink()
     before = log.read_text()
     assert train(CONFIG, env=Steps, run=run).evaluation is not None
@@ -223,7 +223,7 @@ def test_a_disk_that_is_full_at_the_end_takes_no_score_away(
     monkeypatch: pytest.MonkeyPatch,
     said: list[str],
 ) -> None:
-    monkeypatch.setattr(life, "write_found", refuse)
+    monkeypatch.setattr(lifecycle, "write_found", refuse)
     monkeypatch.setattr(plot, "plot_learning_curve", refuse)
     result = train(CONFIG, env=Steps, run=tmp_path / "run")
     assert result.evaluation is not None
