@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reverie.algos import imagination
 from reverie.core.specs import ActionPart, ActionSpec
@@ -273,3 +273,26 @@ def test_methods_of_ones_own_run_the_definition(name, method):
     assert [prepared_class(one(7, 4, model.cfg)) is None for one in (inherits, replaces)] == [False, True]
     setattr(model, method, getattr(model, method))
     assert not steps.supports_prepared(model)
+
+
+class Doubling(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *inputs):
+        return 2 * self.layer(*inputs)
+
+
+@pytest.mark.parametrize("place", ["recurrent", "recurrent_norms", "in_deter"])
+def test_a_module_of_ones_own_among_the_layers_is_called(place):
+    model = MODELS["rssm"].build(embed=7, action=4)
+    layers = getattr(model, place)
+    layers[0] = Doubling(layers[0])
+    draw_by_seed(model)
+    rows = sequence(model, torch.float32)
+    latents = []
+    for observe in (steps.observe_prepared, StateSpaceModel.observe.definition):
+        draw_by_seed(model)
+        latents.append(observe(model, *rows)[0].deter)
+    torch.testing.assert_close(*latents)

@@ -21,7 +21,7 @@ from reverie.kernels.call import first_order
 from reverie.kernels.matmul import block_gradient, weight_gradient
 from reverie.nn.dense_rssm import CellStack, DenseRSSM, KerasGRU, LayerNormGRU
 from reverie.nn.functional import gru, linear
-from reverie.nn.layers import BlockLinear, Linear, RMSNormSiLU
+from reverie.nn.layers import BlockLinear, Dense, Linear
 from reverie.nn.rssm import RSSM, bound
 from reverie.nn.state_space import Latent, LogitNet, StateSpaceModel
 
@@ -106,8 +106,8 @@ class PreparedRSSM:
         self.in_deter = StepLayers(rssm.in_deter, dtype)
         self.in_stoch = StepLayers(rssm.in_stoch, dtype)
         self.in_action = StepLayers(rssm.in_action, dtype)
-        self.recurrent = [block_steps(layer, dtype) for layer in rssm.recurrent if isinstance(layer, BlockLinear)]
-        self.norms = [norm for norm in rssm.recurrent_norms if isinstance(norm, RMSNormSiLU)]
+        self.recurrent = [block_steps(layer, dtype) for layer in rssm.recurrent]
+        self.norms: list[Any] = list(rssm.recurrent_norms)
         self.gates = block_steps(rssm.gates, dtype)
         self.prior = StepLayers(all_layers(rssm.prior_net), dtype)
 
@@ -204,9 +204,7 @@ class StepLayers:
     """A chain of layers that is applied at every step of a sequence."""
 
     def __init__(self, layers: nn.Sequential, dtype: torch.dtype) -> None:
-        self.layers: list[StepLinear | nn.Module] = [
-            linear_steps(layer, dtype) if isinstance(layer, Linear) else layer for layer in layers
-        ]
+        self.layers: list[StepLinear | nn.Module] = [linear_steps(layer, dtype) for layer in layers]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map ``[M, inputs]`` to ``[M, outputs]``."""
@@ -226,8 +224,10 @@ class BlockSteps(NamedTuple):
         return self.block(x, self.shared(shared) if self.shared and shared is not None else None)
 
 
-def block_steps(layer: BlockLinear, dtype: torch.dtype) -> BlockSteps:
-    """Return a block-diagonal layer for all steps of a sequence."""
+def block_steps(layer: Any, dtype: torch.dtype) -> Any:
+    """Return a block-diagonal layer for all steps of a sequence; a module of a user's own as it is."""
+    if type(layer) is not BlockLinear:
+        return layer
     block, shared = torch.tensor_split(layer.weight.to(dtype), [layer.own], -1)
     bias = layer.bias.to(dtype)
     if not shared.shape[-1]:
@@ -235,8 +235,13 @@ def block_steps(layer: BlockLinear, dtype: torch.dtype) -> BlockSteps:
     return BlockSteps(step_linear(block, None), step_linear(shared.reshape(len(bias), -1), bias))
 
 
-def linear_steps(layer: Linear, dtype: torch.dtype) -> StepLinear:
-    """Return a layer for all steps of a sequence: weights are cast, and their gradients computed, once."""
+def linear_steps(layer: Any, dtype: torch.dtype) -> Any:
+    """Return a layer for all steps of a sequence: weights are cast, and their gradients computed, once.
+
+    Any other module than a linear layer of this library is returned as it is.
+    """
+    if type(layer) not in (Linear, Dense):
+        return layer
     return step_linear(layer.weight.to(dtype), None if layer.bias is None else layer.bias.to(dtype))
 
 
