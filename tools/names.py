@@ -14,136 +14,33 @@ from __future__ import annotations
 import argparse
 import ast
 import collections
-import pathlib
 import re
-import signal
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 FILLER = set(
-    [
-        "found",
-        "said",
-        "says",
-        "told",
-        "tells",
-        "given",
-        "gives",
-        "held",
-        "holds",
-        "kept",
-        "keep_",
-        "shown",
-        "wanted",
-        "meant",
-        "own",
-        "one",
-        "each",
-        "others",
-        "other",
-        "place",
-        "where",
-        "here",
-        "there",
-        "then",
-        "made",
-        "left",
-        "right_",
-        "together",
-        "beside",
-        "about",
-        "known",
-        "asked",
-        "taken",
-        "seen",
-        "led",
-        "worth",
-        "judged",
-        "described",
-        "decided",
-        "counted",
-        "marked",
-        "looked",
-        "put",
-        "away",
-        "luck",
-        "mind",
-        "most",
-        "least",
-        "more",
-        "again",
-        "elsewhere",
-        "happened",
-        "untold",
-        "gained",
-        "lacking",
-        "busy",
-        "settle",
-        "meet",
-        "as_here",
-        "as_read",
-        "as_read_",
-        "again_",
-        "first_",
-        "twice_",
-        "half_",
-        "whole",
-        "rest_",
-        "of_",
-        "what",
-        "who",
-        "said_of",
-        "what_",
-        "why_",
-        "thing",
-        "things",
-        "stuff",
-        "bit",
-        "way",
-        "ways",
-        "now",
-        "later",
-        "earlier",
-        "former",
-        "latter",
-        "such",
-        "same_",
-        "so_",
-        "much",
-        "many",
-        "few",
-        "several",
-        "any_",
-        "let_change",
-        "put_away",
-        "trusting",
-        "reading_",
-        "noted",
-        "noticed",
-        "heard",
-        "felt",
-        "thought",
-        "called",
-        "named_",
-        "word",
-        "words_",
-        "sayings",
-    ]
+    "found said says told tells given gives held holds kept keep_ shown wanted meant own one each others other place "
+    "where here there then made left right_ together beside about known asked taken seen led worth judged described "
+    "decided counted marked looked put away luck mind most least more again elsewhere happened untold gained lacking "
+    "busy settle meet as_here as_read as_read_ again_ first_ twice_ half_ whole rest_ of_ what who said_of what_ why_ "
+    "thing things stuff bit way ways now later earlier former latter such same_ so_ much many few several any_ "
+    "let_change put_away trusting reading_ noted noticed heard felt thought called named_ word words_ sayings".split()
 )
 PARTICIPLE = re.compile(r"^_?[a-z]{3,}(ed|own|een|eld|aid|old|ept|ound|ought|iven|aken|ade|itten|osen)$")
-ALLOWED = {  # participles that are terms, or states that Python itself names so
-    "shared", "packed", "padded", "cached", "nested", "fixed", "masked", "weighted", "discounted", "normalised", "seed",
-    "seeded", "embed", "stacked", "batched", "recorded", "terminated", "truncated", "timed", "trained", "squared",
-    "embedded", "need", "speed", "feed", "frozen", "hidden", "broken", "written_bytes", "unused", "expected", "observed",
-    "required", "requested", "elapsed", "closed", "failed", "finished", "started", "loaded", "saved", "sampled", "sorted",
-    "reversed", "clipped", "scaled", "shifted", "dropped", "capped", "sealed", "accelerated", "registered", "threshold",
-    "fold", "scaffold", "hold", "old", "gold", "bold", "background", "round", "bound", "sound", "ground", "down", "own_",
-    "shutdown", "unknown", "known_", "between", "screen", "green", "seen_", "field", "yield", "child_", "build", "grade",
-    "fade", "decade", "trade", "shade", "blade", "void", "paid", "grid", "sigmoid", "valid", "invalid",
-}  # fmt: skip
+TERMS = set(
+    "shared packed padded cached nested fixed masked weighted discounted normalised seed seeded embed stacked batched "
+    "recorded terminated truncated timed trained squared embedded need speed feed frozen hidden broken written_bytes "
+    "unused expected observed required requested elapsed closed failed finished started loaded saved sampled sorted "
+    "reversed clipped scaled shifted dropped capped sealed accelerated registered threshold fold scaffold hold old gold "
+    "bold background round bound sound ground down own_ shutdown unknown known_ between screen green seen_ field yield "
+    "child_ build grade fade decade trade shade blade void paid grid sigmoid valid invalid".split()
+)
+"""Participles that are terms, or states that Python itself names so."""
 
 
-def bindings(tree: ast.AST):
-    """Yield (name, line, kind) of everything that the code binds."""
+def bindings(tree: ast.AST) -> Iterator[tuple[str, int, str]]:
+    """Yield the name, line and kind of everything that the code binds."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id, node.lineno, "variable"
@@ -156,59 +53,48 @@ def bindings(tree: ast.AST):
 
 
 def is_filler(name: str, kind: str) -> bool:
-    bare = name.lstrip("_")
-    if kind == "class":
-        if re.search("[A-Z]", bare[1:]):  # several words
-            return False
-        bare = bare.lower()
-    if bare in FILLER:
-        return True
-    return kind in ("function", "class") and bool(PARTICIPLE.match(bare)) and bare not in ALLOWED
+    """Return whether a bound name is one word that names nothing."""
+    word = name.lstrip("_")
+    if kind == "class" and re.search("[A-Z]", word[1:]):  # several words
+        return False
+    word = word.lower() if kind == "class" else word
+    is_participle = kind in ("function", "class") and PARTICIPLE.match(word) and word not in TERMS
+    return word in FILLER or bool(is_participle)
 
 
 def main() -> int:
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `names.py | head` is no error
+    """Print the table, or a list; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("src", nargs="?", default="src/reverie", type=pathlib.Path)
-    parser.add_argument("--file", type=pathlib.Path)
+    parser.add_argument("src", nargs="?", default="src/reverie", type=Path)
+    parser.add_argument("--file", type=Path)
     parser.add_argument("--twice", action="store_true")
     parser.add_argument("--max", type=float)
     args = parser.parse_args()
-    files = sorted(args.src.rglob("*.py"))
-    if args.file:
-        for name, line, kind in sorted(bindings(ast.parse(args.file.read_text())), key=lambda b: b[1]):
-            if is_filler(name, kind):
-                print(f"{args.file}:{line}: {kind} {name}")
-        return 0
     public: dict[str, set[str]] = collections.defaultdict(set)
-    rooms: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])
-    worst, words = [], collections.Counter()
-    for path in files:
-        tree = ast.parse(path.read_text())
+    counts: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0])  # by room: bindings, fillers
+    for path in sorted(args.src.rglob("*.py")):
+        tree, relative = ast.parse(path.read_text(encoding="utf-8")), path.relative_to(args.src)
         for node in tree.body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-                public[node.name].add(str(path.relative_to(args.src)))
-        found = list(bindings(tree))
-        bad = [name for name, _, kind in found if is_filler(name, kind)]
-        words.update(bad)
-        parts = path.relative_to(args.src).parts
-        room = parts[0] if len(parts) > 1 else "."
-        rooms[room][0] += len(found)
-        rooms[room][1] += len(bad)
-        worst.append((len(bad), len(found), path))
+                public[node.name].add(str(relative))
+        names = list(bindings(tree))
+        fillers = [(line, kind, name) for name, line, kind in names if is_filler(name, kind)]
+        if args.file is not None and path.resolve() == args.file.resolve():
+            print(*(f"{path}:{line}: {kind} {name}" for line, kind, name in sorted(fillers)), sep="\n")
+        for room in ("in all", relative.parts[0]):
+            counts[room][0] += len(names)
+            counts[room][1] += len(fillers)
+    twice = {name: sorted(files) for name, files in public.items() if len(files) > 1}
     if args.twice:
-        for name, places in sorted(public.items(), key=lambda item: -len(item[1])):
-            if len(places) > 1:
-                print(f"{name:24} {', '.join(sorted(places))}")
+        print(*(f"{name:24} {', '.join(files)}" for name, files in sorted(twice.items())), sep="\n")
+    if args.twice or args.file:
         return 0
-    total, bad = (sum(r[i] for r in rooms.values()) for i in (0, 1))
-    print(f"{1000 * bad / max(total, 1):.1f} words that name nothing in 1,000 bindings ({bad} of {total})")
-    for room, (n, b) in sorted(rooms.items(), key=lambda item: -item[1][1]):
-        print(f"  {room:12} {1000 * b / max(n, 1):6.1f}   {b}")
-    print("worst files:", "; ".join(f"{p.relative_to(args.src)} {b}" for b, _, p in sorted(worst, reverse=True)[:12]))
-    print("most often:", ", ".join(f"{w} {n}" for w, n in words.most_common(30)))
-    print(f"public names defined in several files: {sum(len(p) > 1 for p in public.values())} of {len(public)}")
-    return int(args.max is not None and 1000 * bad / max(total, 1) > args.max)
+    rates = {room: 1000 * bad / max(count, 1) for room, (count, bad) in counts.items()}
+    for room, rate in sorted(rates.items(), key=lambda item: -item[1]):
+        if room == "in all" or args.max is None:
+            print(f"{room:<16} {rate:5.1f} words that name nothing in 1,000 bindings")
+    print(f"{len(twice)} of {len(public)} public names are defined in several files")
+    return int(args.max is not None and rates["in all"] > args.max)
 
 
 if __name__ == "__main__":
