@@ -23,10 +23,10 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 from reverie.nn.cnn import Shifted
-from reverie.nn.distributions import LogTwoHot
 from reverie.nn.functional import shifted
 from reverie.nn.mish import LatentConfig, LatentEncoder
 from reverie.nn.normalise import percentiles
+from reverie.nn.number_distributions import LogTwoHot
 from reverie.objectives.transforms import symlog, two_hot
 
 Arrays = dict[str, np.ndarray]

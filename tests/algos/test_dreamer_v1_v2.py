@@ -10,9 +10,10 @@ from reverie.algos.world_model import repeated
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
 from reverie.experiment.bench import noise_batch
-from reverie.nn.distributions import Support, TanhedNormal, TruncatedNormal
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.layers import StridedConv
+from reverie.nn.normals import TanhedNormal, TruncatedNormal
+from reverie.nn.number_distributions import Support
 from reverie.nn.rssm import CELLS, CellStack
 from reverie.objectives.kl import Balanced, Free, categorical_kl, gaussian_kl
 from reverie.objectives.policy import Dynamics, Mixed, Reinforce

@@ -9,8 +9,9 @@ from contracts import BOTH, CHOICE, CHOICES, SPECS, batch, build, padded, shown
 from reverie.algos.ppo import PPOConfig
 from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
-from reverie.nn.distributions import Choices, FreeNormal, Layout, Mixed
+from reverie.nn.distributions import Choices, Layout, Mixed
 from reverie.nn.memory import GRU, LSTM
+from reverie.nn.normals import FreeNormal
 from reverie.nn.optim import GlobalRMSpropConfig
 from reverie.objectives.policy import clipped_surrogate, standardised
 

@@ -55,7 +55,8 @@ from reverie.algos.td3 import TD3Config, TD3Objective
 from reverie.algos.td3_bc import TD3BCConfig, TD3BCObjective
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.nn.actor_critic import Stacked
-from reverie.nn.distributions import Choices, DiagonalNormal, Layout, Mixed, SquashedNormal
+from reverie.nn.distributions import Choices, Layout, Mixed
+from reverie.nn.normals import DiagonalNormal, SquashedNormal
 from reverie.objectives.estimators import GAE, TD0, TD1, NStep, TDLambda
 
 ENTROPY, LATENT, SAMPLES, QUANTILES = -1.5, 3, 3, 4

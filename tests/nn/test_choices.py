@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart
 from reverie.nn.actor_critic import ChoicesActor, MixedActor, NetworkConfig
-from reverie.nn.distributions import Choices, DiagonalNormal, Layout, Mixed
+from reverie.nn.distributions import Choices, Layout, Mixed
 from reverie.nn.functional import masked
+from reverie.nn.normals import DiagonalNormal
 
 SPEC = {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")}
 

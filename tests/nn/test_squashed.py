@@ -3,7 +3,7 @@
 import torch
 
 from reverie.nn.actor_critic import draws
-from reverie.nn.distributions import LOG_STD, SquashedNormal
+from reverie.nn.normals import LOG_STD, SquashedNormal
 
 
 def test_density_of_a_draw_is_that_of_its_action():

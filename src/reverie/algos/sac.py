@@ -31,8 +31,9 @@ from reverie.nn.actor_critic import (
     all_numbers,
     kind_of,
 )
-from reverie.nn.distributions import Layout, SquashedNormal
+from reverie.nn.distributions import Layout
 from reverie.nn.exploration import SampledPolicy
+from reverie.nn.normals import SquashedNormal
 from reverie.nn.optim import Adam, frozen, let_change
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
@@ -75,7 +76,7 @@ class SACObjective(TDObjective):
     """The losses of SAC over any distribution of actions and two critics.
 
     ``actor(obs)`` gives a distribution with a differentiable ``sample() -> (action [..., A], log pi [...])``, such as
-    ``nn/distributions.py: SquashedNormal``. ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics;
+    ``nn/normals.py: SquashedNormal``. ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics;
     ``nn/actor_critic.py: Stacked`` combines two modules. The term ``temperature`` is that of ``log_temperature``.
     """
 

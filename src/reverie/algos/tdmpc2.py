@@ -27,11 +27,12 @@ from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.learners import gathered
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Step, Told, Update, Window
-from reverie.nn.distributions import LOG_ROOT, LogTwoHot, TanhedNormal
 from reverie.nn.exploration import Inference
 from reverie.nn.heads import JointDistribution
 from reverie.nn.mish import LatentConfig, LatentEncoder, MishMLP
 from reverie.nn.normalise import PERCENTILES, percentiles
+from reverie.nn.normals import LOG_ROOT, TanhedNormal
+from reverie.nn.number_distributions import LogTwoHot
 from reverie.nn.optim import Adam, frozen, joint_gradient_step
 from reverie.nn.state_space import Latent
 from reverie.nn.target import Target

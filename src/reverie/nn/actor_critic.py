@@ -19,10 +19,11 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK, ActionSpec, ObsPart, ObsSpec, observed
 from reverie.core.types import Obs
 from reverie.nn.cnn import Dreamer, ImageEncoder, images_of
-from reverie.nn.distributions import Choices, DiagonalNormal, Layout, Mixed, SquashedNormal
+from reverie.nn.distributions import Choices, Layout, Mixed
 from reverie.nn.encoder import flat_vector
 from reverie.nn.functional import masked
 from reverie.nn.memory import BEGUN, Memory, Remembers
+from reverie.nn.normals import DiagonalNormal, SquashedNormal
 from reverie.nn.perceptron import ReluMLP
 from reverie.objectives.categorical import joined, per_choice
 

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Choice, Config
-from reverie.nn.distributions import Normal, straight_through
+from reverie.nn.distributions import straight_through
 from reverie.nn.functional import gru, sample_classes
 from reverie.nn.layers import Activation, Dense, LayerNorm, Linear, Norm, norm_act
+from reverie.nn.normals import Normal
 from reverie.nn.state_space import LatentDraw, LogitNet, StateSpaceModel
 from reverie.objectives.kl import categorical_kl, gaussian_kl
 

@@ -15,20 +15,10 @@ from torch import Tensor, nn
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionPart, ActionSpec
-from reverie.nn.distributions import (
-    Bernoulli,
-    Categoricals,
-    Constant,
-    Distribution,
-    Normal,
-    Summary,
-    Support,
-    TanhedNormal,
-    TruncatedNormal,
-    TwoHot,
-    UnitNormal,
-)
+from reverie.nn.distributions import Categoricals, Distribution
 from reverie.nn.layers import MLP, Activation, Dense, DenseMLP, Linear, Norm
+from reverie.nn.normals import Normal, Summary, TanhedNormal, TruncatedNormal
+from reverie.nn.number_distributions import Bernoulli, Constant, Support, TwoHot, UnitNormal
 from reverie.objectives.transforms import symexp_bins
 
 

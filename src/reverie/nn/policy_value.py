@@ -12,10 +12,11 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Obs, Step, Told
 from reverie.nn.actor_critic import Inputs, NetworkConfig, all_classes, all_numbers, kind_of
 from reverie.nn.cnn import Convolution
-from reverie.nn.distributions import Choices, FreeNormal, Layout, Mixed
+from reverie.nn.distributions import Choices, Layout, Mixed
 from reverie.nn.exploration import Unaffected
 from reverie.nn.functional import masked
 from reverie.nn.memory import MEMORY, Memory, Remembers
+from reverie.nn.normals import FreeNormal
 from reverie.nn.perceptron import ReluMLP
 
 
