@@ -30,8 +30,8 @@ from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
+from reverie.nn.actor import JointDistribution
 from reverie.nn.decoder import SymlogVector, UnitImage
-from reverie.nn.heads import JointDistribution
 
 OUTPUT, UPDATE = 1e-4, 1e-3
 """Default tolerances: forward pass and losses; gradients, metrics of updates and updated parameters."""

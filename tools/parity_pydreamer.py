@@ -21,8 +21,8 @@ from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
+from reverie.nn.actor import JointDistribution, NormalTanh, TanhNormal
 from reverie.nn.distributions import Categoricals, straight_through
-from reverie.nn.heads import JointDistribution, NormalTanh, TanhNormal
 from reverie.nn.normals import Normal
 from reverie.nn.optim import GlobalAdamConfig
 from reverie.nn.probe import Mlp

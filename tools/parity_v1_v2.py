@@ -24,8 +24,8 @@ from reverie.algos.world_model import Context, DenseDreamer, starts
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
+from reverie.nn.actor import JointDistribution, TanhNormal, TruncNormal
 from reverie.nn.distributions import Categoricals, straight_through
-from reverie.nn.heads import JointDistribution, TanhNormal, TruncNormal
 from reverie.nn.normals import TanhedNormal
 from reverie.nn.rssm import Latent
 

@@ -21,9 +21,9 @@ from reverie.core.files import writing
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.types import Batch, Mode, Step
 from reverie.log.video import IMAGINED_COLOR, OBSERVED_COLOR, border, tile, write_video
+from reverie.nn.actor import JointDistribution
 from reverie.nn.dense_rssm import Categorical, Gaussian
 from reverie.nn.distributions import Categoricals
-from reverie.nn.heads import JointDistribution
 from reverie.nn.state_space import Latent
 
 STEPS = 15

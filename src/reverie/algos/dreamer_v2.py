@@ -27,7 +27,8 @@ from reverie.core.bounds import AtLeast, Rate, Within
 from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, State, Update, Window
-from reverie.nn.heads import Actor, DenseHeadConfig, NumberHead
+from reverie.nn.actor import Actor
+from reverie.nn.heads import DenseHeadConfig, NumberHead
 from reverie.nn.normalise import MagnitudeScale
 from reverie.nn.optim import GlobalAdamConfig, Optim, gradient_steps, let_change
 from reverie.nn.probe import Probe, ProbeConfig

@@ -27,10 +27,11 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, Column, ObsPart, ObsSpec
 from reverie.core.types import Batch, Metrics, Update, Window
+from reverie.nn.actor import Actor, ActorConfig
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import log_of
 from reverie.nn.encoder import EncoderConfig
-from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
+from reverie.nn.heads import BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalise import PercentileScale
 from reverie.nn.optim import Optim, OptimConfig, let_change
 from reverie.nn.probe import Probe, ProbeConfig

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
-from reverie.nn.heads import Actor, JointDistribution
+from reverie.nn.actor import Actor, JointDistribution
 from reverie.nn.state_space import Latent, StateSpaceModel
 
 Legal = Callable[[Tensor], Tensor]

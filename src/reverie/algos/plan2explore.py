@@ -28,7 +28,8 @@ from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Mode
-from reverie.nn.heads import Actor, DenseHeadConfig
+from reverie.nn.actor import Actor
+from reverie.nn.heads import DenseHeadConfig
 from reverie.nn.normalise import MagnitudeScale
 from reverie.nn.optim import GlobalAdamConfig, gradient_steps
 

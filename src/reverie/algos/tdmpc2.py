@@ -27,8 +27,8 @@ from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.learners import gathered
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Step, Told, Update, Window
+from reverie.nn.actor import JointDistribution
 from reverie.nn.exploration import Inference
-from reverie.nn.heads import JointDistribution
 from reverie.nn.mish import LatentConfig, LatentEncoder, MishMLP
 from reverie.nn.normalise import PERCENTILES, percentiles
 from reverie.nn.normals import LOG_ROOT, TanhedNormal

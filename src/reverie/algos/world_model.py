@@ -21,21 +21,11 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, missing_method_error
 from reverie.core.specs import MASK, ActionSpec, Column, ObsPart, ObsSpec, observed
 from reverie.core.types import Batch, Metrics, Mode, Obs, Step, Told, Window
+from reverie.nn.actor import Actor, DenseActorConfig, JointDistribution
 from reverie.nn.decoder import DenseDecoderConfig, Prediction
 from reverie.nn.dense_rssm import DenseRSSMConfig
 from reverie.nn.encoder import ARRIVAL, DenseEncoderConfig, select
-from reverie.nn.heads import (
-    Actor,
-    BernoulliHead,
-    ConstantHead,
-    DenseActorConfig,
-    DenseHeadConfig,
-    JointDistribution,
-    MaskHead,
-    NumberHead,
-    SupportHead,
-    TwoHotHead,
-)
+from reverie.nn.heads import BernoulliHead, ConstantHead, DenseHeadConfig, MaskHead, NumberHead, SupportHead, TwoHotHead
 from reverie.nn.optim import GlobalAdamConfig, Optim, let_change
 from reverie.nn.probe import Probe
 from reverie.nn.state_space import Latent, StateSpaceModel
