@@ -16,7 +16,7 @@ from reverie.algos.imagination import Dream
 from reverie.kernels import gpu, rssm
 from reverie.kernels.packing import is_plain
 from reverie.kernels.steps import StepLayers, prepare, prepared_class
-from reverie.nn.heads import Actor
+from reverie.nn.actor import Actor
 from reverie.nn.layers import MLP
 from reverie.nn.state_space import Latent
 
