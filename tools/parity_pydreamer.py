@@ -22,9 +22,9 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
 from reverie.nn.actor import JointDistribution, NormalTanh, TanhNormal
+from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.distributions import Categoricals, straight_through
 from reverie.nn.normals import Normal
-from reverie.nn.optim import GlobalAdamConfig
 from reverie.nn.probe import Mlp
 from reverie.objectives.kl import importance_bound
 from reverie.objectives.policy import Dynamics, Reinforce

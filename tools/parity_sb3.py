@@ -25,8 +25,9 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import Inputs
+from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.memory import LSTM, MEMORY
-from reverie.nn.optim import GlobalAdamConfig, GlobalRMSpropConfig, Optim
+from reverie.nn.optim import GlobalRMSpropConfig, Optim
 from reverie.nn.perceptron import ReluMLP
 from reverie.nn.policy_value import Branch, PolicyValue, PolicyValueConfig
 from reverie.objectives.estimators import GAE

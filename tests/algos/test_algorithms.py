@@ -32,8 +32,8 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.types import Batch
 from reverie.kernels.capture import WARM_UPS, Captured
+from reverie.nn.adam import Adam
 from reverie.nn.memory import MEMORY
-from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.estimators import GAE, TD1, NStep, TDLambda, VTrace
 from reverie.scale.wire import acting, adopt, serialize_weights

@@ -19,7 +19,7 @@ from reverie.core.accelerate import Kernel, only
 from reverie.core.types import Batch
 from reverie.kernels.compiler import kernels
 from reverie.kernels.table import ROWS
-from reverie.nn.optim import AdamSettings
+from reverie.nn.adam import AdamSettings
 from reverie.nn.perceptron import Layout
 from reverie.objectives.estimators import TD0, TD1, NStep
 

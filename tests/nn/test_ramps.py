@@ -11,8 +11,9 @@ from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.sac import SACConfig
 from reverie.core.bounds import Ramp
 from reverie.core.errors import ConfigError
+from reverie.nn.adam import Adam, GlobalAdamConfig
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, _along
-from reverie.nn.optim import Adam, GlobalAdamConfig, OptimConfig, advance, ramps_of
+from reverie.nn.optim import OptimConfig, advance, ramps_of
 
 POINTS = [[100, 0.0], [200, 1e-2], [400, 5e-3]]
 

@@ -17,7 +17,7 @@ import dreamer  # noqa: E402
 from reverie.core.discover import algorithm_name  # noqa: E402
 from reverie.core.learners import averaged, joined  # noqa: E402
 from reverie.core.types import Step  # noqa: E402
-from reverie.nn.optim import Adam  # noqa: E402
+from reverie.nn.adam import Adam  # noqa: E402
 from reverie.scale.ranks import Group  # noqa: E402
 
 UPDATES = 4

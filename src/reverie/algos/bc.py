@@ -26,8 +26,8 @@ from reverie.nn.actor_critic import (
     NetworkConfig,
     all_classes,
 )
+from reverie.nn.adam import Adam
 from reverie.nn.exploration import Gaussian, NoisyPolicy, SampledPolicy
-from reverie.nn.optim import Adam
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 

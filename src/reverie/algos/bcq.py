@@ -19,9 +19,10 @@ from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Update
 from reverie.nn.actor_critic import Inputs, Network, NetworkConfig, QEnsemble, values_of
+from reverie.nn.adam import Adam
 from reverie.nn.exploration import Unaffected
 from reverie.nn.functional import traced
-from reverie.nn.optim import Adam, frozen
+from reverie.nn.optim import frozen
 from reverie.nn.perceptron import ReluMLP
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask

@@ -25,8 +25,8 @@ from reverie.core.protocols import RowAnnotator, RowStorage
 from reverie.core.specs import EXTRAS, ActionSpec, Column, ObsSpec
 from reverie.core.types import FLAGS, Batch, Step, Update
 from reverie.nn.actor_critic import NetworkConfig, draws, values_of
+from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.optim import Adam
 from reverie.nn.rewards import Factor, ReturnStd
 from reverie.objectives.returns import returns_to_go, transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, regression_error

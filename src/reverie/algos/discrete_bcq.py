@@ -19,9 +19,9 @@ from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import DiscreteQEnsemble, all_classes
+from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.functional import ILLEGAL
-from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.categorical import best_value, likely_values, log_total, share, taken_value
 from reverie.objectives.returns import transition_mask

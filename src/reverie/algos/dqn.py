@@ -20,8 +20,8 @@ from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import DiscreteQNetwork, MemoryNetworkConfig, all_classes
+from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy, Inference
-from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.categorical import best_value, highest_value, share, taken_value
 from reverie.objectives.td import Losses, after, before, huber_error

@@ -29,11 +29,12 @@ from reverie.core.bounds import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Update
 from reverie.nn.actor import Actor, DenseActorConfig, TanhNormal
+from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.decoder import DenseDecoderConfig
 from reverie.nn.dense_rssm import DenseRSSMConfig, Gaussian
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.heads import DenseHeadConfig, NumberHead
-from reverie.nn.optim import GlobalAdamConfig, Optim, gradient_steps
+from reverie.nn.optim import Optim, gradient_steps
 from reverie.nn.state_space import Latent
 from reverie.objectives.kl import Free, KLLoss
 from reverie.objectives.returns import lambda_return_of_states

@@ -28,9 +28,10 @@ from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.nn.actor import Actor
+from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.heads import DenseHeadConfig, NumberHead
 from reverie.nn.normalise import MagnitudeScale
-from reverie.nn.optim import GlobalAdamConfig, Optim, gradient_steps, let_change
+from reverie.nn.optim import Optim, gradient_steps, let_change
 from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.state_space import Latent
 from reverie.nn.target import LateTarget

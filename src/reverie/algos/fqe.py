@@ -22,7 +22,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import QEnsemble, values_of
-from reverie.nn.optim import Adam
+from reverie.nn.adam import Adam
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0
 from reverie.objectives.td import Losses, after, before, squared_error

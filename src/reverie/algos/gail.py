@@ -25,7 +25,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import Inputs, NetworkConfig
-from reverie.nn.optim import Adam
+from reverie.nn.adam import Adam
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 

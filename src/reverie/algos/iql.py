@@ -27,8 +27,8 @@ from reverie.nn.actor_critic import (
     all_classes,
     kind_of,
 )
+from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over, squared_error

@@ -18,9 +18,9 @@ from reverie.core.protocols import Policy, RunningStatistics
 from reverie.core.specs import Column, ObsSpec
 from reverie.core.types import Batch, Metrics, Told, Values, Window
 from reverie.nn.actor_critic import NetworkConfig
+from reverie.nn.adam import Adam
 from reverie.nn.memory import MEMORY, Memory
 from reverie.nn.normalise import Normalise, Running
-from reverie.nn.optim import Adam
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.remember import Memories, RememberingPolicy
 from reverie.nn.rewards import RewardScale

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from reverie.core.errors import ConfigError, plural
-from reverie.nn.optim import Adam, Optim
+from reverie.nn.adam import Adam
+from reverie.nn.optim import Optim
 
 Optimiser = Adam | Optim | torch.optim.Optimizer
 

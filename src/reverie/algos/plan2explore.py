@@ -29,9 +29,10 @@ from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Mode
 from reverie.nn.actor import Actor
+from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.heads import DenseHeadConfig
 from reverie.nn.normalise import MagnitudeScale
-from reverie.nn.optim import GlobalAdamConfig, gradient_steps
+from reverie.nn.optim import gradient_steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from reverie.algos.plan2explore import Exploring, ExploringConfig, actions_befor
 from reverie.algos.world_model import Context, Posterior
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics
-from reverie.nn.optim import GlobalAdamConfig
+from reverie.nn.adam import GlobalAdamConfig
 
 
 @dataclass(frozen=True, kw_only=True)

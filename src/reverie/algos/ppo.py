@@ -18,7 +18,8 @@ from reverie.core.errors import ConfigError
 from reverie.core.learners import averaged
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update, Window
-from reverie.nn.optim import GlobalAdamConfig, Optim, let_change
+from reverie.nn.adam import GlobalAdamConfig
+from reverie.nn.optim import Optim, let_change
 from reverie.objectives.policy import clipped_surrogate
 from reverie.objectives.td import Losses
 

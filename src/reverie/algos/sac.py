@@ -31,10 +31,11 @@ from reverie.nn.actor_critic import (
     all_numbers,
     kind_of,
 )
+from reverie.nn.adam import Adam
 from reverie.nn.distributions import Layout
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.normals import SquashedNormal
-from reverie.nn.optim import Adam, frozen, let_change
+from reverie.nn.optim import frozen, let_change
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, regression_error

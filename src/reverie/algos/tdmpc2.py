@@ -28,12 +28,13 @@ from reverie.core.learners import gathered
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Step, Told, Update, Window
 from reverie.nn.actor import JointDistribution
+from reverie.nn.adam import Adam, joint_gradient_step
 from reverie.nn.exploration import Inference
 from reverie.nn.mish import LatentConfig, LatentEncoder, MishMLP
 from reverie.nn.normalise import PERCENTILES, percentiles
 from reverie.nn.normals import LOG_ROOT, TanhedNormal
 from reverie.nn.number_distributions import LogTwoHot
-from reverie.nn.optim import Adam, frozen, joint_gradient_step
+from reverie.nn.optim import frozen
 from reverie.nn.state_space import Latent
 from reverie.nn.target import Target
 from reverie.objectives.transforms import IDENTITY, RewardTransform

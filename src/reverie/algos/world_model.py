@@ -22,11 +22,12 @@ from reverie.core.errors import ConfigError, DataError, missing_method_error
 from reverie.core.specs import MASK, ActionSpec, Column, ObsPart, ObsSpec, observed
 from reverie.core.types import Batch, Metrics, Mode, Obs, Step, Told, Window
 from reverie.nn.actor import Actor, DenseActorConfig, JointDistribution
+from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.decoder import DenseDecoderConfig, Prediction
 from reverie.nn.dense_rssm import DenseRSSMConfig
 from reverie.nn.encoder import ARRIVAL, DenseEncoderConfig, select
 from reverie.nn.heads import BernoulliHead, ConstantHead, DenseHeadConfig, MaskHead, NumberHead, SupportHead, TwoHotHead
-from reverie.nn.optim import GlobalAdamConfig, Optim, let_change
+from reverie.nn.optim import Optim, let_change
 from reverie.nn.probe import Probe
 from reverie.nn.state_space import Latent, StateSpaceModel
 from reverie.objectives.kl import Balanced, KLLoss, importance_bound

@@ -14,11 +14,11 @@ from reverie.core.bounds import AtLeast, Regex
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Metrics, Obs
+from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.decoder import Prediction, predicted
 from reverie.nn.encoder import numbers, select
 from reverie.nn.heads import DenseHeadConfig, Initial
 from reverie.nn.layers import Activation, Norm
-from reverie.nn.optim import GlobalAdamConfig
 from reverie.objectives.kl import importance_bound
 
 
