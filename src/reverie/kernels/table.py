@@ -28,8 +28,8 @@ from reverie.kernels import (
     strided,
 )
 from reverie.kernels.compiler import state
+from reverie.nn import adam as nn_adam
 from reverie.nn import distributions, exploration, functional, layers, normalise, rewards, state_space, target
-from reverie.nn import optim as nn_optim
 from reverie.nn import perceptron as nn_perceptron
 from reverie.objectives import quantile, returns, td
 from reverie.replay import priority, windows
@@ -61,8 +61,8 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (imagination.imagine_through_time, Kernel(steps.fits_through_time, steps.imagine_through_time)),
     (imagination.open_loop, Kernel(steps.fits, steps.open_loop)),
     (nn_perceptron.perceptron, Kernel(perceptron.fits, perceptron.perceptron)),
-    (nn_optim.adam, Kernel(optim.fits, optim.adam)),
-    (nn_optim.adam, Kernel(optim.fits_fused, optim.fused_adam)),
+    (nn_adam.adam, Kernel(optim.fits, optim.adam)),
+    (nn_adam.adam, Kernel(optim.fits_fused, optim.fused_adam)),
     (target.polyak, Kernel(optim.fits_polyak, optim.polyak)),
     (base.run, Kernel(capture.fits, capture.run)),
     (columns.put_rows, Kernel(rows.known, rows.put_rows)),
