@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.algos.dense_dreamer import DenseDreamer
 from reverie.algos.dreamer_v1 import DreamerV1, DreamerV1Config
 from reverie.algos.dreamer_v2 import Behaviour, DreamerV2, DreamerV2Config
 from reverie.algos.imagination import Dream, open_loop
 from reverie.algos.plan2explore import Plan2Explore, Plan2ExploreConfig, actions_before
-from reverie.algos.world_model import Context, DenseDreamer, starts
+from reverie.algos.world_model import Context, starts
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step

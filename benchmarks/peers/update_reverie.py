@@ -12,11 +12,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import update as bench
 
 from reverie.algos import r2dreamer
+from reverie.algos.dense_dreamer import DenseDreamer, DenseDreamerConfig
 from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.r2dreamer import R2DreamerConfig
 from reverie.algos.tdmpc2 import TDMPC2Config
-from reverie.algos.world_model import DenseDreamer, DenseDreamerConfig
 from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec

@@ -15,7 +15,8 @@ from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_figures import FPS, open_renderer_or_image
 from reverie.agent.player import Actions, AgentState, Player, parse_mode
 from reverie.algos.base import INSIDE, dreamt_name
-from reverie.algos.world_model import Context, Dreamer, WorldModel
+from reverie.algos.dreamer import Dreamer
+from reverie.algos.world_model import Context, WorldModel
 from reverie.core.errors import ConfigError, DataError, plural
 from reverie.core.files import writing
 from reverie.core.randomness import derived_seeds, reproducible

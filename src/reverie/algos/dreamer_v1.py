@@ -12,19 +12,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.imagination import Dream, imagine_through_time
-from reverie.algos.world_model import (
-    Context,
-    DecoderField,
-    DenseDreamer,
-    DenseDreamerConfig,
-    EncoderField,
-    LatentPolicy,
-    ModelScales,
-    Posterior,
-    Reward,
-    WorldModel,
-)
+from reverie.algos.dense_dreamer import DecoderField, DenseDreamer, DenseDreamerConfig, EncoderField, ModelScales
+from reverie.algos.dreamer import LatentPolicy
+from reverie.algos.imagination import Dream, Reward, imagine_through_time
+from reverie.algos.world_model import Context, Posterior, WorldModel
 from reverie.core.bounds import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Update

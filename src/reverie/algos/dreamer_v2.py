@@ -12,17 +12,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.imagination import Dream, imagine, imagine_through_time
-from reverie.algos.world_model import (
-    Context,
-    DenseDreamer,
-    DenseDreamerConfig,
-    LatentPolicy,
-    Posterior,
-    Reward,
-    WorldModel,
-    repeated,
-)
+from reverie.algos.dense_dreamer import DenseDreamer, DenseDreamerConfig
+from reverie.algos.dreamer import LatentPolicy
+from reverie.algos.imagination import Dream, Reward, imagine, imagine_through_time
+from reverie.algos.world_model import Context, Posterior, WorldModel, repeated
 from reverie.core.bounds import AtLeast, Rate, Within
 from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec

@@ -12,16 +12,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from reverie.algos.dreamer import Dreamer, DreamerConfig, LatentPolicy, scales_of
 from reverie.algos.imagination import Dream, imagine
-from reverie.algos.world_model import (
-    Context,
-    Dreamer,
-    DreamerConfig,
-    LatentPolicy,
-    Posterior,
-    WorldModel,
-    scales_of,
-)
+from reverie.algos.world_model import Context, Posterior, WorldModel
 from reverie.core.bounds import Above, AtLeast, Rate, Weights, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean

@@ -35,6 +35,10 @@ class Dream(NamedTuple):
     legal: Tensor | None = None  # [H + 1, B, T, A] bool, the predicted masks of legal actions; None: all are
 
 
+Reward = Callable[[Dream], Tensor]
+"""A function from imagined trajectories to the rewards of their states ``[H + 1, B, T]``."""
+
+
 @accelerated
 def imagine(world: Dynamics, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> Dream:
     """Follow the actor for ``horizon`` steps from latents ``[B, T, ...]``, among actions predicted to be legal.

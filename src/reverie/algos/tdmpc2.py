@@ -20,8 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.algos.base import INSIDE
+from reverie.algos.dreamer import Dreamer
 from reverie.algos.model_free import ModelFree, ValueConfig
-from reverie.algos.world_model import Context, Dreamer, Posterior
+from reverie.algos.world_model import Context, Posterior
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.learners import gathered

@@ -18,9 +18,10 @@ from reverie.core.errors import ConfigError, EnvError, did_you_mean
 from reverie.core.importing import check_module, findable, imported, points_of
 
 GROUP = "reverie.algos"
-SHARED = frozenset(
-    {"__init__", "base", "fqe", "imagination", "model_free", "modes", "on_policy", "settings", "td", "world_model"}
-)
+SHARED = frozenset({
+    "__init__", "base", "dense_dreamer", "dreamer", "fqe", "imagination", "model_free", "modes", "on_policy",
+    "settings", "sizes", "td", "tdmpc2_look", "world_model",
+})  # fmt: skip
 """Files in ``algos/`` that train no policy: shared code, and FQE, which estimates the return of a policy."""
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from reverie.algos.base import Algorithm
 from reverie.algos.cql import RETURN
-from reverie.algos.world_model import Dreamer
+from reverie.algos.dreamer import Dreamer
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible
