@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.algos import tdmpc2
-from reverie.algos.tdmpc2 import TDMPC2, Draws, Plan, TDMPC2Config
+from reverie.algos.tdmpc2 import TDMPC2, Draws, TDMPC2Config
+from reverie.algos.tdmpc2_planner import Plan
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
