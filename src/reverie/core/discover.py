@@ -84,11 +84,21 @@ def found_elsewhere(config: type[Config]) -> bool:
 
 
 def outline(module: str) -> tuple[str, list[str]]:
-    """Return the first line of the docstring of a module such as ``algos.dreamer_v3``, and the keys of ``SIZES``."""
-    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
-    tables = [x.value for x in tree.body if isinstance(x, ast.AnnAssign) and ast.unparse(x.target) == "SIZES"]
-    sizes = [ast.literal_eval(key) for table in tables if isinstance(table, ast.Dict) for key in table.keys if key]
+    """Return the first line of the docstring of a module such as ``algos.dreamer_v3``, and the keys of ``SIZES``.
+
+    The module may also import that table from another one of the package.
+    """
+    tree = tables = _parse(module)
+    for x in tree.body:
+        if isinstance(x, ast.ImportFrom) and x.module and any(alias.name == "SIZES" for alias in x.names):
+            tables = _parse(x.module.removeprefix("reverie."))
+    values = [x.value for x in tables.body if isinstance(x, ast.AnnAssign) and ast.unparse(x.target) == "SIZES"]
+    sizes = [ast.literal_eval(key) for table in values if isinstance(table, ast.Dict) for key in table.keys if key]
     return (ast.get_docstring(tree) or "").partition("\n")[0], sizes
+
+
+def _parse(module: str) -> ast.Module:
+    return ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
 
 
 def version() -> str:
