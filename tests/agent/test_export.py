@@ -20,7 +20,7 @@ from reverie.core.errors import RunError
 from reverie.core.types import Step
 from reverie.envs.flat import make_flat
 from reverie.experiment.config import ExperimentConfig
-from reverie.nn.actor_critic import kind_of
+from reverie.nn.action_kinds import kind_of
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "algos"))

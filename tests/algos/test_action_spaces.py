@@ -20,7 +20,7 @@ from reverie.algos.sac import SACConfig
 from reverie.core.discover import GROUP, algorithm_config, algorithms
 from reverie.core.spaces import ActionCodec
 from reverie.core.specs import MASK, ActionPart, ActionSpec
-from reverie.nn.actor_critic import kind_of
+from reverie.nn.action_kinds import kind_of
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
 from reverie.nn.functional import legal_choice
 from reverie.objectives import categorical

@@ -11,7 +11,7 @@ from windows import ACTS, MOVE, OBS, batch, steps
 
 from reverie.algos.bc import BCConfig
 from reverie.algos.bcq import BCQConfig
-from reverie.algos.cql import RETURN, CQLConfig, Lagrange, ReturnsToGo
+from reverie.algos.cql import CQLConfig, Lagrange
 from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_crr import DiscreteCRRConfig
@@ -19,6 +19,7 @@ from reverie.algos.discrete_sac import DiscreteSACConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.iql import IQLConfig
 from reverie.algos.qr_dqn import QRDQNConfig
+from reverie.algos.returns_to_go import RETURN, ReturnsToGo
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
 from reverie.core.columns import Column

@@ -40,7 +40,7 @@ from windows import (
 
 from reverie.algos.bc import BCObjective
 from reverie.algos.bcq import BCQConfig, BCQObjective
-from reverie.algos.cql import RETURN, Best, CQLConfig, CQLObjective, Expected, Fixed, Lagrange, Mode, Soft
+from reverie.algos.cql import Best, CQLConfig, CQLObjective, Expected, Fixed, Lagrange, Mode, Soft
 from reverie.algos.crr import All, Binary, CRRConfig, CRRObjective, Exp
 from reverie.algos.ddpg import DDPGConfig, DDPGObjective
 from reverie.algos.discrete_bcq import DiscreteBCQConfig, DiscreteBCQObjective
@@ -50,6 +50,7 @@ from reverie.algos.discrete_sac import DiscreteSACConfig, DiscreteSACObjective
 from reverie.algos.dqn import DQNConfig, DQNObjective
 from reverie.algos.iql import IQLConfig, IQLObjective
 from reverie.algos.qr_dqn import QRDQNConfig, QRDQNObjective
+from reverie.algos.returns_to_go import RETURN
 from reverie.algos.sac import MixedSACObjective, SACConfig, SACObjective
 from reverie.algos.td3 import TD3Config, TD3Objective
 from reverie.algos.td3_bc import TD3BCConfig, TD3BCObjective

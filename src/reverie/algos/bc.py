@@ -17,6 +17,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update, Window
+from reverie.nn.action_kinds import all_classes
 from reverie.nn.actor_critic import (
     ChoicesActor,
     DeterministicActor,
@@ -24,7 +25,6 @@ from reverie.nn.actor_critic import (
     MemoryNetworkConfig,
     MixedActor,
     NetworkConfig,
-    all_classes,
 )
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import Gaussian, NoisyPolicy, SampledPolicy

@@ -20,7 +20,8 @@ from reverie.algos.td import TDConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs
-from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble, all_classes
+from reverie.nn.action_kinds import all_classes
+from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble
 from reverie.nn.distributions import Choices
 from reverie.objectives.categorical import expected_min_q
 from reverie.objectives.conservative import choice_gap, pressed

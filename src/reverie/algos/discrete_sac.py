@@ -18,7 +18,8 @@ from reverie.algos.sac import SAC, SACConfig, SACObjective
 from reverie.core.bounds import Finite
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble, all_classes
+from reverie.nn.action_kinds import all_classes
+from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble
 
 
 @dataclass(frozen=True, kw_only=True)

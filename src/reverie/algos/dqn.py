@@ -19,7 +19,8 @@ from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import DiscreteQNetwork, MemoryNetworkConfig, all_classes
+from reverie.nn.action_kinds import all_classes
+from reverie.nn.actor_critic import DiscreteQNetwork, MemoryNetworkConfig
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy, Inference
 from reverie.nn.target import Target

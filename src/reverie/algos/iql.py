@@ -18,15 +18,8 @@ from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import (
-    ChoicesActor,
-    FixedStdGaussianActor,
-    MixedActor,
-    Network,
-    QEnsemble,
-    all_classes,
-    kind_of,
-)
+from reverie.nn.action_kinds import all_classes, kind_of
+from reverie.nn.actor_critic import ChoicesActor, FixedStdGaussianActor, MixedActor, Network, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.target import Target

@@ -21,16 +21,8 @@ from reverie.core.bounds import Above, AtLeast, Finite, Ramp, Rate, first
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import (
-    MemoryNetworkConfig,
-    MixedActor,
-    MixedQEnsemble,
-    QEnsemble,
-    TanhGaussianActor,
-    all_classes,
-    all_numbers,
-    kind_of,
-)
+from reverie.nn.action_kinds import all_classes, all_numbers, kind_of
+from reverie.nn.actor_critic import MemoryNetworkConfig, MixedActor, MixedQEnsemble, QEnsemble, TanhGaussianActor
 from reverie.nn.adam import Adam
 from reverie.nn.distributions import Layout
 from reverie.nn.exploration import SampledPolicy

@@ -16,7 +16,7 @@ from reverie.core.config import Config
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.nn.actor_critic import kind_of
+from reverie.nn.action_kinds import kind_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from reverie.core.importing import check_module, findable, imported, points_of
 GROUP = "reverie.algos"
 SHARED = frozenset({
     "__init__", "base", "dense_dreamer", "dreamer", "fqe", "imagination", "model_free", "modes", "on_policy",
-    "settings", "sizes", "td", "tdmpc2_look", "tdmpc2_planner", "world_model",
+    "returns_to_go", "settings", "sizes", "td", "tdmpc2_look", "tdmpc2_planner", "world_model",
 })  # fmt: skip
 """Files in ``algos/`` that train no policy: shared code, and FQE, which estimates the return of a policy."""
 

@@ -14,8 +14,8 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.algos.base import Algorithm
-from reverie.algos.cql import RETURN
 from reverie.algos.dreamer import Dreamer
+from reverie.algos.returns_to_go import RETURN
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible

@@ -18,6 +18,7 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK, ActionSpec, ObsPart, ObsSpec, observed
 from reverie.core.types import Obs
+from reverie.nn.action_kinds import all_classes, all_numbers
 from reverie.nn.cnn import Dreamer, ImageEncoder, images_of
 from reverie.nn.distributions import Choices, Layout, Mixed
 from reverie.nn.encoder import flat_vector
@@ -381,26 +382,3 @@ class DiscreteQEnsemble(Network):
     def forward(self, obs: Obs, copy: int | None = None) -> Tensor:  # type: ignore[override]
         """Map observations ``[..., *shape]`` to ``[K, ..., A]``, or to ``[..., A]`` of the only ``copy`` to compute."""
         return masked(super().forward(obs, copy=copy), obs)
-
-
-# ---------------------------------------------------------------------- which actions an algorithm learns
-
-
-def all_classes(spec: ActionSpec) -> tuple[int, ...]:
-    """Return the number of classes of each discrete choice, in the order of the flat action."""
-    return tuple(count for key in sorted(spec.parts) for count in spec.parts[key].classes)
-
-
-def all_numbers(spec: ActionSpec) -> int:
-    """Return how many numbers of the flat action are continuous."""
-    return sum(part.size for part in spec.parts.values())
-
-
-def kind_of(spec: ActionSpec) -> str:
-    """Return ``continuous``, ``discrete`` (one choice), ``multi_discrete`` (several choices) or ``mixed``."""
-    kinds = {part.kind for part in spec.parts.values()}
-    if len(kinds) > 1:
-        return "mixed"
-    if kinds == {"continuous"}:
-        return "continuous"
-    return "discrete" if len(all_classes(spec)) == 1 else "multi_discrete"

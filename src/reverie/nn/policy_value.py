@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Obs, Step, Told
-from reverie.nn.actor_critic import Inputs, NetworkConfig, all_classes, all_numbers, kind_of
+from reverie.nn.action_kinds import all_classes, all_numbers, kind_of
+from reverie.nn.actor_critic import Inputs, NetworkConfig
 from reverie.nn.cnn import Convolution
 from reverie.nn.distributions import Choices, Layout, Mixed
 from reverie.nn.exploration import Unaffected
