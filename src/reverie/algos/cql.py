@@ -29,8 +29,148 @@ from reverie.nn.rewards import Factor, ReturnStd
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, regression_error
 
+# ---------------------------------------------------------------------- losses
+
+
 MAX_MULTIPLIER = 1e6
 """Upper bound of the multiplier: the authors' code."""
+
+
+class CQLObjective(SACObjective):
+    """The losses of CQL: those of :class:`~reverie.algos.sac.SACObjective` but for the critics'.
+
+    With a floor, ``batch.extras["return"]`` ``[B, T]`` must hold the discounted return from each row on, -inf where it
+    is unknown. With lagrange there is a term ``lagrange_multiplier`` of the one parameter ``log_multiplier``.
+    """
+
+    cfg: CQLConfig
+    log_multiplier: nn.Parameter | None
+
+    def __init__(self, actor: nn.Module, critic: nn.Module, cfg: CQLConfig, target_entropy: float) -> None:
+        super().__init__(actor, critic, cfg, target_entropy)
+        learned = cfg.conservatism if isinstance(cfg.conservatism, Lagrange) else None
+        self.log_multiplier = nn.Parameter(torch.tensor(math.log(learned.initial))) if learned else None
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """sum_i E[(Q_i(s, a) - y)^2] + alpha E[T ln sum_a' exp(Q_i(s, a') / T) - Q_i(s, a)]: equation 4.
+
+        The sum over all actions is estimated by importance sampling: exp Q of sampled actions over their density
+        (appendix F). As in the authors' code there are N of each of three kinds in one sum, which is not divided by
+        3 N. The dataset's own action is not among them, as its density is unknown.
+        """
+        action, log_density = self.sampled(batch)
+        every = torch.cat([batch.action[:, :-1].unsqueeze(-2), action], -2)  # [B, T-1, 1 + M, A]
+        values = values_of(self.critic, before(batch.obs), every)  # [2, B, T-1, 1 + M]
+        taken, others = torch.split(values, [1, action.shape[-2]], -1)
+        taken = taken.squeeze(-1)  # [2, B, T-1]
+        losses = regression_error(taken, self.targets(batch), batch, self.cfg.critic_loss)
+        others, floored = self.apply_floor(others, batch)
+        heat = self.cfg.cql_temperature
+        soft = heat * ((others - log_density) / heat).logsumexp(-1)  # [2, B, T-1]
+        gap = mean_over((soft - taken).mean(0), transition_mask(batch.is_last))
+        return self.with_penalty(losses, gap, critics=len(values), metrics=floored)
+
+    def with_penalty(self, losses: Losses, gap: Tensor, critics: int, metrics: dict[str, Tensor]) -> Losses:
+        """Add the penalty to ``losses``: ``gap`` ``[]``, the mean over critics, times weight or multiplier."""
+        terms, metrics = dict(losses.terms), {**losses.metrics, **metrics, "train/conservative_gap": gap.detach()}
+        kind = self.cfg.conservatism
+        if isinstance(kind, Lagrange):
+            assert self.log_multiplier is not None
+            multiplier = self.log_multiplier.clamp(max=math.log(MAX_MULTIPLIER)).exp()
+            conservative = multiplier.detach() * (gap - kind.threshold)
+            terms["lagrange_multiplier"] = -multiplier * (gap - kind.threshold).detach()
+            metrics["train/lagrange_multiplier"] = multiplier.detach()
+        else:
+            assert isinstance(kind, Fixed)
+            conservative = kind.weight * gap
+        conservative = critics * conservative
+        terms["critic"] = terms["critic"] + conservative
+        return Losses(terms, {**metrics, "loss/conservative": conservative.detach()}, losses.priority)
+
+    @torch.no_grad()
+    def sampled(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Sample M = 3 N actions ``[B, T - 1, M, A]`` for each state; return them and their log-densities.
+
+        N are uniform in [-1, 1]^A, N are from pi(s) and N from pi(s'). Log-densities are ``[B, T - 1, M]``.
+        """
+        taken, n = batch.action[:, :-1], self.cfg.samples
+        wide = (*taken.shape[:-1], n, taken.shape[-1])
+        uniform = torch.empty(wide, dtype=taken.dtype, device=taken.device).uniform_(-1, 1)
+        density = torch.full_like(uniform[..., 0], -taken.shape[-1] * math.log(2))  # ln(1 / 2^A)
+        here, there = draws(self.actor(before(batch.obs)), n), draws(self.actor(after(batch.obs)), n)
+        return torch.cat([uniform, here[0], there[0]], -2), torch.cat([density, here[1], there[1]], -1)
+
+    def apply_floor(self, values: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Raise values ``[2, B, T - 1, M]`` of the policy's sampled actions to the floor; return them and the metrics.
+
+        max(Q(s, a), V(s)), a ~ pi: Cal-QL, section 5. As in its authors' code, values of uniform actions are unchanged.
+        """
+        if self.cfg.floor is None:
+            return values, {}
+        floor = batch.extras[RETURN][:, :-1, None]  # [B, T-1, 1]
+        uniform, policy = values[..., : self.cfg.samples], values[..., self.cfg.samples :]
+        below = (policy.detach() < floor).to(values.dtype).mean((0, -1))  # [B, T-1]
+        metrics = {"train/below_floor": mean_over(below, transition_mask(batch.is_last))}
+        return torch.cat([uniform, torch.maximum(policy, floor)], -1), metrics
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """Y = r + gamma (1 - terminal) V(s'), V by ``cfg.backup``: equation 3.  ``[B, T - 1]``."""
+        obs, c = after(batch.obs), self.cfg
+        if isinstance(c.backup, Soft):
+            return super().targets(batch)
+        if isinstance(c.backup, Best):
+            action, _ = draws(self.actor(obs), c.backup.n)  # [B, T-1, n, A]
+            value = values_of(self.target_critic.model, obs, action).amax(-1).amin(0)  # [B, T-1]
+        elif isinstance(c.backup, Mode):
+            value = self.target_critic(obs, self.actor(obs).mode()).amin(0)  # [B, T-1]
+        else:
+            value, _ = self.expected(obs, self.target_critic)  # [B, T-1]
+        return c.value_estimator(batch, value, c.discount)
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class CQL(SAC):
+    """The learner of CQL: actor, two critics, a temperature, perhaps a multiplier, their update and the policy."""
+
+    cfg: CQLConfig
+    objective: CQLObjective
+    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": CQLObjective}
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: CQLConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, action_spec, cfg, device)
+        if isinstance(cfg.conservatism, Lagrange) and self.objective.log_multiplier is not None:
+            self.optims["lagrange_multiplier"] = Adam([self.objective.log_multiplier], cfg.conservatism.lr)
+        if cfg.floor is not None:
+            self.extra_spec: dict[str, Column] = {
+                RETURN: Column(shape=(), dtype="float32", blank=-math.inf, in_checkpoints=False)
+            }
+            self._policy = Unreturned(self.objective.actor, device)
+
+    @property
+    def annotator(self) -> RowAnnotator | None:
+        """With a floor, the returns of episodes that a run collects are known when they have ended."""
+        return None if self.cfg.floor is None else ReturnsToGo(self.cfg.discount)
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
+        update = super().train_step(self.scaled(batch))
+        if self.objective.log_multiplier is not None:
+            with torch.no_grad():  # at the bound and beyond it would have no gradient, and never come back
+                self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER) - 1e-6)
+        return update
+
+    def scaled(self, batch: Batch) -> Batch:
+        """Return ``batch`` with its returns multiplied by the factor that scales the rewards."""
+        rewards = self.preprocess.rewards
+        if RETURN not in batch.extras or rewards is None:
+            return batch
+        return replace(batch, extras={**batch.extras, RETURN: batch.extras[RETURN] * rewards.factor})
+
+
+# ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True)
@@ -131,137 +271,6 @@ class CQLConfig(RecordedConfig, SACConfig):
                 "of rewards that are not shifted. Use factor(...), or write shifted rewards: reverie data convert "
                 "--reward."
             )
-
-
-class CQLObjective(SACObjective):
-    """The losses of CQL: those of :class:`~reverie.algos.sac.SACObjective` but for the critics'.
-
-    With a floor, ``batch.extras["return"]`` ``[B, T]`` must hold the discounted return from each row on, -inf where it
-    is unknown. With lagrange there is a term ``lagrange_multiplier`` of the one parameter ``log_multiplier``.
-    """
-
-    cfg: CQLConfig
-    log_multiplier: nn.Parameter | None
-
-    def __init__(self, actor: nn.Module, critic: nn.Module, cfg: CQLConfig, target_entropy: float) -> None:
-        super().__init__(actor, critic, cfg, target_entropy)
-        learned = cfg.conservatism if isinstance(cfg.conservatism, Lagrange) else None
-        self.log_multiplier = nn.Parameter(torch.tensor(math.log(learned.initial))) if learned else None
-
-    def critic_loss(self, batch: Batch) -> Losses:
-        """sum_i E[(Q_i(s, a) - y)^2] + alpha E[T ln sum_a' exp(Q_i(s, a') / T) - Q_i(s, a)]: equation 4.
-
-        The sum over all actions is estimated by importance sampling: exp Q of sampled actions over their density
-        (appendix F). As in the authors' code there are N of each of three kinds in one sum, which is not divided by
-        3 N. The dataset's own action is not among them, as its density is unknown.
-        """
-        action, log_density = self.sampled(batch)
-        every = torch.cat([batch.action[:, :-1].unsqueeze(-2), action], -2)  # [B, T-1, 1 + M, A]
-        values = values_of(self.critic, before(batch.obs), every)  # [2, B, T-1, 1 + M]
-        taken, others = torch.split(values, [1, action.shape[-2]], -1)
-        taken = taken.squeeze(-1)  # [2, B, T-1]
-        losses = regression_error(taken, self.targets(batch), batch, self.cfg.critic_loss)
-        others, floored = self.apply_floor(others, batch)
-        heat = self.cfg.cql_temperature
-        soft = heat * ((others - log_density) / heat).logsumexp(-1)  # [2, B, T-1]
-        gap = mean_over((soft - taken).mean(0), transition_mask(batch.is_last))
-        return self.with_penalty(losses, gap, critics=len(values), metrics=floored)
-
-    def with_penalty(self, losses: Losses, gap: Tensor, critics: int, metrics: dict[str, Tensor]) -> Losses:
-        """Add the penalty to ``losses``: ``gap`` ``[]``, the mean over critics, times weight or multiplier."""
-        terms, metrics = dict(losses.terms), {**losses.metrics, **metrics, "train/conservative_gap": gap.detach()}
-        kind = self.cfg.conservatism
-        if isinstance(kind, Lagrange):
-            assert self.log_multiplier is not None
-            multiplier = self.log_multiplier.clamp(max=math.log(MAX_MULTIPLIER)).exp()
-            conservative = multiplier.detach() * (gap - kind.threshold)
-            terms["lagrange_multiplier"] = -multiplier * (gap - kind.threshold).detach()
-            metrics["train/lagrange_multiplier"] = multiplier.detach()
-        else:
-            assert isinstance(kind, Fixed)
-            conservative = kind.weight * gap
-        conservative = critics * conservative
-        terms["critic"] = terms["critic"] + conservative
-        return Losses(terms, {**metrics, "loss/conservative": conservative.detach()}, losses.priority)
-
-    @torch.no_grad()
-    def sampled(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Sample M = 3 N actions ``[B, T - 1, M, A]`` for each state; return them and their log-densities.
-
-        N are uniform in [-1, 1]^A, N are from pi(s) and N from pi(s'). Log-densities are ``[B, T - 1, M]``.
-        """
-        taken, n = batch.action[:, :-1], self.cfg.samples
-        wide = (*taken.shape[:-1], n, taken.shape[-1])
-        uniform = torch.empty(wide, dtype=taken.dtype, device=taken.device).uniform_(-1, 1)
-        density = torch.full_like(uniform[..., 0], -taken.shape[-1] * math.log(2))  # ln(1 / 2^A)
-        here, there = draws(self.actor(before(batch.obs)), n), draws(self.actor(after(batch.obs)), n)
-        return torch.cat([uniform, here[0], there[0]], -2), torch.cat([density, here[1], there[1]], -1)
-
-    def apply_floor(self, values: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Raise values ``[2, B, T - 1, M]`` of the policy's sampled actions to the floor; return them and the metrics.
-
-        max(Q(s, a), V(s)), a ~ pi: Cal-QL, section 5. As in its authors' code, values of uniform actions are unchanged.
-        """
-        if self.cfg.floor is None:
-            return values, {}
-        floor = batch.extras[RETURN][:, :-1, None]  # [B, T-1, 1]
-        uniform, policy = values[..., : self.cfg.samples], values[..., self.cfg.samples :]
-        below = (policy.detach() < floor).to(values.dtype).mean((0, -1))  # [B, T-1]
-        metrics = {"train/below_floor": mean_over(below, transition_mask(batch.is_last))}
-        return torch.cat([uniform, torch.maximum(policy, floor)], -1), metrics
-
-    @torch.no_grad()
-    def targets(self, batch: Batch) -> Tensor:
-        """Y = r + gamma (1 - terminal) V(s'), V by ``cfg.backup``: equation 3.  ``[B, T - 1]``."""
-        obs, c = after(batch.obs), self.cfg
-        if isinstance(c.backup, Soft):
-            return super().targets(batch)
-        if isinstance(c.backup, Best):
-            action, _ = draws(self.actor(obs), c.backup.n)  # [B, T-1, n, A]
-            value = values_of(self.target_critic.model, obs, action).amax(-1).amin(0)  # [B, T-1]
-        elif isinstance(c.backup, Mode):
-            value = self.target_critic(obs, self.actor(obs).mode()).amin(0)  # [B, T-1]
-        else:
-            value, _ = self.expected(obs, self.target_critic)  # [B, T-1]
-        return c.value_estimator(batch, value, c.discount)
-
-
-class CQL(SAC):
-    """The learner of CQL: actor, two critics, a temperature, perhaps a multiplier, their update and the policy."""
-
-    cfg: CQLConfig
-    objective: CQLObjective
-    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": CQLObjective}
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: CQLConfig, device: torch.device) -> None:
-        super().__init__(obs_spec, action_spec, cfg, device)
-        if isinstance(cfg.conservatism, Lagrange) and self.objective.log_multiplier is not None:
-            self.optims["lagrange_multiplier"] = Adam([self.objective.log_multiplier], cfg.conservatism.lr)
-        if cfg.floor is not None:
-            self.extra_spec: dict[str, Column] = {
-                RETURN: Column(shape=(), dtype="float32", blank=-math.inf, in_checkpoints=False)
-            }
-            self._policy = Unreturned(self.objective.actor, device)
-
-    @property
-    def annotator(self) -> RowAnnotator | None:
-        """With a floor, the returns of episodes that a run collects are known when they have ended."""
-        return None if self.cfg.floor is None else ReturnsToGo(self.cfg.discount)
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
-        update = super().train_step(self.scaled(batch))
-        if self.objective.log_multiplier is not None:
-            with torch.no_grad():  # at the bound and beyond it would have no gradient, and never come back
-                self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER) - 1e-6)
-        return update
-
-    def scaled(self, batch: Batch) -> Batch:
-        """Return ``batch`` with its returns multiplied by the factor that scales the rewards."""
-        rewards = self.preprocess.rewards
-        if RETURN not in batch.extras or rewards is None:
-            return batch
-        return replace(batch, extras={**batch.extras, RETURN: batch.extras[RETURN] * rewards.factor})
 
 
 CQLConfig.learner = CQL

@@ -25,26 +25,7 @@ from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, regression_error
 
-
-@dataclass(frozen=True, kw_only=True)
-class DDPGConfig(CriticConfig):
-    """Settings of DDPG: the paper's (section 7), unless noted otherwise.
-
-    The paper has batches of 64, tau = 0.001, weight decay of the critic, layers of 400 and 300 units, and actions enter
-    the critic's second layer.
-    """
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
-
-    actor_lr: Annotated[Rate, Above(0)] = 1e-4
-    """Learning rate of the actor."""
-    critic_lr: Annotated[Rate, Above(0)] = 1e-3
-    """Learning rate of the critic."""
-    target_every: Annotated[int, AtLeast(1)] = 1
-    """Updates between two updates of the targets. Hard updates: tau = 1 and 1000 here."""
-    exploration: Noise = field(default_factory=OrnsteinUhlenbeck)
-    """Noise on actions while exploring, in units of the policy's range [-1, 1]: an Ornstein-Uhlenbeck process with
-    theta 0.15 and sigma 0.2."""
+# ---------------------------------------------------------------------- losses
 
 
 class DDPGObjective(TDObjective):
@@ -79,6 +60,9 @@ class DDPGObjective(TDObjective):
         return c.value_estimator(batch, value, c.discount)
 
 
+# ---------------------------------------------------------------------- learner
+
+
 class DDPG(ModelFree):
     """The learner of DDPG: actor and critic, their update and the policy that explores."""
 
@@ -107,6 +91,30 @@ class DDPG(ModelFree):
         o.target_critic.update()
         o.target_actor.update()
         return Update(metrics=metrics, priority=critic.priority)
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DDPGConfig(CriticConfig):
+    """Settings of DDPG: the paper's (section 7), unless noted otherwise.
+
+    The paper has batches of 64, tau = 0.001, weight decay of the critic, layers of 400 and 300 units, and actions enter
+    the critic's second layer.
+    """
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+
+    actor_lr: Annotated[Rate, Above(0)] = 1e-4
+    """Learning rate of the actor."""
+    critic_lr: Annotated[Rate, Above(0)] = 1e-3
+    """Learning rate of the critic."""
+    target_every: Annotated[int, AtLeast(1)] = 1
+    """Updates between two updates of the targets. Hard updates: tau = 1 and 1000 here."""
+    exploration: Noise = field(default_factory=OrnsteinUhlenbeck)
+    """Noise on actions while exploring, in units of the policy's range [-1, 1]: an Ornstein-Uhlenbeck process with
+    theta 0.15 and sigma 0.2."""
 
 
 DDPGConfig.learner = DDPG

@@ -28,32 +28,7 @@ from reverie.objectives.categorical import best_value, likely_values, log_total,
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, huber_error, mean_over
 
-
-@dataclass(frozen=True, kw_only=True)
-class DiscreteBCQConfig(BoundedConfig, TDConfig):
-    """Settings of discrete BCQ: those of the authors' code for vector observations (github.com/sfujim/BCQ).
-
-    That has batches of 64. For Atari it has batches of 32, a learning rate of 0.0000625, adam_eps = 0.00015, tau = 1
-    and target_every = 8000.
-    """
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
-
-    threshold: Annotated[float, Within("[0, 1]")] = 0.3
-    """Smallest probability of an action relative to the likeliest one (tau in the paper); others are excluded. 0 allows
-    all actions, as in double Q-learning, 1 only the likeliest: behaviour cloning."""
-    logit_weight: Annotated[float, AtLeast(0)] = 0.01
-    """Weight of the mean squared logit of the clone, a regulariser: the authors' code."""
-    kappa: Annotated[float, Within("(0, inf]")] = 1.0
-    """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
-    lr: Annotated[Rate, Above(0)] = 3e-4
-    """Learning rate of Adam."""
-    adam_eps: Annotated[float, Above(0)] = 1e-8
-    """Adam's epsilon, added to the root of the second moment."""
-    target_every: Annotated[int, AtLeast(1)] = 1
-    """Updates between two updates of the target."""
-    exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(0.05))
-    """Random actions while exploring: when recording data, or when training online after offline."""
+# ---------------------------------------------------------------------- losses
 
 
 class DiscreteBCQObjective(TDObjective):
@@ -106,6 +81,9 @@ class DiscreteBCQObjective(TDObjective):
         return c.value_estimator(batch, value, c.discount)
 
 
+# ---------------------------------------------------------------------- learner
+
+
 class DiscreteBCQ(ModelFree):
     """The learner of discrete BCQ: values and a clone, their update, and the policy, greedy among likely actions."""
 
@@ -126,6 +104,36 @@ class DiscreteBCQ(ModelFree):
         self.optims["network"].step(losses.terms["critic"] + losses.terms["bc"])
         self.objective.target_network.update()
         return losses.update()
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteBCQConfig(BoundedConfig, TDConfig):
+    """Settings of discrete BCQ: those of the authors' code for vector observations (github.com/sfujim/BCQ).
+
+    That has batches of 64. For Atari it has batches of 32, a learning rate of 0.0000625, adam_eps = 0.00015, tau = 1
+    and target_every = 8000.
+    """
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
+
+    threshold: Annotated[float, Within("[0, 1]")] = 0.3
+    """Smallest probability of an action relative to the likeliest one (tau in the paper); others are excluded. 0 allows
+    all actions, as in double Q-learning, 1 only the likeliest: behaviour cloning."""
+    logit_weight: Annotated[float, AtLeast(0)] = 0.01
+    """Weight of the mean squared logit of the clone, a regulariser: the authors' code."""
+    kappa: Annotated[float, Within("(0, inf]")] = 1.0
+    """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
+    lr: Annotated[Rate, Above(0)] = 3e-4
+    """Learning rate of Adam."""
+    adam_eps: Annotated[float, Above(0)] = 1e-8
+    """Adam's epsilon, added to the root of the second moment."""
+    target_every: Annotated[int, AtLeast(1)] = 1
+    """Updates between two updates of the target."""
+    exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(0.05))
+    """Random actions while exploring: when recording data, or when training online after offline."""
 
 
 DiscreteBCQConfig.learner = DiscreteBCQ

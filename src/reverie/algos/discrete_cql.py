@@ -21,22 +21,7 @@ from reverie.objectives.conservative import choice_gap, pressed
 from reverie.objectives.quantile import quantile_error
 from reverie.objectives.td import Losses, before
 
-
-@dataclass(frozen=True, kw_only=True)
-class DiscreteCQLConfig(RecordedConfig, QRDQNConfig):
-    """Settings of discrete CQL: those of QR-DQN, and for recorded data those of Tianshou and of the authors' code.
-
-    The authors' code has batches of 32, and copies the target every 2000 updates.
-    """
-
-    batch_size: int = 256
-    min_q_weight: Annotated[float, AtLeast(0)] = 10.0
-    """Weight alpha of the CQL penalty (equation 4), beside a quantile loss that is summed over N quantiles: Tianshou.
-    The authors' code for Atari has 1, with 200 quantiles. Data of better policies allow larger weights."""
-    target_every: int = 500
-    """Updates between two updates of the target: Tianshou."""
-    exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(0.05))
-    """Random actions while exploring: when recording data, or when training online after offline."""
+# ---------------------------------------------------------------------- losses
 
 
 class DiscreteCQLObjective(QRDQNObjective):
@@ -56,11 +41,34 @@ class DiscreteCQLObjective(QRDQNObjective):
         return pressed(losses, gap, self.cfg.min_q_weight)
 
 
+# ---------------------------------------------------------------------- learner
+
+
 class DiscreteCQL(QRDQN):
     """The learner of discrete CQL: a network of quantiles, its update and its policy."""
 
     cfg: DiscreteCQLConfig
     losses: type[DiscreteCQLObjective] = DiscreteCQLObjective
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteCQLConfig(RecordedConfig, QRDQNConfig):
+    """Settings of discrete CQL: those of QR-DQN, and for recorded data those of Tianshou and of the authors' code.
+
+    The authors' code has batches of 32, and copies the target every 2000 updates.
+    """
+
+    batch_size: int = 256
+    min_q_weight: Annotated[float, AtLeast(0)] = 10.0
+    """Weight alpha of the CQL penalty (equation 4), beside a quantile loss that is summed over N quantiles: Tianshou.
+    The authors' code for Atari has 1, with 200 quantiles. Data of better policies allow larger weights."""
+    target_every: int = 500
+    """Updates between two updates of the target: Tianshou."""
+    exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(0.05))
+    """Random actions while exploring: when recording data, or when training online after offline."""
 
 
 DiscreteCQLConfig.learner = DiscreteCQL

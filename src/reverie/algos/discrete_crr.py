@@ -27,19 +27,7 @@ from reverie.objectives.categorical import expected_min_q
 from reverie.objectives.conservative import choice_gap, pressed
 from reverie.objectives.td import Losses, after, before, squared_error
 
-
-@dataclass(frozen=True, kw_only=True)
-class DiscreteCRRConfig(FilterConfig, BoundedConfig, TDConfig):
-    """Settings of discrete CRR: those of CRR, and of Tianshou for what CRR does not have.
-
-    For Atari, Tianshou has batches of 32, a learning rate of 0.0001, targets that are copied every 500 updates, and
-    min_q_weight = 10.
-    """
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
-
-    min_q_weight: Annotated[float, AtLeast(0)] = 0.0
-    """Weight alpha of the CQL penalty: 0 is the paper, Tianshou has 10."""
+# ---------------------------------------------------------------------- losses
 
 
 class DiscreteCRRObjective(CRRObjective):
@@ -87,6 +75,9 @@ class DiscreteCRRObjective(CRRObjective):
         return self.bootstrapped(batch, expected_min_q(policy.logits, values, self.classes))
 
 
+# ---------------------------------------------------------------------- learner
+
+
 class DiscreteCRR(CRR):
     """The learner of discrete CRR: actor and critic over one or several choices, their update and the policy."""
 
@@ -97,6 +88,23 @@ class DiscreteCRR(CRR):
         actor = ChoicesActor(obs_spec, classes, c.networks, c.dtype)
         critic = DiscreteQEnsemble(obs_spec, action_spec.width, c.networks, c.critics, c.dtype)
         return self.losses(actor, critic, c, self.within_range, classes)
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteCRRConfig(FilterConfig, BoundedConfig, TDConfig):
+    """Settings of discrete CRR: those of CRR, and of Tianshou for what CRR does not have.
+
+    For Atari, Tianshou has batches of 32, a learning rate of 0.0001, targets that are copied every 500 updates, and
+    min_q_weight = 10.
+    """
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
+
+    min_q_weight: Annotated[float, AtLeast(0)] = 0.0
+    """Weight alpha of the CQL penalty: 0 is the paper, Tianshou has 10."""
 
 
 DiscreteCRRConfig.learner = DiscreteCRR

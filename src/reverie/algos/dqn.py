@@ -27,36 +27,7 @@ from reverie.nn.target import Target
 from reverie.objectives.categorical import best_value, highest_value, share, taken_value
 from reverie.objectives.td import Losses, after, before, huber_error
 
-
-@dataclass(frozen=True, kw_only=True)
-class DQNConfig(TDConfig):
-    """Settings of DQN: the paper's (extended data table 1), unless noted otherwise.
-
-    Where the paper's values are for 50 million frames of Atari, these are for smaller problems. The preset
-    ``dqn_atari`` has the paper's.
-    """
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
-
-    batch_size: int = 32
-    networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
-    """Layers of the network, with a memory if wanted."""
-    lr: Annotated[Rate, Above(0)] = 1e-4
-    """Learning rate of Adam: that of Stable-Baselines3 and CleanRL. The paper uses RMSProp with 0.00025."""
-    adam_eps: Annotated[float, Above(0)] = 1e-8
-    """Adam's epsilon, added to the root of the second moment."""
-    double: bool = False
-    """Double Q-learning: the online network, not the target network, chooses the next action in the targets."""
-    dueling: bool = False
-    """Dueling network: separate streams for the state's value and for the advantages of actions."""
-    kappa: Annotated[float, Within("(0, inf]")] = 1.0
-    """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
-    tau: float = 1.0
-    target_every: Annotated[int, AtLeast(1)] = 1000
-    """Updates between two updates of the target. The paper has 10,000; MinAtar and CleanRL have 1000 and 500."""
-    exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(1.0, 0.05, 50_000))
-    """Random actions while exploring: epsilon falls from 1 to 0.05 in 50,000 env steps. In the paper, from 1 to 0.1 in
-    a million."""
+# ---------------------------------------------------------------------- losses
 
 
 class DQNObjective(TDObjective):
@@ -98,6 +69,9 @@ class DQNObjective(TDObjective):
         return c.value_estimator(batch, value, c.discount)
 
 
+# ---------------------------------------------------------------------- learner
+
+
 class DQN(ModelFree):
     """The learner of DQN: a network, its update and the policy that explores."""
 
@@ -124,6 +98,40 @@ class DQN(ModelFree):
         """Build the network of the values of all classes of each choice."""
         c = self.cfg
         return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, dtype=c.dtype)
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQNConfig(TDConfig):
+    """Settings of DQN: the paper's (extended data table 1), unless noted otherwise.
+
+    Where the paper's values are for 50 million frames of Atari, these are for smaller problems. The preset
+    ``dqn_atari`` has the paper's.
+    """
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
+
+    batch_size: int = 32
+    networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
+    """Layers of the network, with a memory if wanted."""
+    lr: Annotated[Rate, Above(0)] = 1e-4
+    """Learning rate of Adam: that of Stable-Baselines3 and CleanRL. The paper uses RMSProp with 0.00025."""
+    adam_eps: Annotated[float, Above(0)] = 1e-8
+    """Adam's epsilon, added to the root of the second moment."""
+    double: bool = False
+    """Double Q-learning: the online network, not the target network, chooses the next action in the targets."""
+    dueling: bool = False
+    """Dueling network: separate streams for the state's value and for the advantages of actions."""
+    kappa: Annotated[float, Within("(0, inf]")] = 1.0
+    """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
+    tau: float = 1.0
+    target_every: Annotated[int, AtLeast(1)] = 1000
+    """Updates between two updates of the target. The paper has 10,000; MinAtar and CleanRL have 1000 and 500."""
+    exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(1.0, 0.05, 50_000))
+    """Random actions while exploring: epsilon falls from 1 to 0.05 in 50,000 env steps. In the paper, from 1 to 0.1 in
+    a million."""
 
 
 DQNConfig.learner = DQN

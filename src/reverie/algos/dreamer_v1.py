@@ -30,28 +30,7 @@ from reverie.nn.state_space import Latent
 from reverie.objectives.kl import Free, KLLoss
 from reverie.objectives.returns import lambda_return_of_states
 
-
-@dataclass(frozen=True, kw_only=True)
-class DreamerV1Config(DenseDreamerConfig):
-    """Settings of DreamerV1; the defaults are those of the authors' code, for DeepMind Control."""
-
-    batch_size: int = 50
-    noise: Rate = 0.3
-    learn_cont: bool = False
-    scales: ModelScales = field(default_factory=lambda: ModelScales(cont=10.0))
-    kl: KLLoss = field(default_factory=Free)
-    rssm: DenseRSSMConfig = field(
-        default_factory=lambda: DenseRSSMConfig(deter=200, hidden=200, stoch=30, latent=Gaussian(), cell="keras_gru")
-    )
-    encoder: EncoderField = field(default_factory=lambda: DenseEncoderConfig(depth=32, act="relu"))
-    decoder: DecoderField = field(default_factory=lambda: DenseDecoderConfig(depth=32, act="relu"))
-    reward: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=2))
-    cont: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=3))
-    actor: DenseActorConfig = field(default_factory=lambda: DenseActorConfig(continuous=TanhNormal()))
-    critic: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=3))
-    model_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=6e-4, eps=1e-7))
-    actor_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, eps=1e-7))
-    critic_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, eps=1e-7))
+# ---------------------------------------------------------------------- losses
 
 
 def imagination_loss(ac: ActorCritic, world: WorldModel, start: Latent, reward: Reward | None = None) -> DreamLosses:
@@ -85,6 +64,9 @@ class DreamLosses(NamedTuple):
         losses = {"loss/actor": self.actor, "loss/critic": self.critic}
         means = {f"train/{k}": self.terms[k] for k in ("reward", "value", "target")} | losses
         return {k: v.detach().mean() for k, v in means.items()}
+
+
+# ---------------------------------------------------------------------- learner
 
 
 class ActorCritic(nn.Module):
@@ -143,6 +125,32 @@ class DreamerV1(ActorCritic, DenseDreamer):
         The paper imagines from all rows.
         """
         return post.latent.map(lambda x: x.detach()[:, : -1 if self.cfg.learn_cont else None])
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamerV1Config(DenseDreamerConfig):
+    """Settings of DreamerV1; the defaults are those of the authors' code, for DeepMind Control."""
+
+    batch_size: int = 50
+    noise: Rate = 0.3
+    learn_cont: bool = False
+    scales: ModelScales = field(default_factory=lambda: ModelScales(cont=10.0))
+    kl: KLLoss = field(default_factory=Free)
+    rssm: DenseRSSMConfig = field(
+        default_factory=lambda: DenseRSSMConfig(deter=200, hidden=200, stoch=30, latent=Gaussian(), cell="keras_gru")
+    )
+    encoder: EncoderField = field(default_factory=lambda: DenseEncoderConfig(depth=32, act="relu"))
+    decoder: DecoderField = field(default_factory=lambda: DenseDecoderConfig(depth=32, act="relu"))
+    reward: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=2))
+    cont: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=3))
+    actor: DenseActorConfig = field(default_factory=lambda: DenseActorConfig(continuous=TanhNormal()))
+    critic: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=3))
+    model_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=6e-4, eps=1e-7))
+    actor_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, eps=1e-7))
+    critic_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, eps=1e-7))
 
 
 DreamerV1Config.learner = DreamerV1

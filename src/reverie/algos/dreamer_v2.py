@@ -31,105 +31,7 @@ from reverie.nn.target import LateTarget
 from reverie.objectives.policy import ActorGradient, Dynamics, Reinforce
 from reverie.objectives.returns import DreamReturn, NextReward, OwnReward
 
-
-@dataclass(frozen=True, kw_only=True)
-class RewardNormConfig(Config):
-    """Division of imagined rewards by their average magnitude."""
-
-    momentum: Annotated[float, Within("[0, 1]")] = 1.0
-    """Share that the average keeps at each update; 1 does not normalise."""
-    scale: float = 1.0
-    """Factor of the normalised rewards."""
-    eps: Annotated[float, AtLeast(0)] = 1e-8
-    """Added to the magnitude."""
-
-    def build(self) -> MagnitudeScale:
-        """Return the norm."""
-        return MagnitudeScale(self.momentum, self.scale, self.eps)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuxCriticConfig(Config):
-    """A critic of recorded rewards, whose loss trains the world model."""
-
-    weight: Annotated[float, AtLeast(0)] = 0.0
-    """Weight of its loss; 0: there is none."""
-    discount: Annotated[float, Within("[0, 1]")] = 0.99
-    """Discount factor gamma per agent step."""
-    lam: Annotated[float, Within("[0, 1]")] = 0.95
-    """Lambda."""
-    slow_every: Annotated[int, AtLeast(1)] = 1000
-    """Updates from one copy of its slow critic to the next."""
-    head: DenseHeadConfig = field(default_factory=DenseHeadConfig)
-    """Its layers."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DreamerV2Config(DenseDreamerConfig):
-    """Settings of DreamerV2; the defaults are those of the authors' code."""
-
-    rewards: Literal["identity", "sign", "tanh", "log1p"] = "tanh"
-    grad_heads: tuple[str, ...] = ("decoder", "reward", "cont")
-    """Those of decoder, reward and cont whose losses train the latents as well."""
-    actor_gradient: ActorGradient | None = None
-    """reinforce, dynamics or mixed(mix=0.1). None: dynamics, or reinforce if a part of the action is discrete."""
-    entropy: Annotated[Rate, AtLeast(0)] = 2e-3
-    """Weight of the policy's entropy in nats, summed over the parts of an action."""
-    slow_every: Annotated[int, AtLeast(0)] = 100
-    """Updates from one move of the slow critic to the next; 0: the critic itself gives the targets."""
-    slow_rate: Annotated[float, Within("(0, 1]")] = 1.0
-    """Step of the slow critic towards the critic at each move."""
-    slow_moves: Literal["after", "before"] = "after"
-    """Whether it moves after an update has used it, or before."""
-    returns: DreamReturn = field(default_factory=OwnReward)
-    """The return of imagined states: own_reward, or next_reward of PyDreamer."""
-    dream_in: Literal["updated", "same"] = "updated"
-    """Imagine with the world model that this update made, or with the one before."""
-    samples: Annotated[int, AtLeast(1)] = 1
-    """Posterior samples of each row: Burda et al. (2016). Above 1 the model minimises their bound, with ln q(z) -
-    ln p(z) of each in place of ``kl``."""
-    carry: bool = False
-    """Begin each window with the state in which the last one ended: truncated backpropagation through time over whole
-    episodes. It needs ``replay.sequence``. False: windows begin with the zero latent."""
-    probe: ProbeConfig = field(default_factory=ProbeConfig)
-    """Heads beside the model that show what its latents contain; none by default."""
-    aux: AuxCriticConfig = field(default_factory=AuxCriticConfig)
-    """A critic of recorded rewards that shapes the latents; off by default."""
-    reward_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
-    """Normalisation of imagined rewards; off by default."""
-    model_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=1e-4, decay=1e-6))
-    actor_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, decay=1e-6))
-    critic_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=2e-4, decay=1e-6))
-
-    @property
-    def least_horizon(self) -> int:
-        """The shortest H: values that include the own reward need one more state."""
-        return 2 if self.returns.own_reward else 1
-
-    @property
-    def learned_discount(self) -> float:
-        return self.discount if self.returns.own_reward else 1.0
-
-
-class AuxCritic(nn.Module):
-    """PyDreamer's auxiliary critic, whose loss trains the world model too. It learns from recorded rewards.
-
-    Rows after a terminal row of their window have no weight, even those of the next episode.
-    """
-
-    def __init__(self, inputs: int, cfg: AuxCriticConfig) -> None:
-        super().__init__()
-        self.cfg = cfg
-        self.critic: NumberHead = NumberHead(inputs, cfg.head)
-        self.slow: LateTarget = LateTarget(self.critic, 1.0, cfg.slow_every)
-
-    def loss(self, feature: Tensor, reward: Tensor, is_terminal: Tensor) -> Tensor:
-        """Return the loss ``[T - 1, B]`` of features ``[B, T, F]``, rewards ``[B, T]`` and ends ``[B, T]``."""
-        c, feature = self.cfg, feature.transpose(0, 1)  # [T, B, F]
-        with torch.no_grad():
-            value = self.slow.model(feature).mean()  # [T, B]
-            returns = NextReward()(reward.T, (~is_terminal.T).to(value.dtype), value, c.discount, c.lam)
-        return returns.weight[:-1] * self.critic(feature[:-1]).loss(returns.target)
+# ---------------------------------------------------------------------- losses
 
 
 def imagination_loss(
@@ -171,6 +73,30 @@ class BehaviourLosses(NamedTuple):
     metrics: Metrics
     dream: Dream
     terms: dict[str, Tensor]  # [H + 1, B, T], [H, B, T] or [K, B, T] each, to look inside
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class AuxCritic(nn.Module):
+    """PyDreamer's auxiliary critic, whose loss trains the world model too. It learns from recorded rewards.
+
+    Rows after a terminal row of their window have no weight, even those of the next episode.
+    """
+
+    def __init__(self, inputs: int, cfg: AuxCriticConfig) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.critic: NumberHead = NumberHead(inputs, cfg.head)
+        self.slow: LateTarget = LateTarget(self.critic, 1.0, cfg.slow_every)
+
+    def loss(self, feature: Tensor, reward: Tensor, is_terminal: Tensor) -> Tensor:
+        """Return the loss ``[T - 1, B]`` of features ``[B, T, F]``, rewards ``[B, T]`` and ends ``[B, T]``."""
+        c, feature = self.cfg, feature.transpose(0, 1)  # [T, B, F]
+        with torch.no_grad():
+            value = self.slow.model(feature).mean()  # [T, B]
+            returns = NextReward()(reward.T, (~is_terminal.T).to(value.dtype), value, c.discount, c.lam)
+        return returns.weight[:-1] * self.critic(feature[:-1]).loss(returns.target)
 
 
 class Behaviour(nn.Module):
@@ -338,6 +264,88 @@ class DreamerV2(DenseDreamer):
             losses[name] = losses.get(name, torch.zeros(())) + loss
             metrics |= more
         return losses, metrics
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardNormConfig(Config):
+    """Division of imagined rewards by their average magnitude."""
+
+    momentum: Annotated[float, Within("[0, 1]")] = 1.0
+    """Share that the average keeps at each update; 1 does not normalise."""
+    scale: float = 1.0
+    """Factor of the normalised rewards."""
+    eps: Annotated[float, AtLeast(0)] = 1e-8
+    """Added to the magnitude."""
+
+    def build(self) -> MagnitudeScale:
+        """Return the norm."""
+        return MagnitudeScale(self.momentum, self.scale, self.eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuxCriticConfig(Config):
+    """A critic of recorded rewards, whose loss trains the world model."""
+
+    weight: Annotated[float, AtLeast(0)] = 0.0
+    """Weight of its loss; 0: there is none."""
+    discount: Annotated[float, Within("[0, 1]")] = 0.99
+    """Discount factor gamma per agent step."""
+    lam: Annotated[float, Within("[0, 1]")] = 0.95
+    """Lambda."""
+    slow_every: Annotated[int, AtLeast(1)] = 1000
+    """Updates from one copy of its slow critic to the next."""
+    head: DenseHeadConfig = field(default_factory=DenseHeadConfig)
+    """Its layers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamerV2Config(DenseDreamerConfig):
+    """Settings of DreamerV2; the defaults are those of the authors' code."""
+
+    rewards: Literal["identity", "sign", "tanh", "log1p"] = "tanh"
+    grad_heads: tuple[str, ...] = ("decoder", "reward", "cont")
+    """Those of decoder, reward and cont whose losses train the latents as well."""
+    actor_gradient: ActorGradient | None = None
+    """reinforce, dynamics or mixed(mix=0.1). None: dynamics, or reinforce if a part of the action is discrete."""
+    entropy: Annotated[Rate, AtLeast(0)] = 2e-3
+    """Weight of the policy's entropy in nats, summed over the parts of an action."""
+    slow_every: Annotated[int, AtLeast(0)] = 100
+    """Updates from one move of the slow critic to the next; 0: the critic itself gives the targets."""
+    slow_rate: Annotated[float, Within("(0, 1]")] = 1.0
+    """Step of the slow critic towards the critic at each move."""
+    slow_moves: Literal["after", "before"] = "after"
+    """Whether it moves after an update has used it, or before."""
+    returns: DreamReturn = field(default_factory=OwnReward)
+    """The return of imagined states: own_reward, or next_reward of PyDreamer."""
+    dream_in: Literal["updated", "same"] = "updated"
+    """Imagine with the world model that this update made, or with the one before."""
+    samples: Annotated[int, AtLeast(1)] = 1
+    """Posterior samples of each row: Burda et al. (2016). Above 1 the model minimises their bound, with ln q(z) -
+    ln p(z) of each in place of ``kl``."""
+    carry: bool = False
+    """Begin each window with the state in which the last one ended: truncated backpropagation through time over whole
+    episodes. It needs ``replay.sequence``. False: windows begin with the zero latent."""
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    """Heads beside the model that show what its latents contain; none by default."""
+    aux: AuxCriticConfig = field(default_factory=AuxCriticConfig)
+    """A critic of recorded rewards that shapes the latents; off by default."""
+    reward_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
+    """Normalisation of imagined rewards; off by default."""
+    model_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=1e-4, decay=1e-6))
+    actor_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, decay=1e-6))
+    critic_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=2e-4, decay=1e-6))
+
+    @property
+    def least_horizon(self) -> int:
+        """The shortest H: values that include the own reward need one more state."""
+        return 2 if self.returns.own_reward else 1
+
+    @property
+    def learned_discount(self) -> float:
+        return self.discount if self.returns.own_reward else 1.0
 
 
 DreamerV2Config.learner = DreamerV2

@@ -27,8 +27,7 @@ from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0
 from reverie.objectives.td import Losses, after, before, squared_error
 
-CHOSEN = "chosen"
-"""Name of the batch's extra ``[B, T, n, A]``: n actions of the evaluated policy in each row."""
+# ---------------------------------------------------------------------- losses
 
 
 class Units(NamedTuple):
@@ -45,35 +44,6 @@ class Units(NamedTuple):
 
 
 NO_UNITS = Units()
-
-
-@dataclass(frozen=True, kw_only=True)
-class FQEConfig(RecordedConfig, ValueConfig):
-    """Settings of FQE. They are ours, as the paper runs each regression to convergence and this does not."""
-
-    lr: Annotated[float, Above(0)] = 3e-4
-    """Learning rate of Adam."""
-    weight_decay: Annotated[float, AtLeast(0)] = 1.0
-    """Each update shrinks the critic's weights by the share lr times this, as AdamW does. Without it, the critic learns
-    the outcomes of single transitions by heart, and its values of actions that are rare in the data grow and grow. The
-    paper bounds the class of functions instead."""
-    tau: Annotated[float, Within("(0, 1]")] = 0.1
-    """Step of the target critic towards the critic at each target update; 1 copies it. The remaining error shrinks by a
-    factor of about 1 - tau (1 - discount) per update, so a small tau takes long."""
-    target_every: Annotated[int, AtLeast(1)] = 1
-    """Updates between two updates of the target. The paper's regressions are tau = 1 with many updates in between."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.reward_scale is not None:
-            raise ConfigError(f"reward_scale = {self.reward_scale.text()}: expected none; FQE needs unscaled rewards.")
-
-    def build(
-        self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0, units: Units = NO_UNITS
-    ) -> FQE:
-        """Return an estimator for these observations and actions of any kind, its weights drawn from ``seed``."""
-        with building(seed):
-            return FQE(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device), units)
 
 
 class FQEObjective(nn.Module):
@@ -126,6 +96,13 @@ class UnitCritic(nn.Module):
         return self.shift + self.scale * self.inner(obs, action)
 
 
+# ---------------------------------------------------------------------- learner
+
+
+CHOSEN = "chosen"
+"""Name of the batch's extra ``[B, T, n, A]``: n actions of the evaluated policy in each row."""
+
+
 class FQE(ModelFree):
     """The learner of FQE: a critic and its update. Batches hold the policy's actions in ``extras["chosen"]``."""
 
@@ -155,3 +132,35 @@ class FQE(ModelFree):
         """Return the policy's value of each row after the context, ``[B, T]``."""
         batch = self.preprocess(batch.to(self.device))
         return self.objective.worth(batch.obs, batch.extras[CHOSEN])
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class FQEConfig(RecordedConfig, ValueConfig):
+    """Settings of FQE. They are ours, as the paper runs each regression to convergence and this does not."""
+
+    lr: Annotated[float, Above(0)] = 3e-4
+    """Learning rate of Adam."""
+    weight_decay: Annotated[float, AtLeast(0)] = 1.0
+    """Each update shrinks the critic's weights by the share lr times this, as AdamW does. Without it, the critic learns
+    the outcomes of single transitions by heart, and its values of actions that are rare in the data grow and grow. The
+    paper bounds the class of functions instead."""
+    tau: Annotated[float, Within("(0, 1]")] = 0.1
+    """Step of the target critic towards the critic at each target update; 1 copies it. The remaining error shrinks by a
+    factor of about 1 - tau (1 - discount) per update, so a small tau takes long."""
+    target_every: Annotated[int, AtLeast(1)] = 1
+    """Updates between two updates of the target. The paper's regressions are tau = 1 with many updates in between."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reward_scale is not None:
+            raise ConfigError(f"reward_scale = {self.reward_scale.text()}: expected none; FQE needs unscaled rewards.")
+
+    def build(
+        self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0, units: Units = NO_UNITS
+    ) -> FQE:
+        """Return an estimator for these observations and actions of any kind, its weights drawn from ``seed``."""
+        with building(seed):
+            return FQE(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device), units)

@@ -29,85 +29,7 @@ from reverie.nn.adam import Adam
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 
-
-def difference(f: Tensor) -> Tensor:
-    """The reward ln D - ln(1 - D) = f, of either sign: AIRL's (Fu et al. 2018, arXiv:1710.11248)."""
-    return f
-
-
-REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
-    "difference": difference,
-    "positive": F.softplus,  # -ln(1 - D), above 0: that of GAIL's code
-    "negative": F.logsigmoid,  # ln D, below 0: that of GAIL's algorithm 1
-}
-"""The reward of an action, a function of the discriminator D(s, a) = sigmoid f(s, a), the probability of expert.
-
-Terminal states have value 0. So rewards that are all positive favour long episodes, and negative rewards short ones,
-whatever the expert does (the second paper calls it reward bias). Choose by what ends episodes.
-"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GAILConfig(RecordedConfig, SACConfig):
-    """Settings of GAIL: those of SAC, and the discriminator of the authors' code (google-research/dac)."""
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
-
-    batch_size: Annotated[int, AtLeast(2)] = 256
-    """B, windows in a batch, the expert's and the agent's."""
-    reward: Literal["difference", "positive", "negative"] = "difference"
-    """The agent's reward, a function of the discriminator: difference, positive or negative."""
-    discriminator_lr: Annotated[Rate, Above(0)] = 1e-3
-    """Learning rate of the discriminator."""
-    gradient_penalty: Annotated[float, AtLeast(0)] = 10.0
-    """Weight of the discriminator's gradient penalty (Gulrajani et al. 2017, arXiv:1704.00028, equation 3), at points
-    between the expert's rows and the agent's."""
-    discriminator: NetworkConfig = field(default_factory=NetworkConfig)
-    """Layers of the discriminator, with tanh after each hidden layer."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.reward_scale is not None:
-            raise ConfigError(
-                f"reward_scale = {self.reward_scale.text()}: gail does not learn from the environment's rewards."
-            )
-
-    def check_data(self, *, recorded: bool, collected: bool) -> None:
-        if not (recorded and collected):
-            has = "only recorded data were given" if recorded else "no dataset was given"
-            raise ConfigError(
-                f"gail learns from an expert's dataset and from its own actions, but {has}. Pass --data PATH and "
-                "--env ID, without --experience, or use bc."
-            )
-
-
-class Discriminator(nn.Module):
-    """f(s, a), the logit of "by the expert". Plain layers, as the gradient penalty needs second derivatives."""
-
-    def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        self.inputs: Inputs = Inputs(obs_spec, cfg, dtype)
-        widths = (self.inputs.width + width, *cfg.units)
-        self.hidden: nn.ModuleList = nn.ModuleList([nn.Linear(i, o) for i, o in pairwise(widths)])
-        self.out: nn.Linear = nn.Linear(widths[-1], 1)
-        for layer in (*self.hidden, self.out):
-            nn.init.orthogonal_(layer.weight)
-            nn.init.zeros_(layer.bias)
-
-    def encode(self, obs: Obs, action: Tensor) -> Tensor:
-        """Return inputs ``[..., I]`` of ``[..., *shape]`` and ``[..., A]``: features of images, the rest unchanged."""
-        return torch.cat([self.inputs(obs).float(), action.float()], -1)
-
-    def judge(self, x: Tensor) -> Tensor:
-        """Return logits f ``[...]`` of inputs ``[..., I]``."""
-        for layer in self.hidden:
-            x = layer(x).tanh()
-        y: Tensor = self.out(x)
-        return y.squeeze(-1)
-
-    def forward(self, obs: Obs, action: Tensor) -> Tensor:
-        """Return logits f ``[...]`` of observations ``[..., *shape]`` and actions ``[..., A]``."""
-        return self.judge(self.encode(obs, action))
+# ---------------------------------------------------------------------- losses
 
 
 class DiscriminatorObjective(nn.Module):
@@ -159,6 +81,55 @@ class DiscriminatorObjective(nn.Module):
         return self.discriminator.encode(before(batch.obs), batch.action[:, :-1])
 
 
+def difference(f: Tensor) -> Tensor:
+    """The reward ln D - ln(1 - D) = f, of either sign: AIRL's (Fu et al. 2018, arXiv:1710.11248)."""
+    return f
+
+
+REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "difference": difference,
+    "positive": F.softplus,  # -ln(1 - D), above 0: that of GAIL's code
+    "negative": F.logsigmoid,  # ln D, below 0: that of GAIL's algorithm 1
+}
+"""The reward of an action, a function of the discriminator D(s, a) = sigmoid f(s, a), the probability of expert.
+
+Terminal states have value 0. So rewards that are all positive favour long episodes, and negative rewards short ones,
+whatever the expert does (the second paper calls it reward bias). Choose by what ends episodes.
+"""
+
+
+class Discriminator(nn.Module):
+    """f(s, a), the logit of "by the expert". Plain layers, as the gradient penalty needs second derivatives."""
+
+    def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.inputs: Inputs = Inputs(obs_spec, cfg, dtype)
+        widths = (self.inputs.width + width, *cfg.units)
+        self.hidden: nn.ModuleList = nn.ModuleList([nn.Linear(i, o) for i, o in pairwise(widths)])
+        self.out: nn.Linear = nn.Linear(widths[-1], 1)
+        for layer in (*self.hidden, self.out):
+            nn.init.orthogonal_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def encode(self, obs: Obs, action: Tensor) -> Tensor:
+        """Return inputs ``[..., I]`` of ``[..., *shape]`` and ``[..., A]``: features of images, the rest unchanged."""
+        return torch.cat([self.inputs(obs).float(), action.float()], -1)
+
+    def judge(self, x: Tensor) -> Tensor:
+        """Return logits f ``[...]`` of inputs ``[..., I]``."""
+        for layer in self.hidden:
+            x = layer(x).tanh()
+        y: Tensor = self.out(x)
+        return y.squeeze(-1)
+
+    def forward(self, obs: Obs, action: Tensor) -> Tensor:
+        """Return logits f ``[...]`` of observations ``[..., *shape]`` and actions ``[..., A]``."""
+        return self.judge(self.encode(obs, action))
+
+
+# ---------------------------------------------------------------------- learner
+
+
 class GAIL(SAC):
     """The learner of GAIL: SAC, for the kind of the actions, and a discriminator.
 
@@ -193,6 +164,43 @@ class GAIL(SAC):
         assert update.priority is not None
         priority = torch.cat([update.priority.new_ones(self.recorded), update.priority])
         return Update(metrics={**update.metrics, **metrics, "train/gail_reward": mean}, priority=priority)
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class GAILConfig(RecordedConfig, SACConfig):
+    """Settings of GAIL: those of SAC, and the discriminator of the authors' code (google-research/dac)."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
+
+    batch_size: Annotated[int, AtLeast(2)] = 256
+    """B, windows in a batch, the expert's and the agent's."""
+    reward: Literal["difference", "positive", "negative"] = "difference"
+    """The agent's reward, a function of the discriminator: difference, positive or negative."""
+    discriminator_lr: Annotated[Rate, Above(0)] = 1e-3
+    """Learning rate of the discriminator."""
+    gradient_penalty: Annotated[float, AtLeast(0)] = 10.0
+    """Weight of the discriminator's gradient penalty (Gulrajani et al. 2017, arXiv:1704.00028, equation 3), at points
+    between the expert's rows and the agent's."""
+    discriminator: NetworkConfig = field(default_factory=NetworkConfig)
+    """Layers of the discriminator, with tanh after each hidden layer."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reward_scale is not None:
+            raise ConfigError(
+                f"reward_scale = {self.reward_scale.text()}: gail does not learn from the environment's rewards."
+            )
+
+    def check_data(self, *, recorded: bool, collected: bool) -> None:
+        if not (recorded and collected):
+            has = "only recorded data were given" if recorded else "no dataset was given"
+            raise ConfigError(
+                f"gail learns from an expert's dataset and from its own actions, but {has}. Pass --data PATH and "
+                "--env ID, without --experience, or use bc."
+            )
 
 
 GAILConfig.learner = GAIL

@@ -27,30 +27,7 @@ from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over, squared_error
 from reverie.objectives.transforms import exp
 
-
-@dataclass(frozen=True, kw_only=True)
-class IQLConfig(RecordedConfig, TDConfig):
-    """Settings of IQL: those of the paper for MuJoCo (section 5.1, appendix B) and of its authors' code."""
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
-
-    expectile: Annotated[float, Within("(0, 1)")] = 0.7
-    """Tau: V(s) is this expectile of the values of the dataset's actions. 0.5 is their mean, towards 1 their maximum.
-    The paper has 0.9 for AntMaze."""
-    beta: Annotated[float, Within("[0, inf]")] = 3.0
-    """Inverse temperature of the actor's weights exp(beta A): 0 imitates all actions alike. The paper has 10 for
-    AntMaze."""
-    max_weight: Annotated[float, Within("(0, inf]")] = 100.0
-    """Upper bound of the weights exp(beta A): the authors' code."""
-    actor_lr: Annotated[Rate, Above(0)] = 3e-4
-    """Learning rate of the actor."""
-    actor_cosine: Annotated[int, AtLeast(0)] = 0
-    """Updates over which the actor's learning rate decays to 0 along half a cosine; 0: constant. The authors' 1000000
-    are all updates of a run."""
-    critic_lr: Annotated[Rate, Above(0)] = 3e-4
-    """Learning rate of the critics."""
-    value_lr: Annotated[Rate, Above(0)] = 3e-4
-    """Learning rate of the value network."""
+# ---------------------------------------------------------------------- losses
 
 
 class IQLObjective(TDObjective):
@@ -115,6 +92,9 @@ def expectile_loss(error: Tensor, tau: float) -> Tensor:
     return (tau - (error < 0).to(error.dtype)).abs() * error.square()
 
 
+# ---------------------------------------------------------------------- learner
+
+
 class IQL(ModelFree):
     """The learner of IQL: actor, two critics and a value network, their update and the policy."""
 
@@ -157,6 +137,34 @@ class IQL(ModelFree):
         metrics |= self.minimise(critic)
         o.target_critic.update()
         return Update(metrics=metrics, priority=critic.priority)
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class IQLConfig(RecordedConfig, TDConfig):
+    """Settings of IQL: those of the paper for MuJoCo (section 5.1, appendix B) and of its authors' code."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
+
+    expectile: Annotated[float, Within("(0, 1)")] = 0.7
+    """Tau: V(s) is this expectile of the values of the dataset's actions. 0.5 is their mean, towards 1 their maximum.
+    The paper has 0.9 for AntMaze."""
+    beta: Annotated[float, Within("[0, inf]")] = 3.0
+    """Inverse temperature of the actor's weights exp(beta A): 0 imitates all actions alike. The paper has 10 for
+    AntMaze."""
+    max_weight: Annotated[float, Within("(0, inf]")] = 100.0
+    """Upper bound of the weights exp(beta A): the authors' code."""
+    actor_lr: Annotated[Rate, Above(0)] = 3e-4
+    """Learning rate of the actor."""
+    actor_cosine: Annotated[int, AtLeast(0)] = 0
+    """Updates over which the actor's learning rate decays to 0 along half a cosine; 0: constant. The authors' 1000000
+    are all updates of a run."""
+    critic_lr: Annotated[Rate, Above(0)] = 3e-4
+    """Learning rate of the critics."""
+    value_lr: Annotated[Rate, Above(0)] = 3e-4
+    """Learning rate of the value network."""
 
 
 IQLConfig.learner = IQL

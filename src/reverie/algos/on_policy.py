@@ -23,65 +23,7 @@ from reverie.objectives.estimators import GAE, ValueEstimator
 from reverie.objectives.policy import standardised
 from reverie.objectives.td import Losses, mean_over
 
-ESTIMATES = ("log_prob", "value", "advantage", "target")
-"""Columns of minibatches: under the policy that acted ln pi(a|s) and V; the advantage and the value's target."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnPolicyConfig(ValueConfig):
-    """Settings of learners that learn from what their present policy has just done."""
-
-    on_policy: ClassVar[bool] = True
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
-
-    rollout: Annotated[int, AtLeast(1)] = 2048
-    """T, rows of each environment that are collected, learned from and then dropped."""
-    batch_length: Annotated[int, AtLeast(1)] = 1
-    """Rows of each sequence in a batch. Memory learns to use what it saw since the sequence began; 1 without memory."""
-    networks: PolicyValueConfig = field(default_factory=PolicyValueConfig)
-    """Layers of the networks."""
-    value_estimator: ValueEstimator = field(default_factory=GAE)
-    """How advantages and targets are computed from the rows of a rollout; all but V-trace fit."""
-    normalise_advantage: bool = True
-    """Standardise the advantages of each minibatch."""
-    value_coef: Annotated[float, AtLeast(0)] = 0.5
-    """Weight of the value's loss, which is the mean square without 1/2."""
-    entropy_coef: Annotated[Rate, AtLeast(0)] = 0.0
-    """Weight of the policy's entropy."""
-    clip_gradient: Annotated[float, AtLeast(0)] = 0.5
-    """Largest norm of all gradients together; 0 does not clip."""
-    lr: Annotated[Rate, Above(0)] = 3e-4
-    """Learning rate; [[0, 3e-4], [1e6, 0]] falls to 0 over a million env steps."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.value_estimator.needs_behaviour:
-            raise ConfigError(f"value_estimator = {self.value_estimator.text()}: expected one that needs rows alone.")
-        if self.rollout % self.batch_length:
-            raise ConfigError(
-                f"batch_length = {self.batch_length}, rollout = {self.rollout}: expected sequences that are not longer "
-                "than a rollout, and divide it evenly."
-            )
-        check_sequences(self.networks.memory, self.batch_length, alone=1)
-
-    def check_data(self, *, recorded: bool, collected: bool) -> None:
-        if recorded:
-            raise ConfigError(
-                f"{self.algorithm} learns only from rows of its present policy: leave the data out, or use sac or dqn."
-            )
-
-    def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
-        if self.normalise is not None and self.normalise.limit is not None:
-            raise ConfigError(f"normalise = {self.normalise.text()}: no rows come before learning. Use running.")
-        super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)
-
-
-class Evaluated(NamedTuple):
-    """The networks' answers on the rows of a batch, ``[B, T]`` each."""
-
-    log_prob: Tensor  # of the action taken; 0 where none was
-    entropy: Tensor
-    value: Tensor
+# ---------------------------------------------------------------------- losses
 
 
 class OnPolicyObjective(nn.Module, ABC):
@@ -157,6 +99,21 @@ class OnPolicyObjective(nn.Module, ABC):
         return Losses(terms, {name: x.detach() for name, x in said.items()})
 
 
+class Evaluated(NamedTuple):
+    """The networks' answers on the rows of a batch, ``[B, T]`` each."""
+
+    log_prob: Tensor  # of the action taken; 0 where none was
+    entropy: Tensor
+    value: Tensor
+
+
+# ---------------------------------------------------------------------- learner
+
+
+ESTIMATES = ("log_prob", "value", "advantage", "target")
+"""Columns of minibatches: under the policy that acted ln pi(a|s) and V; the advantage and the value's target."""
+
+
 class OnPolicy(ModelFree, ABC):
     """A learner of policy and value from rollouts of its present policy."""
 
@@ -216,3 +173,55 @@ class OnPolicy(ModelFree, ABC):
         gradients = torch.autograd.grad(losses.total(), self.optim.params)
         average(gradients)
         return Update(metrics=losses.metrics | self.optim.apply(list(gradients)))
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnPolicyConfig(ValueConfig):
+    """Settings of learners that learn from what their present policy has just done."""
+
+    on_policy: ClassVar[bool] = True
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
+
+    rollout: Annotated[int, AtLeast(1)] = 2048
+    """T, rows of each environment that are collected, learned from and then dropped."""
+    batch_length: Annotated[int, AtLeast(1)] = 1
+    """Rows of each sequence in a batch. Memory learns to use what it saw since the sequence began; 1 without memory."""
+    networks: PolicyValueConfig = field(default_factory=PolicyValueConfig)
+    """Layers of the networks."""
+    value_estimator: ValueEstimator = field(default_factory=GAE)
+    """How advantages and targets are computed from the rows of a rollout; all but V-trace fit."""
+    normalise_advantage: bool = True
+    """Standardise the advantages of each minibatch."""
+    value_coef: Annotated[float, AtLeast(0)] = 0.5
+    """Weight of the value's loss, which is the mean square without 1/2."""
+    entropy_coef: Annotated[Rate, AtLeast(0)] = 0.0
+    """Weight of the policy's entropy."""
+    clip_gradient: Annotated[float, AtLeast(0)] = 0.5
+    """Largest norm of all gradients together; 0 does not clip."""
+    lr: Annotated[Rate, Above(0)] = 3e-4
+    """Learning rate; [[0, 3e-4], [1e6, 0]] falls to 0 over a million env steps."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.value_estimator.needs_behaviour:
+            raise ConfigError(f"value_estimator = {self.value_estimator.text()}: expected one that needs rows alone.")
+        if self.rollout % self.batch_length:
+            raise ConfigError(
+                f"batch_length = {self.batch_length}, rollout = {self.rollout}: expected sequences that are not longer "
+                "than a rollout, and divide it evenly."
+            )
+        check_sequences(self.networks.memory, self.batch_length, alone=1)
+
+    def check_data(self, *, recorded: bool, collected: bool) -> None:
+        if recorded:
+            raise ConfigError(
+                f"{self.algorithm} learns only from rows of its present policy: leave the data out, or use sac or dqn."
+            )
+
+    def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
+        if self.normalise is not None and self.normalise.limit is not None:
+            raise ConfigError(f"normalise = {self.normalise.text()}: no rows come before learning. Use running.")
+        super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)

@@ -34,31 +34,7 @@ from reverie.nn.heads import DenseHeadConfig
 from reverie.nn.normalise import MagnitudeScale
 from reverie.nn.optim import gradient_steps
 
-
-@dataclass(frozen=True, kw_only=True)
-class EnsembleConfig(Config):
-    """The ensemble whose disagreement is the reward for exploring."""
-
-    models: Annotated[int, AtLeast(2)] = 10
-    """Number of predictors."""
-    target: Literal["stoch", "deter", "embed", "feature"] = "stoch"
-    """What they predict of a later row: z, h, the embedded observation, or h and z."""
-    offset: Annotated[int, AtLeast(0)] = 1
-    """How many rows later."""
-    action_conditioned: bool = True
-    """Predict from a row's feature and the action that led to it (on DreamerV3: the one taken there); otherwise from
-    the feature alone."""
-    log: bool = False
-    """Reward the logarithm of the disagreement."""
-    head: DenseHeadConfig = field(default_factory=DenseHeadConfig)
-    """Layers of each predictor."""
-
-    def build(self, world: WorldModel, action: int) -> Ensemble:
-        """Return the ensemble for a world model, and for flat actions of ``action`` numbers."""
-        c = world.rssm.cfg
-        widths = {"stoch": c.stoch * c.classes, "deter": c.deter, "feature": world.rssm.feature_width}
-        width = world.encoder.width if self.target == "embed" else widths[self.target]
-        return Ensemble(world.rssm.feature_width + action * self.action_conditioned, width, self)
+# ---------------------------------------------------------------------- losses
 
 
 class Ensemble(nn.Module):
@@ -103,29 +79,14 @@ class Ensemble(nn.Module):
         return (0.5 * (error.square() + math.log(2 * math.pi)).sum(-1)).flatten(1).mean(1).sum()
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExploringConfig(Config):
-    """Settings that Plan2Explore adds to those of a Dreamer."""
-
-    grad_heads: tuple[str, ...] = ("decoder", "cont")
-    """Those of decoder, reward and cont whose losses train the latents as well: without reward, the model is the same
-    whatever the task."""
-    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
-    """The predictors."""
-    intrinsic: float = 1.0
-    """Weight of the disagreement in the reward for exploring."""
-    extrinsic: float = 0.0
-    """Weight of the predicted reward of the task in it; 0 explores without reward."""
-    explore_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
-    """Normalisation of each of the two; off by default."""
+def actions_before(rows: Batch, context: Context | None) -> Tensor:
+    """Return the action before each row ``[B, T, A]``: zeros where an episode begins."""
+    first = torch.zeros_like(rows.action[:, 0]) if context is None else context.action
+    before = torch.cat([first[:, None], rows.action[:, :-1]], 1)
+    return before * (~rows.is_first)[..., None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan2ExploreConfig(ExploringConfig, DreamerV2Config):
-    """Settings of Plan2Explore: those of DreamerV2, and of the ensemble and its rewards."""
-
-    ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, decay=1e-6))
-    """Optimiser of the ensemble."""
+# ---------------------------------------------------------------------- learner
 
 
 class Exploring:
@@ -197,11 +158,58 @@ class Plan2Explore(Exploring, DreamerV2):
         return terms, metrics, post
 
 
-def actions_before(rows: Batch, context: Context | None) -> Tensor:
-    """Return the action before each row ``[B, T, A]``: zeros where an episode begins."""
-    first = torch.zeros_like(rows.action[:, 0]) if context is None else context.action
-    before = torch.cat([first[:, None], rows.action[:, :-1]], 1)
-    return before * (~rows.is_first)[..., None]
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleConfig(Config):
+    """The ensemble whose disagreement is the reward for exploring."""
+
+    models: Annotated[int, AtLeast(2)] = 10
+    """Number of predictors."""
+    target: Literal["stoch", "deter", "embed", "feature"] = "stoch"
+    """What they predict of a later row: z, h, the embedded observation, or h and z."""
+    offset: Annotated[int, AtLeast(0)] = 1
+    """How many rows later."""
+    action_conditioned: bool = True
+    """Predict from a row's feature and the action that led to it (on DreamerV3: the one taken there); otherwise from
+    the feature alone."""
+    log: bool = False
+    """Reward the logarithm of the disagreement."""
+    head: DenseHeadConfig = field(default_factory=DenseHeadConfig)
+    """Layers of each predictor."""
+
+    def build(self, world: WorldModel, action: int) -> Ensemble:
+        """Return the ensemble for a world model, and for flat actions of ``action`` numbers."""
+        c = world.rssm.cfg
+        widths = {"stoch": c.stoch * c.classes, "deter": c.deter, "feature": world.rssm.feature_width}
+        width = world.encoder.width if self.target == "embed" else widths[self.target]
+        return Ensemble(world.rssm.feature_width + action * self.action_conditioned, width, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExploringConfig(Config):
+    """Settings that Plan2Explore adds to those of a Dreamer."""
+
+    grad_heads: tuple[str, ...] = ("decoder", "cont")
+    """Those of decoder, reward and cont whose losses train the latents as well: without reward, the model is the same
+    whatever the task."""
+    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
+    """The predictors."""
+    intrinsic: float = 1.0
+    """Weight of the disagreement in the reward for exploring."""
+    extrinsic: float = 0.0
+    """Weight of the predicted reward of the task in it; 0 explores without reward."""
+    explore_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
+    """Normalisation of each of the two; off by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan2ExploreConfig(ExploringConfig, DreamerV2Config):
+    """Settings of Plan2Explore: those of DreamerV2, and of the ensemble and its rewards."""
+
+    ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, decay=1e-6))
+    """Optimiser of the ensemble."""
 
 
 Plan2ExploreConfig.learner = Plan2Explore

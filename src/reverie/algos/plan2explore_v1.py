@@ -18,13 +18,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics
 from reverie.nn.adam import GlobalAdamConfig
 
-
-@dataclass(frozen=True, kw_only=True)
-class Plan2ExploreV1Config(ExploringConfig, DreamerV1Config):
-    """Settings of Plan2Explore on DreamerV1: those of DreamerV1, and of the ensemble and its rewards."""
-
-    ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, eps=1e-7))
-    """Optimiser of the ensemble."""
+# ---------------------------------------------------------------------- learner
 
 
 class Plan2ExploreV1(Exploring, DreamerV1):
@@ -57,6 +51,17 @@ class Plan2ExploreV1(Exploring, DreamerV1):
         losses |= {"explore_critic": explored.critic.mean()}
         metrics |= {f"expl/{k}": v for k, v in explored.metrics().items()} | {"loss/ensemble": ensemble.detach()}
         return losses, metrics
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan2ExploreV1Config(ExploringConfig, DreamerV1Config):
+    """Settings of Plan2Explore on DreamerV1: those of DreamerV1, and of the ensemble and its rewards."""
+
+    ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, eps=1e-7))
+    """Optimiser of the ensemble."""
 
 
 Plan2ExploreV1Config.learner = Plan2ExploreV1

@@ -28,27 +28,7 @@ from reverie.core.types import Batch, Metrics
 from reverie.nn.heads import HeadConfig
 from reverie.nn.optim import Optim
 
-
-@dataclass(frozen=True, kw_only=True)
-class EnsembleV3Config(EnsembleConfig):
-    """The ensemble, with layers as DreamerV3's heads have them."""
-
-    head: HeadConfig = field(default_factory=lambda: HeadConfig(layers=3))  # type: ignore[assignment]
-    """Layers of each predictor."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan2ExploreV3Config(ExploringConfig, DreamerV3Config):
-    """Settings of Plan2Explore on DreamerV3: those of DreamerV3, and of the ensemble and its rewards."""
-
-    ensemble: EnsembleV3Config = field(default_factory=EnsembleV3Config)
-    """The predictors."""
-
-
-def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
-    """``base`` with the widths of a named size of DreamerV3, the ensemble's included."""
-    config = dreamer_v3.sized(name, base or Plan2ExploreV3Config())
-    return config.merge({"ensemble.head.units": config.reward.units})
+# ---------------------------------------------------------------------- learner
 
 
 class Plan2ExploreV3(Exploring, DreamerV3):
@@ -98,6 +78,31 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         """See :class:`DreamerV3`; unless ``reward`` is in ``grad_heads``, the critic alone learns."""
         feature = post.latent.feature
         return feature if "reward" in self.cfg.grad_heads else feature.detach()
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleV3Config(EnsembleConfig):
+    """The ensemble, with layers as DreamerV3's heads have them."""
+
+    head: HeadConfig = field(default_factory=lambda: HeadConfig(layers=3))  # type: ignore[assignment]
+    """Layers of each predictor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan2ExploreV3Config(ExploringConfig, DreamerV3Config):
+    """Settings of Plan2Explore on DreamerV3: those of DreamerV3, and of the ensemble and its rewards."""
+
+    ensemble: EnsembleV3Config = field(default_factory=EnsembleV3Config)
+    """The predictors."""
+
+
+def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
+    """``base`` with the widths of a named size of DreamerV3, the ensemble's included."""
+    config = dreamer_v3.sized(name, base or Plan2ExploreV3Config())
+    return config.merge({"ensemble.head.units": config.reward.units})
 
 
 Plan2ExploreV3Config.learner = Plan2ExploreV3

@@ -23,31 +23,7 @@ from reverie.nn.optim import Optim, let_change
 from reverie.objectives.policy import clipped_surrogate
 from reverie.objectives.td import Losses
 
-
-@dataclass(frozen=True, kw_only=True)
-class PPOConfig(OnPolicyConfig):
-    """Settings of PPO: those of Stable-Baselines3, which are the paper's for MuJoCo (table 3) in most respects."""
-
-    batch_size: int = 64
-    """Rows of a minibatch; they must divide the rows of a rollout evenly."""
-    epochs: Annotated[int, AtLeast(1)] = 10
-    """How often each row of a rollout is learned from."""
-    clip: Annotated[Rate, Above(0)] = 0.2
-    """Epsilon: the policy gains nothing from ratios outside of [1 - clip, 1 + clip]."""
-    clip_value: Annotated[float | None, Above(0)] = None
-    """Largest change of a value that its loss sees, in units of returns; None does not clip."""
-    target_kl: Annotated[float | None, Above(0)] = None
-    """Stop learning from a rollout at a minibatch whose KL divergence is above 1.5 times this; None: never."""
-    adam_eps: Annotated[float, Above(0)] = 1e-5
-    """Adam's epsilon, added to the root of the second moment."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.batch_size % self.batch_length:
-            raise ConfigError(
-                f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected a number of rows that "
-                "holds whole sequences."
-            )
+# ---------------------------------------------------------------------- losses
 
 
 class PPOObjective(OnPolicyObjective):
@@ -73,6 +49,9 @@ class PPOObjective(OnPolicyObjective):
         """Return the value ``[B, T]`` that the loss sees: at most ``clip_value`` away from the one ``before``."""
         limit = self.cfg.clip_value
         return value if limit is None else before + (value - before).clamp(-limit, limit)
+
+
+# ---------------------------------------------------------------------- learner
 
 
 class PPO(OnPolicy):
@@ -104,6 +83,35 @@ class PPO(OnPolicy):
     def measure(self, batch: Batch) -> Update:
         """Return the metrics of a batch, without learning from it."""
         return Update(metrics=self.objective(batch).metrics)
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(OnPolicyConfig):
+    """Settings of PPO: those of Stable-Baselines3, which are the paper's for MuJoCo (table 3) in most respects."""
+
+    batch_size: int = 64
+    """Rows of a minibatch; they must divide the rows of a rollout evenly."""
+    epochs: Annotated[int, AtLeast(1)] = 10
+    """How often each row of a rollout is learned from."""
+    clip: Annotated[Rate, Above(0)] = 0.2
+    """Epsilon: the policy gains nothing from ratios outside of [1 - clip, 1 + clip]."""
+    clip_value: Annotated[float | None, Above(0)] = None
+    """Largest change of a value that its loss sees, in units of returns; None does not clip."""
+    target_kl: Annotated[float | None, Above(0)] = None
+    """Stop learning from a rollout at a minibatch whose KL divergence is above 1.5 times this; None: never."""
+    adam_eps: Annotated[float, Above(0)] = 1e-5
+    """Adam's epsilon, added to the root of the second moment."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_size % self.batch_length:
+            raise ConfigError(
+                f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected a number of rows that "
+                "holds whole sequences."
+            )
 
 
 PPOConfig.learner = PPO

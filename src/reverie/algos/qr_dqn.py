@@ -22,18 +22,7 @@ from reverie.objectives.estimators import OneRow, ValueEstimator
 from reverie.objectives.quantile import greedy_quantiles, quantile_error, quantile_targets
 from reverie.objectives.td import Losses, after, before
 
-
-@dataclass(frozen=True, kw_only=True)
-class QRDQNConfig(DQNConfig):
-    """Settings of QR-DQN: those of DQN, and the paper's for what it adds."""
-
-    estimators: ClassVar[type[ValueEstimator]] = OneRow
-
-    quantiles: Annotated[int, AtLeast(1)] = 200
-    """N, number of quantiles of each action's return."""
-    kappa: Annotated[float, AtLeast(0)] = 1.0
-    """Threshold of the quantile Huber loss: errors are squared up to kappa and linear beyond. 1 is QR-DQN-1 of the
-    paper, 0 is QR-DQN-0."""
+# ---------------------------------------------------------------------- losses
 
 
 class QRDQNObjective(DQNObjective):
@@ -70,6 +59,9 @@ class QRDQNObjective(DQNObjective):
         return quantile_targets(best, batch, c.value_estimator, c.discount)
 
 
+# ---------------------------------------------------------------------- learner
+
+
 class QRDQN(DQN):
     """The learner of QR-DQN: a network of quantiles, its update and the policy that explores."""
 
@@ -79,6 +71,22 @@ class QRDQN(DQN):
     def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...]) -> DiscreteQNetwork:
         c = self.cfg
         return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=c.dtype)
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class QRDQNConfig(DQNConfig):
+    """Settings of QR-DQN: those of DQN, and the paper's for what it adds."""
+
+    estimators: ClassVar[type[ValueEstimator]] = OneRow
+
+    quantiles: Annotated[int, AtLeast(1)] = 200
+    """N, number of quantiles of each action's return."""
+    kappa: Annotated[float, AtLeast(0)] = 1.0
+    """Threshold of the quantile Huber loss: errors are squared up to kappa and linear beyond. 1 is QR-DQN-1 of the
+    paper, 0 is QR-DQN-0."""
 
 
 QRDQNConfig.learner = QRDQN

@@ -33,6 +33,8 @@ from reverie.nn.target import LateTarget
 from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
 
+# ---------------------------------------------------------------------- losses
+
 
 class Representer(nn.Module):
     """The networks of a representation loss. This one has none, and no loss."""
@@ -43,39 +45,6 @@ class Representer(nn.Module):
     def forward(self, world: WorldModel, context: Context, rows: Batch, post: Posterior) -> dict[str, Tensor]:
         """Return loss terms, each ``[]`` or ``[B, T]``, of rows ``[B, T]`` with their posterior."""
         return {}
-
-
-@dataclass(frozen=True)
-class Representation(Choice):
-    """The loss that makes latents tell of observations."""
-
-    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
-        """Return its networks; none by default."""
-        return Representer()
-
-
-@dataclass(frozen=True)
-class Decoder(Representation):
-    """The decoder of DreamerV3."""
-
-
-@dataclass(frozen=True)
-class Barlow(Representation):
-    """Barlow Twins between embeddings and what a linear layer makes of latents: R2-Dreamer."""
-
-    redundancy: Annotated[float, AtLeast(0)] = 5e-4
-    """Weight of the correlations between different numbers."""
-
-    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
-        return Projector(world, self)
-
-
-@dataclass(frozen=True)
-class Infonce(Representation):
-    """InfoNCE between embeddings and what a linear layer makes of latents."""
-
-    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
-        return Projector(world, self)
 
 
 class Projector(Representer):
@@ -93,43 +62,6 @@ class Projector(Representer):
         if isinstance(self.cfg, Barlow):
             return {"barlow": barlow_twins(x, y, self.cfg.redundancy)}
         return {"infonce": infonce(x, y).view(rows.shape)}
-
-
-@dataclass(frozen=True)
-class Dreamerpro(Representation):
-    """Prototypes in place of pixels: Deng, Jang, Ahn, "DreamerPro", ICML 2022. Observations must have an image."""
-
-    prototypes: Annotated[int, AtLeast(2)] = 2500
-    """K, how many there are."""
-    width: Annotated[int, AtLeast(1)] = 32
-    """P, numbers of each."""
-    temperature: Annotated[float, Above(0)] = 0.1
-    """Of the softmax over the prototypes."""
-    shift: Annotated[int, AtLeast(0)] = 3
-    """Pixels by which both views of a window are shifted at most."""
-    each_row: bool = False
-    """Shift each image of a window by itself; otherwise all of them alike."""
-    sinkhorn: Annotated[float, Above(0)] = 0.05
-    """Temperature of the targets' assignment."""
-    rounds: Annotated[int, AtLeast(1)] = 3
-    """Rounds of that assignment."""
-    rate: Annotated[float, Within("(0, 1]")] = 0.05
-    """Step of the targets' encoder towards the encoder at each update."""
-    every: Annotated[int, AtLeast(1)] = 1
-    """Updates from one such step to the next."""
-    freeze: Annotated[int, AtLeast(0)] = 10_000
-    """Updates before which prototypes do not learn."""
-    skip: Annotated[int, AtLeast(0)] = 1
-    """Rows at the start of each window that have no loss."""
-
-    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
-        images = [key for key, part in obs_spec.items() if part.kind == "image"]
-        if not images:
-            raise ConfigError(
-                f"algo.representation = dreamerpro needs an image; observations are {', '.join(sorted(obs_spec))}. "
-                "barlow, infonce and decoder work with any."
-            )
-        return Prototypes(world, self, images)
 
 
 class Prototypes(Representer):
@@ -201,46 +133,7 @@ class NoDecoder(nn.Module):
         return {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class R2Scales(LossScales):
-    """Weights of the loss terms, those of representation losses included."""
-
-    barlow: Annotated[float, AtLeast(0)] = 0.05
-    """Weight of the Barlow Twins loss."""
-    infonce: Annotated[float, AtLeast(0)] = 1.0
-    """Weight of InfoNCE."""
-    swav: Annotated[float, AtLeast(0)] = 1.0
-    """Weight of DreamerPro's loss between both views."""
-    temporal: Annotated[float, AtLeast(0)] = 1.0
-    """Weight of DreamerPro's loss between latents and the slow encoder."""
-    projection_norm: Annotated[float, AtLeast(0)] = 1.0
-    """Weight of DreamerPro's loss that keeps projections at length 1."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class R2DreamerConfig(DreamerV3Config):
-    """Settings of R2-Dreamer: those of DreamerV3, and the representation loss."""
-
-    representation: Representation = field(default_factory=Barlow)
-    """The loss that makes latents tell of observations: ``barlow(redundancy=5e-4)``, ``infonce``,
-    ``dreamerpro(prototypes=2500)``, or ``decoder``, which alone uses the settings of ``decoder``."""
-    scales: R2Scales = field(default_factory=R2Scales)
-    """Weights of the loss terms."""
-    optim: OptimConfig = field(default_factory=LaPropConfig)
-    """The single optimiser of all parts."""
-
-    def build_decoder(self, seen: ObsSpec) -> nn.Module:
-        return super().build_decoder(seen) if isinstance(self.representation, Decoder) else NoDecoder()
-
-    @property
-    def learned_discount(self) -> float:
-        """The continuation is learned without the discount."""
-        return 1.0
-
-
-def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
-    """``base`` with the widths of a named size of DreamerV3."""
-    return dreamer_v3.sized(name, base or R2DreamerConfig())
+# ---------------------------------------------------------------------- learner
 
 
 class R2Dreamer(DreamerV3):
@@ -286,6 +179,121 @@ class R2Dreamer(DreamerV3):
         """See :class:`DreamerV3`; the discount is no part of the learned continuation."""
         reward, cont = super().imagined(dream)
         return reward, cont * self.cfg.discount
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True)
+class Representation(Choice):
+    """The loss that makes latents tell of observations."""
+
+    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
+        """Return its networks; none by default."""
+        return Representer()
+
+
+@dataclass(frozen=True)
+class Decoder(Representation):
+    """The decoder of DreamerV3."""
+
+
+@dataclass(frozen=True)
+class Barlow(Representation):
+    """Barlow Twins between embeddings and what a linear layer makes of latents: R2-Dreamer."""
+
+    redundancy: Annotated[float, AtLeast(0)] = 5e-4
+    """Weight of the correlations between different numbers."""
+
+    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
+        return Projector(world, self)
+
+
+@dataclass(frozen=True)
+class Infonce(Representation):
+    """InfoNCE between embeddings and what a linear layer makes of latents."""
+
+    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
+        return Projector(world, self)
+
+
+@dataclass(frozen=True)
+class Dreamerpro(Representation):
+    """Prototypes in place of pixels: Deng, Jang, Ahn, "DreamerPro", ICML 2022. Observations must have an image."""
+
+    prototypes: Annotated[int, AtLeast(2)] = 2500
+    """K, how many there are."""
+    width: Annotated[int, AtLeast(1)] = 32
+    """P, numbers of each."""
+    temperature: Annotated[float, Above(0)] = 0.1
+    """Of the softmax over the prototypes."""
+    shift: Annotated[int, AtLeast(0)] = 3
+    """Pixels by which both views of a window are shifted at most."""
+    each_row: bool = False
+    """Shift each image of a window by itself; otherwise all of them alike."""
+    sinkhorn: Annotated[float, Above(0)] = 0.05
+    """Temperature of the targets' assignment."""
+    rounds: Annotated[int, AtLeast(1)] = 3
+    """Rounds of that assignment."""
+    rate: Annotated[float, Within("(0, 1]")] = 0.05
+    """Step of the targets' encoder towards the encoder at each update."""
+    every: Annotated[int, AtLeast(1)] = 1
+    """Updates from one such step to the next."""
+    freeze: Annotated[int, AtLeast(0)] = 10_000
+    """Updates before which prototypes do not learn."""
+    skip: Annotated[int, AtLeast(0)] = 1
+    """Rows at the start of each window that have no loss."""
+
+    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
+        images = [key for key, part in obs_spec.items() if part.kind == "image"]
+        if not images:
+            raise ConfigError(
+                f"algo.representation = dreamerpro needs an image; observations are {', '.join(sorted(obs_spec))}. "
+                "barlow, infonce and decoder work with any."
+            )
+        return Prototypes(world, self, images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class R2Scales(LossScales):
+    """Weights of the loss terms, those of representation losses included."""
+
+    barlow: Annotated[float, AtLeast(0)] = 0.05
+    """Weight of the Barlow Twins loss."""
+    infonce: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of InfoNCE."""
+    swav: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of DreamerPro's loss between both views."""
+    temporal: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of DreamerPro's loss between latents and the slow encoder."""
+    projection_norm: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of DreamerPro's loss that keeps projections at length 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class R2DreamerConfig(DreamerV3Config):
+    """Settings of R2-Dreamer: those of DreamerV3, and the representation loss."""
+
+    representation: Representation = field(default_factory=Barlow)
+    """The loss that makes latents tell of observations: ``barlow(redundancy=5e-4)``, ``infonce``,
+    ``dreamerpro(prototypes=2500)``, or ``decoder``, which alone uses the settings of ``decoder``."""
+    scales: R2Scales = field(default_factory=R2Scales)
+    """Weights of the loss terms."""
+    optim: OptimConfig = field(default_factory=LaPropConfig)
+    """The single optimiser of all parts."""
+
+    def build_decoder(self, seen: ObsSpec) -> nn.Module:
+        return super().build_decoder(seen) if isinstance(self.representation, Decoder) else NoDecoder()
+
+    @property
+    def learned_discount(self) -> float:
+        """The continuation is learned without the discount."""
+        return 1.0
+
+
+def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
+    """``base`` with the widths of a named size of DreamerV3."""
+    return dreamer_v3.sized(name, base or R2DreamerConfig())
 
 
 R2DreamerConfig.learner = R2Dreamer

@@ -32,37 +32,7 @@ from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, regression_error
 
-
-@dataclass(frozen=True, kw_only=True)
-class SACConfig(CriticConfig):
-    """Settings of SAC: the paper's table 1 (appendix D)."""
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "mixed"})
-
-    networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
-    """Layers of the networks, with memories if wanted: the actor's and the critics'."""
-    actor_lr: Annotated[Rate, Above(0)] = 3e-4
-    """Learning rate of the actor."""
-    critic_lr: Annotated[Rate, Above(0)] = 3e-4
-    """Learning rate of the critics."""
-    temperature_lr: Annotated[Rate, AtLeast(0)] = 3e-4
-    """Learning rate of the temperature; 0 keeps the temperature constant."""
-    target_every: Annotated[int, AtLeast(1)] = 1
-    """Updates between two updates of the target critics."""
-    temperature: Annotated[Rate, Above(0)] = 1.0
-    """Initial temperature alpha: the authors' code (github.com/rail-berkeley/softlearning), as the paper gives none. It
-    may be a ramp if temperature_lr is 0."""
-    target_entropy: Annotated[float | None, Finite()] = None
-    """Entropy of the policy, in nats, that the temperature is learned to reach; None: -A, A dimensions of actions;
-    of choices, 0.98 ln n is added for each, n being its number of classes."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if isinstance(self.temperature, Ramp) and self.temperature_lr:
-            raise ConfigError(
-                f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}: a temperature that follows "
-                "a ramp is not learned. Set temperature_lr = 0."
-            )
+# ---------------------------------------------------------------------- losses
 
 
 class SACObjective(TDObjective):
@@ -190,6 +160,9 @@ class MixedSACObjective(SACObjective):
         return policy.choices.mean(values.amin(0)), policy.choices.mean(-log_probs) - log_pi
 
 
+# ---------------------------------------------------------------------- learner
+
+
 class SAC(ModelFree):
     """The learner of SAC: actor, two critics and a temperature, their update and the policy."""
 
@@ -219,6 +192,41 @@ class SAC(ModelFree):
         metrics = self.minimise(critic) | self.minimise(o.actor_loss(batch))
         o.target_critic.update()
         return Update(metrics=metrics, priority=critic.priority, extras=self.memory_states(batch))
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class SACConfig(CriticConfig):
+    """Settings of SAC: the paper's table 1 (appendix D)."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "mixed"})
+
+    networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
+    """Layers of the networks, with memories if wanted: the actor's and the critics'."""
+    actor_lr: Annotated[Rate, Above(0)] = 3e-4
+    """Learning rate of the actor."""
+    critic_lr: Annotated[Rate, Above(0)] = 3e-4
+    """Learning rate of the critics."""
+    temperature_lr: Annotated[Rate, AtLeast(0)] = 3e-4
+    """Learning rate of the temperature; 0 keeps the temperature constant."""
+    target_every: Annotated[int, AtLeast(1)] = 1
+    """Updates between two updates of the target critics."""
+    temperature: Annotated[Rate, Above(0)] = 1.0
+    """Initial temperature alpha: the authors' code (github.com/rail-berkeley/softlearning), as the paper gives none. It
+    may be a ramp if temperature_lr is 0."""
+    target_entropy: Annotated[float | None, Finite()] = None
+    """Entropy of the policy, in nats, that the temperature is learned to reach; None: -A, A dimensions of actions;
+    of choices, 0.98 ln n is added for each, n being its number of classes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.temperature, Ramp) and self.temperature_lr:
+            raise ConfigError(
+                f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}: a temperature that follows "
+                "a ramp is not learned. Set temperature_lr = 0."
+            )
 
 
 SACConfig.learner = SAC
