@@ -24,8 +24,8 @@ class A2CObjective(OnPolicyObjective):
 
     def forward(self, batch: Batch) -> Losses:
         """E[-A ln pi(a|s)], the value's squared error and the entropy: Mnih et al. 2016, section 4."""
-        found = self.evaluate(batch)
-        return self.losses(batch, found, -found.log_prob * self.advantage(batch), found.value)
+        evaluation = self.evaluate(batch)
+        return self.losses(batch, evaluation, -evaluation.log_prob * self.advantage(batch), evaluation.value)
 
 
 # ---------------------------------------------------------------------- learner

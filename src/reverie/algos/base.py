@@ -143,8 +143,8 @@ class Algorithm(nn.Module):
         """
         self.capture_version = object()
         modules = [module for module in self.modules() if module.training and has_two_modes(module)]
-        earlier = [module for module in self._two_mode_modules or () if module not in modules]
-        self._two_mode_modules = (*earlier, *modules)
+        previous = [module for module in self._two_mode_modules or () if module not in modules]
+        self._two_mode_modules = (*previous, *modules)
         ramps = [(ramp, m.get_buffer(name)) for m in self.modules() for name, ramp in vars(m).get("ramps", {}).items()]
         self._ramps = ramps + [pair for optim in self.optimisers().values() for pair in ramps_of(optim)]
         self._switch(training=False)
@@ -153,7 +153,7 @@ class Algorithm(nn.Module):
         for module in self._two_mode_modules or ():
             vars(module)["training"] = training  # module.train() would take 1 us for each module below it too
 
-    def state_value(self, told: Told) -> Tensor:
+    def state_value(self, output: Told) -> Tensor:
         """Return what the critic expects of rows ``[N]``, given what the policy chooses their actions by.
 
         Raises:
@@ -194,7 +194,7 @@ class Algorithm(nn.Module):
         for module_name, module in self.named_modules():
             for key, value in vars(module).items():
                 for name, optim in value.items() if isinstance(value, dict) else ((key, value),):
-                    if isinstance(optim, Optimiser) and not any(optim is known for known in optims.values()):
+                    if isinstance(optim, Optimiser) and not any(optim is optimizer for optimizer in optims.values()):
                         suffix = "" if name.endswith("optim") else "_optim"
                         optims[f"{module_name}.{name}".lstrip(".") + suffix] = optim
         return optims
@@ -228,5 +228,5 @@ def run(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
 
 def mean_metrics(metrics: Metrics) -> Metrics:
     """Return the mean of each metric over all learners."""
-    together = averaged(torch.stack([value.float() for value in metrics.values()])) if metrics else torch.empty(0)
-    return dict(zip(metrics, together.unbind(), strict=True))
+    means = averaged(torch.stack([value.float() for value in metrics.values()])) if metrics else torch.empty(0)
+    return dict(zip(metrics, means.unbind(), strict=True))

@@ -131,10 +131,10 @@ class BCQ(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCQConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        seen, width = self.preprocess.spec, action_spec.width
-        vae = ActionVAE(seen, width, cfg.latent or 2 * width, cfg.vae, cfg.dtype)
-        perturb = Perturbation(seen, width, cfg.phi, cfg.networks, cfg.dtype)
-        critic = QEnsemble(seen, width, cfg.networks, copies=2, dtype=cfg.dtype)
+        spec, width = self.preprocess.spec, action_spec.width
+        vae = ActionVAE(spec, width, cfg.latent or 2 * width, cfg.vae, cfg.dtype)
+        perturb = Perturbation(spec, width, cfg.phi, cfg.networks, cfg.dtype)
+        critic = QEnsemble(spec, width, cfg.networks, copies=2, dtype=cfg.dtype)
         self.objective: BCQObjective = BCQObjective(vae, perturb, critic, cfg)
         self.to(device)
         for name, network in {"vae": vae, "critic": critic, "actor": perturb}.items():

@@ -61,13 +61,13 @@ class CQLObjective(SACObjective):
         action, log_density = self.sampled(batch)
         every = torch.cat([batch.action[:, :-1].unsqueeze(-2), action], -2)  # [B, T-1, 1 + M, A]
         values = values_of(self.critic, before(batch.obs), every)  # [2, B, T-1, 1 + M]
-        taken, others = torch.split(values, [1, action.shape[-2]], -1)
-        taken = taken.squeeze(-1)  # [2, B, T-1]
-        losses = regression_error(taken, self.targets(batch), batch, self.cfg.critic_loss)
-        others, floored = self.apply_floor(others, batch)
+        chosen, sampled = torch.split(values, [1, action.shape[-2]], -1)
+        chosen = chosen.squeeze(-1)  # [2, B, T-1]
+        losses = regression_error(chosen, self.targets(batch), batch, self.cfg.critic_loss)
+        sampled, floored = self.apply_floor(sampled, batch)
         heat = self.cfg.cql_temperature
-        soft = heat * ((others - log_density) / heat).logsumexp(-1)  # [2, B, T-1]
-        gap = mean_over((soft - taken).mean(0), transition_mask(batch.is_last))
+        soft = heat * ((sampled - log_density) / heat).logsumexp(-1)  # [2, B, T-1]
+        gap = mean_over((soft - chosen).mean(0), transition_mask(batch.is_last))
         return self.with_penalty(losses, gap, critics=len(values), metrics=floored)
 
     def with_penalty(self, losses: Losses, gap: Tensor, critics: int, metrics: dict[str, Tensor]) -> Losses:
@@ -93,12 +93,12 @@ class CQLObjective(SACObjective):
 
         N are uniform in [-1, 1]^A, N are from pi(s) and N from pi(s'). Log-densities are ``[B, T - 1, M]``.
         """
-        taken, n = batch.action[:, :-1], self.cfg.samples
-        wide = (*taken.shape[:-1], n, taken.shape[-1])
-        uniform = torch.empty(wide, dtype=taken.dtype, device=taken.device).uniform_(-1, 1)
-        density = torch.full_like(uniform[..., 0], -taken.shape[-1] * math.log(2))  # ln(1 / 2^A)
-        here, there = draws(self.actor(before(batch.obs)), n), draws(self.actor(after(batch.obs)), n)
-        return torch.cat([uniform, here[0], there[0]], -2), torch.cat([density, here[1], there[1]], -1)
+        actions, n = batch.action[:, :-1], self.cfg.samples
+        wide = (*actions.shape[:-1], n, actions.shape[-1])
+        uniform = torch.empty(wide, dtype=actions.dtype, device=actions.device).uniform_(-1, 1)
+        density = torch.full_like(uniform[..., 0], -actions.shape[-1] * math.log(2))  # ln(1 / 2^A)
+        current, following = draws(self.actor(before(batch.obs)), n), draws(self.actor(after(batch.obs)), n)
+        return torch.cat([uniform, current[0], following[0]], -2), torch.cat([density, current[1], following[1]], -1)
 
     def apply_floor(self, values: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """Raise values ``[2, B, T - 1, M]`` of the policy's sampled actions to the floor; return them and the metrics.

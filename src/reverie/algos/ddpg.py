@@ -72,9 +72,9 @@ class DDPG(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        seen, width = self.preprocess.spec, action_spec.width
-        actor = DeterministicActor(seen, width, cfg.networks, cfg.dtype)
-        critic = QEnsemble(seen, width, cfg.networks, copies=self.critics, dtype=cfg.dtype)
+        spec, width = self.preprocess.spec, action_spec.width
+        actor = DeterministicActor(spec, width, cfg.networks, cfg.dtype)
+        critic = QEnsemble(spec, width, cfg.networks, copies=self.critics, dtype=cfg.dtype)
         self.objective: Any = self.losses(actor, critic, cfg)
         self.to(device)
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)

@@ -59,8 +59,8 @@ class DiscreteBCQObjective(TDObjective):
         """
         values, logits = self.network(before(batch.obs)).unbind()  # [B, T-1, A]
         action = batch.action[:, :-1]  # [B, T-1, A]
-        taken = taken_value(values, action, self.classes)  # [(D,) B, T-1]
-        losses = huber_error(taken, self.targets(batch), batch, self.cfg.kappa, share(self.classes))
+        chosen = taken_value(values, action, self.classes)  # [(D,) B, T-1]
+        losses = huber_error(chosen, self.targets(batch), batch, self.cfg.kappa, share(self.classes))
         unlikely = log_total(logits, self.classes) - (logits * action).sum(-1)  # [B, T-1]
         wide = logits.masked_fill(logits <= ILLEGAL, 0.0).square().mean(-1)  # [B, T-1]
         imitation = mean_over(unlikely + self.cfg.logit_weight * wide, transition_mask(batch.is_last))

@@ -49,8 +49,8 @@ class DiscreteCRRObjective(CRRObjective):
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2] + alpha E[ln sum_a' exp Q_i(s, a') - Q_i(s, a)]: Algorithm 1, with the penalty."""
         values: Tensor = self.critic(before(batch.obs))  # [K, B, T-1, A]
-        taken = (values * batch.action[:, :-1]).sum(-1)  # [K, B, T-1]
-        losses = squared_error(taken, self.targets(batch), batch)
+        chosen = (values * batch.action[:, :-1]).sum(-1)  # [K, B, T-1]
+        losses = squared_error(chosen, self.targets(batch), batch)
         weight = self.cfg.min_q_weight
         return pressed(losses, choice_gap(values, batch, self.classes), weight) if weight else losses
 
@@ -63,8 +63,8 @@ class DiscreteCRRObjective(CRRObjective):
     def advantage(self, obs: Obs, action: Tensor, policy: Any) -> Tensor:
         """A = Q(s, a) - sum_b pi(b | s) Q(s, b), ``[...]``, of actions ``[..., A]``: table 1, "mean"."""
         values: Tensor = self.critic(obs)  # [K, ..., A]
-        least = values.amin(0)  # [..., A]
-        return (least * action).sum(-1) - policy.mean(least)
+        minimum = values.amin(0)  # [..., A]
+        return (minimum * action).sum(-1) - policy.mean(minimum)
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:

@@ -49,8 +49,8 @@ class DQNObjective(TDObjective):
         means.
         """
         values: Tensor = self.network(before(batch.obs))  # [B, T-1, A]
-        taken = taken_value(values, batch.action[:, :-1], self.classes)  # [(D,) B, T-1]
-        return huber_error(taken, self.targets(batch), batch, self.cfg.kappa, share(self.classes))
+        chosen = taken_value(values, batch.action[:, :-1], self.classes)  # [(D,) B, T-1]
+        return huber_error(chosen, self.targets(batch), batch, self.cfg.kappa, share(self.classes))
 
     def values(self, obs: Obs) -> Tensor:
         """Q of all actions, ``[..., A]``."""

@@ -41,9 +41,9 @@ class DreamerConfig(AlgorithmConfig):
         if unknown := [part for part in named if part not in self.heads]:
             raise ConfigError(f"grad_heads = {named}: {unknown[0]!r} is none of decoder, reward, cont.")
 
-    def build_decoder(self: Any, seen: ObsSpec) -> nn.Module:
+    def build_decoder(self: Any, obs_spec: ObsSpec) -> nn.Module:
         """Return the decoder of these observations: from latents to a dictionary of predictions."""
-        return self.decoder.build(seen, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
+        return self.decoder.build(obs_spec, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
 
     def build_heads(self, width: int) -> tuple[nn.Module, nn.Module]:
         """Return the heads of reward and continuation, for features of ``width`` numbers.
@@ -168,10 +168,10 @@ class Dreamer(Algorithm):
         rows = batch.shape[1]
         if not 1 <= context <= rows:
             raise ConfigError(f"context = {context}: expected a whole number from 1 to {rows}, the rows of the batch.")
-        found, count, width = batch.action.shape, batch.shape[0], LatentPolicy(self).width
-        if len(found) != 3 or (found[0], found[2]) != (count, width) or found[1] < rows:
+        shape, count, width = batch.action.shape, batch.shape[0], LatentPolicy(self).width
+        if len(shape) != 3 or (shape[0], shape[2]) != (count, width) or shape[1] < rows:
             raise DataError(
-                f"batch.action has shape {list(found)}: expected [{count}, {rows}, {width}], or more rows to imagine "
+                f"batch.action has shape {list(shape)}: expected [{count}, {rows}, {width}], or more rows to imagine "
                 "on. Actions are one-hot where they are discrete, and in [-1, 1] where they are continuous."
             )
         batch = batch.to(self.device)
@@ -182,8 +182,8 @@ class Dreamer(Algorithm):
             latent = Latent(*(torch.cat(pair, 1) for pair in zip(latent, unseen, strict=True)))  # [B, T, ...]
         return self.described(latent)
 
-    def state_value(self, told: Told) -> Tensor:
-        return self.judged(told.seen)
+    def state_value(self, output: Told) -> Tensor:
+        return self.judged(output.seen)
 
     def judged(self, latent: Latent) -> Tensor:
         """Return the critic's values ``[...]`` of latents ``[..., D]``."""
@@ -225,23 +225,23 @@ class Dreamer(Algorithm):
         """Return ``loss/NAME`` of the world model and its probes on a batch, as an update does. Nothing is trained."""
         rows, post = self.filter_batch(batch.to(self.device))
         terms, _ = self.world_model_loss(rows, post)
-        found = {f"loss/{k}": importance_bound(v, self.samples).mean() for k, v in terms.items()}
+        losses = {f"loss/{k}": importance_bound(v, self.samples).mean() for k, v in terms.items()}
         if isinstance(probe := getattr(self, "probe", None), Probe):
             _, metrics = probe.loss(post.latent.feature, rows.obs, self.samples)
-            found |= {k: v for k, v in metrics.items() if k.startswith("loss/")}
-        return found
+            losses |= {k: v for k, v in metrics.items() if k.startswith("loss/")}
+        return losses
 
     def report(self, batch: Batch, sequences: int = 6) -> dict[str, np.ndarray]:
         """Return videos of open-loop predictions of a few windows: the first half observed, the second imagined."""
         images = {k: part for k, part in self.obs_spec.items() if part.kind == "image"}
         if not images:
             return {}
-        rows, seen = batch.map(lambda x: x[:sequences]), batch.shape[1] // 2
-        own = [self.device] if self.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=own):  # a report must not change the random numbers of later updates
-            predicted = self.dream(rows, seen)
+        rows, context = batch.map(lambda x: x[:sequences]), batch.shape[1] // 2
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):  # a report must not change the random numbers of later updates
+            predicted = self.dream(rows, context)
         return {
-            f"report/{k}": stacked_video(rows.obs[k], predicted[dreamt_name(k)], part.low, part.high, seen)
+            f"report/{k}": stacked_video(rows.obs[k], predicted[dreamt_name(k)], part.low, part.high, context)
             for k, part in images.items()
             if dreamt_name(k) in predicted
         }
@@ -249,5 +249,5 @@ class Dreamer(Algorithm):
 
 def scales_of(terms: Mapping[str, Tensor], scales: Config) -> dict[str, float]:
     """Return the scale of each loss term. ``NAME/KEY`` has that of ``NAME``, which may depend on the key."""
-    known, parts = scales.to_dict(), {name: name.partition("/") for name in terms}
-    return {name: weight_of(known[term], key) for name, (term, _, key) in parts.items()}
+    weights, parts = scales.to_dict(), {name: name.partition("/") for name in terms}
+    return {name: weight_of(weights[term], key) for name, (term, _, key) in parts.items()}

@@ -108,9 +108,9 @@ class DreamerV1(ActorCritic, DenseDreamer):
         """Take one gradient step of each optimiser on rows ``[B, T]``; return the model's losses and metrics."""
         post = self.world.observe(rows, context)
         terms, metrics = self.world_model_loss(rows, post)
-        losses, more = self.behaviour_losses(rows, context, post)
+        losses, extra = self.behaviour_losses(rows, context, post)
         shared = [name for name in losses if name.endswith("actor")]  # by the critic's, which comes after it
-        return terms, metrics | more | gradient_steps({"model": self.total(terms), **losses}, self.optims, shared)
+        return terms, metrics | extra | gradient_steps({"model": self.total(terms), **losses}, self.optims, shared)
 
     def behaviour_losses(
         self, rows: Batch, context: Context | None, post: Posterior

@@ -150,8 +150,8 @@ class Behaviour(nn.Module):
         predicted: Tensor = world.cont(feature).prob()
         if not (self.cfg.learn_cont and self.cfg.returns.own_reward):
             return predicted
-        known = (~terminal).to(predicted.dtype) * self.cfg.discount  # [B, T]
-        return torch.cat([known[None], predicted[1:]])
+        cont = (~terminal).to(predicted.dtype) * self.cfg.discount  # [B, T]
+        return torch.cat([cont[None], predicted[1:]])
 
     def slow(self, feature: Tensor) -> Tensor:
         """Return values ``[...]`` by the slow critic, with their gradient with respect to ``feature``."""
@@ -226,8 +226,8 @@ class DreamerV2(DenseDreamer):
     def load_extra_state(self, state: State) -> None:
         """Restore it; that of another number of windows is left out, as all cursors begin anew then."""
         for name, x in state.get("carried", {}).items() if self.cfg.carry else ():
-            if (own := self.get_buffer(name)).shape == x.shape:
-                own.copy_(x)
+            if (buffer := self.get_buffer(name)).shape == x.shape:
+                buffer.copy_(x)
 
     def learn(self, rows: Batch, context: Context | None = None) -> tuple[dict[str, Tensor], Metrics, Posterior]:
         """Take one gradient step of each optimiser on rows ``[B, T]``; return losses, metrics and the posterior.
@@ -238,12 +238,12 @@ class DreamerV2(DenseDreamer):
         post = self.world.observe(rows, context, self.samples)
         rows = repeated(rows, self.samples)
         terms, metrics = self.world_model_loss(rows, post)
-        losses, more = self.losses(rows, post, terms)
+        losses, loss_metrics = self.losses(rows, post, terms)
 
         def dream() -> Metrics:
             return self.behaviour.learn(self.world, post.latent.detach(), rows.is_terminal)
 
-        metrics |= more | (dream() if self.cfg.dream_in == "same" else {})
+        metrics |= loss_metrics | (dream() if self.cfg.dream_in == "same" else {})
         metrics |= gradient_steps(losses, self.optims)
         metrics |= dream() if self.cfg.dream_in == "updated" else {}
         return terms, metrics, post
@@ -253,16 +253,16 @@ class DreamerV2(DenseDreamer):
         losses, metrics = {"model": self.total(terms)}, {}
         if self.aux is not None:
             self.aux.slow.update()
-            one = slice(None, None, self.samples)  # the first sample of each row
-            reward = self.world.transform(rows.reward[one])
-            aux = self.aux.loss(post.latent.feature[one], reward, rows.is_terminal[one]).mean()
+            first_samples = slice(None, None, self.samples)  # the first sample of each row
+            reward = self.world.transform(rows.reward[first_samples])
+            aux = self.aux.loss(post.latent.feature[first_samples], reward, rows.is_terminal[first_samples]).mean()
             losses["model"] = losses["model"] + self.cfg.aux.weight * aux
             metrics["loss/aux"] = aux.detach()
         if self.probe is not None:
             name = "model" if self.cfg.probe.gradients else "probe"
-            loss, more = self.probe.loss(post.latent.feature, rows.obs, self.samples)
+            loss, probe_metrics = self.probe.loss(post.latent.feature, rows.obs, self.samples)
             losses[name] = losses.get(name, torch.zeros(())) + loss
-            metrics |= more
+            metrics |= probe_metrics
         return losses, metrics
 
 

@@ -52,30 +52,30 @@ class DiscriminatorObjective(nn.Module):
         expert as the positive class, and the gradient penalty of Gulrajani et al. at points between both.
         """
         x, y = self._encoded(expert), self._encoded(agent)  # [B, T-1, I], [B', T-1, I]
-        seen, collected = transition_mask(expert.is_last), transition_mask(agent.is_last)
+        expert_mask, agent_mask = transition_mask(expert.is_last), transition_mask(agent.is_last)
         f, g = self.discriminator.judge(x), self.discriminator.judge(y)
-        found = mean_over(F.softplus(-f) * expert.weight[:, None], seen)
-        found = found + mean_over(F.softplus(g) * agent.weight[:, None], collected)
-        slope = self.slope_error(x.detach(), y.detach(), seen, collected)
+        loss = mean_over(F.softplus(-f) * expert.weight[:, None], expert_mask)
+        loss = loss + mean_over(F.softplus(g) * agent.weight[:, None], agent_mask)
+        slope = self.slope_error(x.detach(), y.detach(), expert_mask, agent_mask)
         metrics = {
-            "loss/discriminator": found.detach(),
+            "loss/discriminator": loss.detach(),
             "loss/penalty": slope.detach(),
-            "train/expert_prob": mean_over(f.detach().sigmoid(), seen),
-            "train/agent_prob": mean_over(g.detach().sigmoid(), collected),
+            "train/expert_prob": mean_over(f.detach().sigmoid(), expert_mask),
+            "train/agent_prob": mean_over(g.detach().sigmoid(), agent_mask),
         }
-        return Losses({"discriminator": found + self.cfg.gradient_penalty * slope}, metrics)
+        return Losses({"discriminator": loss + self.cfg.gradient_penalty * slope}, metrics)
 
-    def slope_error(self, x: Tensor, y: Tensor, seen: Tensor, collected: Tensor) -> Tensor:
+    def slope_error(self, x: Tensor, y: Tensor, expert_mask: Tensor, agent_mask: Tensor) -> Tensor:
         """E[(|grad f| - 1)^2] at random points between pairs of rows; the smaller batch is repeated."""
         pairs = torch.arange(max(len(x), len(y)), device=x.device)
         i, j = pairs % len(x), pairs % len(y)
         share = torch.rand(len(pairs), x.shape[1], 1, dtype=x.dtype, device=x.device)
         between = (share * y[j] + (1 - share) * x[i]).requires_grad_()  # [N, T-1, I]
         with torch.enable_grad():
-            judged = self.discriminator.judge(between)
-            (slope,) = torch.autograd.grad(judged.sum(), between, create_graph=True)
+            logits = self.discriminator.judge(between)
+            (slope,) = torch.autograd.grad(logits.sum(), between, create_graph=True)
         length = (slope.square().sum(-1) + torch.finfo(slope.dtype).tiny).sqrt()  # has a finite gradient where it is 0
-        return mean_over((length - 1).square(), seen[i] & collected[j])
+        return mean_over((length - 1).square(), expert_mask[i] & agent_mask[j])
 
     def _encoded(self, batch: Batch) -> Tensor:
         return self.discriminator.encode(before(batch.obs), batch.action[:, :-1])

@@ -108,16 +108,16 @@ def open_loop(rssm: StateSpaceModel, start: Latent, actions: Tensor) -> Latent:
     return Latent(torch.stack([x.deter for x in latents], 1), torch.stack([x.stoch for x in latents], 1))
 
 
-def stacked_video(truth: Tensor, prediction: Tensor, low: float, high: float, seen: int) -> np.ndarray:
+def stacked_video(truth: Tensor, prediction: Tensor, low: float, high: float, context: int) -> np.ndarray:
     """Return a video: truth above prediction above error (grey is 0), the sequences side by side.
 
     A line at the top, ``max(1, H // 16)`` high, is dark while rows are observed and bright while they are imagined.
 
     ``truth`` and ``prediction`` are pixels ``[B, T, H, W, C]`` from ``low`` (black) to ``high`` (white); the model has
-    observed the first ``seen`` rows. The video is ``[T, L + 3 * H, B * W, C]`` uint8, L being the line's height.
+    observed the first ``context`` rows. The video is ``[T, L + 3 * H, B * W, C]`` uint8, L being the line's height.
     """
     real, guess = ((x.float().cpu() - low) / (high - low) for x in (truth, prediction))  # [B, T, H, W, C]
-    imagined = (torch.arange(real.shape[1]) >= seen).float()  # [T]
+    imagined = (torch.arange(real.shape[1]) >= context).float()  # [T]
     line = imagined[:, None, None, None].expand_as(real[:, :, : max(1, real.shape[2] // 16)])  # [B, T, L, W, C]
     rows = torch.cat([line, real, guess, (guess - real + 1) / 2], 2)  # [B, T, L + 3 * H, W, C]
     pixels = (rows.clamp(0, 1) * 255).to(torch.uint8)

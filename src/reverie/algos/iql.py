@@ -48,8 +48,8 @@ class IQLObjective(TDObjective):
 
     def forward(self, batch: Batch) -> Losses:
         """Return the terms ``value``, ``actor`` and ``critic`` of a batch ``[B, T]``."""
-        taken, values = self.taken_value(batch), self.state_values(batch)
-        value, actor = self.value_loss(batch, taken), self.actor_loss(batch, taken, values)
+        q_value, values = self.taken_value(batch), self.state_values(batch)
+        value, actor = self.value_loss(batch, q_value), self.actor_loss(batch, q_value, values)
         critic = self.critic_loss(batch, values)
         metrics = value.metrics | actor.metrics | critic.metrics
         return Losses(value.terms | actor.terms | critic.terms, metrics, critic.priority)
@@ -65,17 +65,17 @@ class IQLObjective(TDObjective):
         """V(s) of all rows, ``[B, T]``."""
         return self.value(batch.obs)
 
-    def value_loss(self, batch: Batch, taken: Tensor) -> Losses:
-        """L_V = E[L_2^tau(min_i Q'_i(s, a) - V(s))]: equation 5. ``taken`` is that of :meth:`taken_value`."""
+    def value_loss(self, batch: Batch, q_value: Tensor) -> Losses:
+        """L_V = E[L_2^tau(min_i Q'_i(s, a) - V(s))]: equation 5. ``q_value`` is that of :meth:`taken_value`."""
         value = self.value(before(batch.obs))  # [B, T-1]
         mask = transition_mask(batch.is_last)
-        loss = mean_over(expectile_loss(taken - value, self.cfg.expectile), mask)
+        loss = mean_over(expectile_loss(q_value - value, self.cfg.expectile), mask)
         return Losses({"value": loss}, {"train/state_value": mean_over(value.detach(), mask)})
 
-    def actor_loss(self, batch: Batch, taken: Tensor, values: Tensor) -> Losses:
+    def actor_loss(self, batch: Batch, q_value: Tensor, values: Tensor) -> Losses:
         """L_pi = E[-exp(beta (min_i Q'_i(s, a) - V(s))) ln pi(a | s)]: equation 7. ``values``: all V(s)."""
         mask = transition_mask(batch.is_last)
-        advantage = taken - values[:, :-1]  # [B, T-1]
+        advantage = q_value - values[:, :-1]  # [B, T-1]
         weight = exp(self.cfg.beta * advantage).clamp(max=self.cfg.max_weight)
         log_pi = self.actor(before(batch.obs)).log_prob(batch.action[:, :-1])  # [B, T-1]
         metrics = {"train/advantage": mean_over(advantage, mask), "train/weight": mean_over(weight, mask)}
@@ -100,10 +100,10 @@ class IQL(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: IQLConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        seen = self.preprocess.spec
-        actor = self.build_actor(seen, action_spec)
-        critic = QEnsemble(seen, action_spec.width, cfg.networks, copies=2, dtype=cfg.dtype)
-        value = Network(seen, None, cfg.networks, cfg.dtype)
+        spec = self.preprocess.spec
+        actor = self.build_actor(spec, action_spec)
+        critic = QEnsemble(spec, action_spec.width, cfg.networks, copies=2, dtype=cfg.dtype)
+        value = Network(spec, None, cfg.networks, cfg.dtype)
         self.objective: IQLObjective = IQLObjective(actor, critic, value, cfg)
         self.to(device)
         self.optims["value"] = Adam(value.parameters(), cfg.value_lr)
@@ -129,10 +129,10 @@ class IQL(ModelFree):
         The order is that of the authors' code; the paper's Algorithm 1 extracts the policy afterwards.
         """
         o = self.objective
-        taken = o.taken_value(batch)
-        metrics = self.minimise(o.value_loss(batch, taken))
+        q_value = o.taken_value(batch)
+        metrics = self.minimise(o.value_loss(batch, q_value))
         values = o.state_values(batch)
-        metrics |= self.minimise(o.actor_loss(batch, taken, values))
+        metrics |= self.minimise(o.actor_loss(batch, q_value, values))
         critic = o.critic_loss(batch, values)
         metrics |= self.minimise(critic)
         o.target_critic.update()

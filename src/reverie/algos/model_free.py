@@ -73,15 +73,15 @@ class ModelFree(Algorithm):
         self.extra_spec = {MEMORY: Column(shape=(memories.width,), dtype="float32")}
         return RememberingPolicy(policy, memories, self.device)
 
-    def state_value(self, told: Told) -> Tensor:
+    def state_value(self, output: Told) -> Tensor:
         """See :class:`Algorithm`: the highest value of an action, or min_i Q_i(s, a) of the policy's likeliest."""
-        choice = told.choice
+        choice = output.choice
         if isinstance(choice, Values):
             return best_value(choice.values, choice.values, choice.classes)
         action_values = getattr(getattr(self, "objective", None), "values", None)
         if action_values is None:
-            return super().state_value(told)
-        values = action_values(told.seen, choice if isinstance(choice, Tensor) else choice.mode())
+            return super().state_value(output)
+        values = action_values(output.seen, choice if isinstance(choice, Tensor) else choice.mode())
         return values if values.ndim == 1 else values.amin(0)
 
     def exploration(self, env_steps: int) -> float | None:
@@ -146,11 +146,11 @@ class ModelFreeConfig(AlgorithmConfig):
             )
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
-        wanted = 0 if self.normalise is None else self.normalise.limit or 0
-        if wanted > min(random_steps, learning_starts):
+        min_rows = 0 if self.normalise is None else self.normalise.limit or 0
+        if min_rows > min(random_steps, learning_starts):
             raise ConfigError(
-                f"algo.normalise = fixed({wanted}), random_steps = {random_steps}, learning_starts = "
-                f"{learning_starts}: rows come before statistics are fixed. Raise both to at least {wanted}, or use "
+                f"algo.normalise = fixed({min_rows}), random_steps = {random_steps}, learning_starts = "
+                f"{learning_starts}: rows come before statistics are fixed. Raise both to at least {min_rows}, or use "
                 "algo.normalise = running."
             )
         if self.frames > 1 and frame_stack > 1:
@@ -162,8 +162,8 @@ class ModelFreeConfig(AlgorithmConfig):
     def for_obs(self, obs_spec: ObsSpec) -> Self:
         """Return these settings, without ``normalise`` if it is a default and no observation is a vector."""
         vectors = any(part.kind == "vector" for part in obs_spec.values())
-        asked = type(self).__dataclass_fields__["normalise"].default is None  # then it is no default of the algorithm
-        return self if vectors or asked or self.normalise is None else replace(self, normalise=None)
+        is_requested = type(self).__dataclass_fields__["normalise"].default is None  # no default of the algorithm
+        return self if vectors or is_requested or self.normalise is None else replace(self, normalise=None)
 
     def preprocessor(self, obs_spec: ObsSpec) -> Preprocessor:
         """Return the preprocessor of rows that these settings describe."""

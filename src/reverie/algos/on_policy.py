@@ -52,13 +52,13 @@ class OnPolicyObjective(nn.Module, ABC):
         c, state = self.cfg, batch.extras[MEMORY][:, 0] if MEMORY in batch.extras else None
         rows = batch.shape[1] - 1
         length = rows if state is None else c.batch_length
-        found, values, states = [], [], []
+        log_probs, values, states = [], [], []
         for start in range(0, rows, length):
             part = batch.rows(start, start + length)
             if state is not None:
                 states.append(state.unsqueeze(1).expand(-1, length, -1))
             decision = self.network(part.obs, part.is_first, state)
-            found.append(decision.policy.log_prob(part.action))
+            log_probs.append(decision.policy.log_prob(part.action))
             values.append(decision.value)
             state = decision.state
         after = batch.rows(rows)
@@ -67,7 +67,7 @@ class OnPolicyObjective(nn.Module, ABC):
         advantage, target = c.value_estimator.estimate(
             reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, value=value, discount=c.discount
         )
-        columns = (torch.cat(found, 1), value[:, :-1], advantage, target)
+        columns = (torch.cat(log_probs, 1), value[:, :-1], advantage, target)
         memory = {MEMORY: torch.cat(states, 1)} if states else {}
         return dict(zip(ESTIMATES, columns, strict=True)) | memory
 
@@ -87,16 +87,16 @@ class OnPolicyObjective(nn.Module, ABC):
     def forward(self, batch: Batch) -> Losses:
         """The terms ``actor``, ``critic`` and ``entropy`` of a batch ``[B, T]``, weighted: their sum is the loss."""
 
-    def losses(self, batch: Batch, found: Evaluated, actor: Tensor, value: Tensor, **metrics: Tensor) -> Losses:
+    def losses(self, batch: Batch, evaluation: Evaluated, actor: Tensor, value: Tensor, **metrics: Tensor) -> Losses:
         """Return the three terms: of the ``actor``, a loss ``[B, T]``, and of the ``value`` ``[B, T]``."""
         mask, target = ~batch.is_last, batch.extras["target"]
         policy, error = mean_over(actor, mask), mean_over((target - value).square(), mask)
-        entropy = mean_over(found.entropy, mask)
+        entropy = mean_over(evaluation.entropy, mask)
         terms = {"actor": policy, "critic": self.cfg.value_coef * error, "entropy": -self.entropy_coef * entropy}
-        said = {"loss/actor": policy, "loss/critic": error, "train/entropy": entropy}
-        said |= {"train/value": mean_over(found.value, mask), "train/target": mean_over(target, mask)}
-        said |= {f"train/{name}": mean_over(x, mask) for name, x in metrics.items()}
-        return Losses(terms, {name: x.detach() for name, x in said.items()})
+        loss_metrics = {"loss/actor": policy, "loss/critic": error, "train/entropy": entropy}
+        loss_metrics |= {"train/value": mean_over(evaluation.value, mask), "train/target": mean_over(target, mask)}
+        loss_metrics |= {f"train/{name}": mean_over(x, mask) for name, x in metrics.items()}
+        return Losses(terms, {name: x.detach() for name, x in loss_metrics.items()})
 
 
 class Evaluated(NamedTuple):
@@ -145,9 +145,9 @@ class OnPolicy(ModelFree, ABC):
     def build_optim(self) -> Optim:
         """Return the optimiser of all parameters."""
 
-    def state_value(self, told: Told) -> Tensor:
+    def state_value(self, output: Told) -> Tensor:
         """See :class:`~reverie.algos.base.Algorithm`: V(s)."""
-        return told.seen.value if isinstance(told.seen, Decision) else self.objective.network(told.seen).value
+        return output.seen.value if isinstance(output.seen, Decision) else self.objective.network(output.seen).value
 
     def prepared(self, batch: Batch) -> Batch:
         """Return the batch: :meth:`estimated` has preprocessed whole rollouts."""
@@ -156,15 +156,15 @@ class OnPolicy(ModelFree, ABC):
     def estimated(self, batch: Batch) -> Batch:
         """Return the preprocessed windows ``[W, batch_length]`` of rollouts ``[N, context + T + 1]`` with estimates."""
         rows = self.preprocess(batch.to(self.device))
-        found, length = self.objective.estimates(rows), self.cfg.batch_length
-        kept = replace(rows.rows(0, -1), extras=found)
-        windows = kept.reward.numel() // length
+        estimates, length = self.objective.estimates(rows), self.cfg.batch_length
+        estimated = replace(rows.rows(0, -1), extras=estimates)
+        windows = estimated.reward.numel() // length
 
         def cut(x: Tensor) -> Tensor:
             return x.reshape(windows, length, *x.shape[2:])
 
-        every: dict[str, Any] = {name: cut(getattr(kept, name)) for name in ("action", "reward", *FLAGS)}
-        every |= {name: {key: cut(x) for key, x in getattr(kept, name).items()} for name in ("obs", "extras")}
+        every: dict[str, Any] = {name: cut(getattr(estimated, name)) for name in ("action", "reward", *FLAGS)}
+        every |= {name: {key: cut(x) for key, x in getattr(estimated, name).items()} for name in ("obs", "extras")}
         index = torch.arange(windows, device=self.device)
         return Batch(**every, weight=torch.ones(windows, device=self.device), index=index)
 

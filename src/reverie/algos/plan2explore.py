@@ -64,8 +64,8 @@ class Ensemble(nn.Module):
     def target(self, post: Posterior) -> Tensor:
         """Return what is predicted, ``[B, T, outputs]``, without gradient."""
         latent = post.latent
-        found = {"stoch": latent.stoch.flatten(-2), "deter": latent.deter, "embed": post.embed}
-        return found.get(self.cfg.target, latent.feature).detach().float()
+        targets = {"stoch": latent.stoch.flatten(-2), "deter": latent.deter, "embed": post.embed}
+        return targets.get(self.cfg.target, latent.feature).detach().float()
 
     def loss(self, post: Posterior, action: Tensor) -> Tensor:
         """Return -ln p of the targets under unit normals around the predictions, the sum over the models: ``[]``.
@@ -109,8 +109,8 @@ class Exploring:
 
     def disagreement(self, dream: Dream) -> Tensor:
         """Return the disagreement at each state ``[H + 1, ...]``, given the action that led to it."""
-        earlier = torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]])  # [H+1, ..., A]
-        return self.ensemble.disagreement(dream.feature, earlier)
+        previous = torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]])  # [H+1, ..., A]
+        return self.ensemble.disagreement(dream.feature, previous)
 
     def intrinsic_reward(self, dream: Dream) -> Tensor:
         """Return the weighted sum ``[H + 1, ...]`` of disagreement and predicted rewards. Updates their norms."""
@@ -152,9 +152,9 @@ class Plan2Explore(Exploring, DreamerV2):
         metrics |= gradient_steps({"ensemble": loss}, self.optims) | {"loss/ensemble": loss.detach()}
         start = post.latent.detach()
         for key, value in self.explorer.learn(self.world, start, rows.is_terminal, self.intrinsic_reward).items():
-            place, _, name = key.rpartition("/")
+            prefix, _, name = key.rpartition("/")
             optimised = key.startswith("opt/")  # opt/loss/actor is opt/loss/explore_actor
-            metrics[f"{place}/explore_{name}" if optimised else f"expl/{key}"] = value
+            metrics[f"{prefix}/explore_{name}" if optimised else f"expl/{key}"] = value
         return terms, metrics, post
 
 

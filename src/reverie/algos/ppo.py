@@ -38,12 +38,14 @@ class PPOObjective(OnPolicyObjective):
 
     def forward(self, batch: Batch) -> Losses:
         """Equation 9, negated: the clipped surrogate, c1 times the value's squared error, -c2 times the entropy."""
-        clip, found = self.clip, self.evaluate(batch)
-        change = (found.log_prob - batch.extras["log_prob"]).masked_fill(batch.is_last, 0.0)  # [B, T]
+        clip, evaluation = self.clip, self.evaluate(batch)
+        change = (evaluation.log_prob - batch.extras["log_prob"]).masked_fill(batch.is_last, 0.0)  # [B, T]
         actor = clipped_surrogate(change=change, advantage=self.advantage(batch), clip=clip)
         ratio = change.detach().exp()
         means = {"approx_kl": ratio - 1 - change.detach(), "clip_fraction": ((ratio - 1).abs() > clip).float()}
-        return self.losses(batch, found, actor, self.clipped_value(found.value, batch.extras["value"]), **means)
+        return self.losses(
+            batch, evaluation, actor, self.clipped_value(evaluation.value, batch.extras["value"]), **means
+        )
 
     def clipped_value(self, value: Tensor, before: Tensor) -> Tensor:
         """Return the value ``[B, T]`` that the loss sees: at most ``clip_value`` away from the one ``before``."""

@@ -88,8 +88,11 @@ class Prototypes(Representer):
         """See :class:`Representer`. Both views, ``[2B, T]``, are filtered anew."""
         views = self.views(rows)
         start = Context(context.latent.map(lambda x: torch.cat([x, x])), torch.cat([context.action, context.action]))
-        seen = world.observe(views, start)
-        embed, feature = self.of_embed(seen.embed.float()), self.of_feature(seen.latent.feature.float())  # [2B, T, P]
+        posterior = world.observe(views, start)
+        embed, feature = (
+            self.of_embed(posterior.embed.float()),
+            self.of_feature(posterior.latent.feature.float()),
+        )  # [2B, T, P]
         with torch.no_grad():
             slow = self.slow_of_embed(self.slow_encoder(dict(views.obs), world.dtype).float())  # [2B, T, P]
             targets = self.targets(self.scores(slow))  # [2B, T', K]
@@ -282,8 +285,8 @@ class R2DreamerConfig(DreamerV3Config):
     optim: OptimConfig = field(default_factory=LaPropConfig)
     """The single optimiser of all parts."""
 
-    def build_decoder(self, seen: ObsSpec) -> nn.Module:
-        return super().build_decoder(seen) if isinstance(self.representation, Decoder) else NoDecoder()
+    def build_decoder(self, obs_spec: ObsSpec) -> nn.Module:
+        return super().build_decoder(obs_spec) if isinstance(self.representation, Decoder) else NoDecoder()
 
     @property
     def learned_discount(self) -> float:

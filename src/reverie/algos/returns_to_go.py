@@ -28,10 +28,10 @@ class ReturnsToGo:
         self.begun: list[int] = []  # number of the row at which each stream's episode began
 
     def on_add(self, storage: RowStorage, step: Step) -> None:
-        now, self.begun = storage.count - 1, self.begun or [storage.oldest] * storage.streams
+        row, self.begun = storage.count - 1, self.begun or [storage.oldest] * storage.streams
         for stream, (first, terminal) in enumerate(zip(step.is_first.tolist(), step.is_terminal.tolist(), strict=True)):
             if first:
-                self.begun[stream] = now
+                self.begun[stream] = row
             if terminal:
                 self._write(storage, stream, self.begun[stream])
 
@@ -44,8 +44,8 @@ class ReturnsToGo:
         names = ["reward", *FLAGS]
         rows = storage.read(start, storage.count, names, stream)
         reward, first, last, terminal = (rows[name][0] for name in names)
-        found = returns_to_go(reward=reward, first=first, last=last, terminal=terminal, discount=self.discount)
-        storage.replace(EXTRAS + RETURN, start, stream, found)
+        returns = returns_to_go(reward=reward, first=first, last=last, terminal=terminal, discount=self.discount)
+        storage.replace(EXTRAS + RETURN, start, stream, returns)
         begins = np.flatnonzero(first)
         return start + int(begins[-1]) if len(begins) else start
 

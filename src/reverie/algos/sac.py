@@ -67,8 +67,8 @@ class SACObjective(TDObjective):
     @property
     def temperature(self) -> Tensor:
         """Alpha ``[]``, the weight of the entropy; without gradient."""
-        own = self.set_temperature
-        return own if isinstance(own, Tensor) else self.log_temperature.detach().exp()
+        constant = self.set_temperature
+        return constant if isinstance(constant, Tensor) else self.log_temperature.detach().exp()
 
     def critic_loss(self, batch: Batch) -> Losses:
         """J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5."""

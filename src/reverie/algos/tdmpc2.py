@@ -64,20 +64,20 @@ class TDMPC2Objective(nn.Module):
     # ---------------------------------------------------------------- learning
 
     @torch.no_grad()
-    def targets(self, seen: Tensor, reward: Tensor, terminal: Tensor) -> Tensor:
+    def targets(self, z: Tensor, reward: Tensor, terminal: Tensor) -> Tensor:
         """The y = r + gamma (1 - terminal) min_{i of two} Q'_i(z', pi(z')), ``[H, B]``: section 3.1."""
-        value = self.two_values(self.target_critic.model, seen, self.policy(seen).action).amin(0)
+        value = self.two_values(self.target_critic.model, z, self.policy(z).action).amin(0)
         return reward + self.cfg.discount * (1 - terminal.float()) * value
 
     def unroll(self, batch: Batch) -> Rollout:
         """Predict latents from the first row of each window ``[B, T]`` under its actions."""
         with torch.no_grad():
-            seen: Tensor = self.encoder({k: v[:, 1:].transpose(0, 1) for k, v in batch.obs.items()})  # [H, B, L]
-        target = self.targets(seen, batch.reward[:, 1:].T, batch.is_terminal[:, 1:].T)
+            encodings: Tensor = self.encoder({k: v[:, 1:].transpose(0, 1) for k, v in batch.obs.items()})  # [H, B, L]
+        target = self.targets(encodings, batch.reward[:, 1:].T, batch.is_terminal[:, 1:].T)
         latents = [self.encoder({k: v[:, 0] for k, v in batch.obs.items()})]  # [B, L]
         for action in batch.action[:, :-1].unbind(1):
             latents.append(self.dynamics(latents[-1], action))
-        return Rollout(torch.stack(latents), seen, target)
+        return Rollout(torch.stack(latents), encodings, target)
 
     def model_losses(self, batch: Batch, rollout: Rollout) -> dict[str, Tensor]:
         """Section 3.1 of the paper: losses ``[H, B]`` of each step and window, before their weights rho^t."""
@@ -207,12 +207,12 @@ class TDMPC2Objective(nn.Module):
             mean ``[N, H, A]`` of the new plan.
         """
         c, draws, count = self.cfg, self.draws, len(z)
-        own = c.samples - c.policy_samples
+        num_drawn = c.samples - c.policy_samples
         mean = F.pad(before[:, 1:], (0, 0, 0, 1)).transpose(0, 1).unsqueeze(2)  # [H, N, 1, A]
         std = torch.full_like(mean, c.max_std)
         policys = [self.follow(z, c.policy_samples)] if c.policy_samples else []
         for _ in range(c.iterations):
-            drawn = mean + std * draws.normal(c.horizon, count, own, self.width, like=mean)
+            drawn = mean + std * draws.normal(c.horizon, count, num_drawn, self.width, like=mean)
             actions = torch.cat([*policys, drawn.clamp(-1, 1)], 2)  # [H, N, S, A]
             elites = self.refine(actions, self.estimate(z, actions))
             mean, std = elites.mean, elites.std
@@ -304,8 +304,8 @@ class TDMPC2(ModelFree, LatentDreamer):
         metrics |= {f"opt/grad_norm/{k}": v for k, v in norms.items()}
         return Update(metrics=metrics, priority=losses["critic"].detach().mean(0))
 
-    def state_value(self, told: Told) -> Tensor:
-        return self.judged(told.seen)
+    def state_value(self, output: Told) -> Tensor:
+        return self.judged(output.seen)
 
 
 # ---------------------------------------------------------------------- settings

@@ -79,9 +79,9 @@ class LatentWorld:
             obs = p.frames(dict(zip(obs, stacks, strict=True)), first)
         z = self.objective.encoder(obs)  # [B, T, L]
         start = Context(Latent(z[:, 0], z), torch.zeros_like(batch.action[:, 0])) if context is None else context
-        led = torch.cat([start.latent.deter[:, None], z[:, :-1]], 1)
+        previous = torch.cat([start.latent.deter[:, None], z[:, :-1]], 1)
         action = torch.cat([start.action[:, None], batch.action[:, :-1]], 1)
-        reward = self.transform.inverse(self.objective.number(self.objective.reward(led, action)).mean())  # [B, T]
+        reward = self.transform.inverse(self.objective.number(self.objective.reward(previous, action)).mean())  # [B, T]
         begun = batch.is_first.clone()
         begun[:, 0] |= context is None
         return Posterior(z, Latent(z, reward.masked_fill(begun, 0.0)[..., None, None].to(z.dtype)), z)

@@ -58,8 +58,8 @@ class Planner:
         reward = world.imagine(state.latent, state.action).stoch.masked_fill(begun, 0.0)
         mean = state.mean.masked_fill(begun, 0.0)
         if o.cfg.plan and mode != "random":
-            found = self.plans[mode != "eval"]({"latent": z, "before": mean})
-            action, mean = found[:, 0], found[:, 1:]
+            plan = self.plans[mode != "eval"]({"latent": z, "before": mean})
+            action, mean = plan[:, 0], plan[:, 1:]
         else:
             action = o.policy(z).action if mode != "eval" else o.gaussian(z)[0].tanh()
         return action.cpu(), Plan(mean, Latent(z, reward), action)

@@ -45,13 +45,13 @@ class WorldModel(nn.Module):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any) -> None:
         """Build the parts that ``cfg``, a :class:`DreamerConfig`, names."""
         super().__init__()
-        seen, weights = observed(obs_spec), cfg.scales.reconstruction
+        observed_spec, weights = observed(obs_spec), cfg.scales.reconstruction
         for pattern in weights if isinstance(weights, Mapping) else ():
             Regex().check("scales.reconstruction", pattern)
-            select(seen, pattern, "scales.reconstruction")
-        self.encoder = cfg.encoder.build(seen)
+            select(observed_spec, pattern, "scales.reconstruction")
+        self.encoder = cfg.encoder.build(observed_spec)
         self.rssm: StateSpaceModel = cfg.rssm.build(self.encoder.width, action_spec.width)
-        self.decoder: nn.Module = cfg.build_decoder(seen)
+        self.decoder: nn.Module = cfg.build_decoder(observed_spec)
         reward, cont = cfg.build_heads(self.rssm.feature_width)
         self.reward: nn.Module = reward
         self.cont: nn.Module = cont
@@ -89,9 +89,9 @@ class WorldModel(nn.Module):
     def predict(self, latent: Latent) -> tuple[dict[str, Prediction], Any, Any]:
         """Predict observations, reward and continuation from latents ``[..., D]``, ``[..., S, C]``."""
         feature = latent.feature  # [..., F]
-        given = {part: feature.detach() if part in self.stopped else feature for part in ("reward", "cont")}
+        features = {part: feature.detach() if part in self.stopped else feature for part in ("reward", "cont")}
         decoded = self.decoder(latent.map(Tensor.detach) if "decoder" in self.stopped else latent)
-        return decoded, self.reward(given["reward"]), self.cont(given["cont"])
+        return decoded, self.reward(features["reward"]), self.cont(features["cont"])
 
     def prediction_losses(self, rows: Batch, latent: Latent) -> dict[str, Tensor]:
         """Return -ln p of rewards, continuations and observations ``[B, T]`` each, given latents ``[B, T, ...]``.
