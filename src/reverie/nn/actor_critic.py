@@ -358,10 +358,10 @@ class DiscreteQNetwork(Network):
         nn.Module.__init__(self)
         self.inputs: Inputs = build_inputs(obs_spec, cfg, dtype)
         self.is_scalar = False
-        each = quantiles or 1
         self.shape: tuple[int] | tuple[int, int] = (sum(classes),) if quantiles is None else (sum(classes), quantiles)
         sizes = self.inputs.width, cfg.units
-        self.body: nn.Module = Dueling(*sizes, classes, each) if dueling else ReluMLP(*sizes, sum(classes) * each)
+        n = quantiles or 1
+        self.body: nn.Module = Dueling(*sizes, classes, n) if dueling else ReluMLP(*sizes, sum(classes) * n)
 
     def forward(self, obs: Obs) -> Tensor:  # type: ignore[override]
         """Map observations ``[..., *shape]`` to values ``[..., A]``, or to quantiles ``[..., A, N]``."""

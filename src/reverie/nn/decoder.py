@@ -255,10 +255,10 @@ class DenseDecoder(nn.Module):
     def __init__(self, spec: ObsSpec, feature: int, cfg: DenseDecoderConfig) -> None:
         super().__init__()
         self.images: dict[str, ObsPart]
-        others, self.images = split_kinds(spec)
+        non_images, self.images = split_kinds(spec)
         self.vectors: dict[str, ObsPart]
         self.grids: dict[str, ObsPart]
-        self.vectors, self.grids = split_classes(others, cfg.class_units is not None)
+        self.vectors, self.grids = split_classes(non_images, cfg.class_units is not None)
         self.unimix: float = cfg.class_unimix
         if self.grids:
             self.grid_mlp: DenseMLP = DenseMLP(feature, cfg.class_units or (), cfg.norm, cfg.act)

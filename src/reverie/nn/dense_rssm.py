@@ -275,16 +275,16 @@ class DenseRSSM(StateSpaceModel):
                     nn.init.orthogonal_(self._split(cell.layer, -(c.deter // c.layers)))
 
     @staticmethod
-    def _split(layer: Linear, place: int) -> Tensor:
-        """Draw the weights of the inputs before and after ``place`` anew, as of two layers; return the latter."""
-        parts = layer.weight.detach().tensor_split([place], 1)
+    def _split(layer: Linear, column: int) -> Tensor:
+        """Draw the weights of the inputs before and after ``column`` anew, as of two layers; return the latter."""
+        parts = layer.weight.detach().tensor_split([column], 1)
         return [nn.init.xavier_uniform_(part) for part in parts][1]
 
     def step(self, h: Tensor, z: Tensor, action: Tensor) -> Tensor:
         """f: a dense layer of z and the action, then the cell."""
         x = self.after(self.input(torch.cat([z.flatten(1), action], -1)))  # [M, hidden]
-        later: Tensor = self.gru(x, h)
-        return later
+        next_h: Tensor = self.gru(x, h)
+        return next_h
 
     def stats(self, logits: Tensor) -> Tensor:
         return self.cfg.latent.stats(logits)

@@ -120,8 +120,8 @@ class Categoricals:
         return torch.cat([padded[..., i, :c] for i, c in enumerate(self.classes)], -1)
 
     def _onehot(self, index: Tensor) -> Tensor:
-        known = torch.arange(self.probs.shape[-1], device=index.device)
-        return self._flat((index.unsqueeze(-1) == known).float())
+        every = torch.arange(self.probs.shape[-1], device=index.device)
+        return self._flat((index.unsqueeze(-1) == every).float())
 
     @accelerated
     def sample(self) -> Tensor:
@@ -227,9 +227,9 @@ class Layout:
     def together(self, numbers: Tensor, classes: Tensor) -> Tensor:
         """Return the inverse of :meth:`apart`."""
         widths = list(zip(self.widths, self.continuous, strict=True))
-        left = iter(torch.split(numbers, [width for width, number in widths if number], -1))
-        right = iter(torch.split(classes, [width for width, number in widths if not number], -1))
-        return torch.cat([next(left if number else right) for number in self.continuous], -1)
+        number_parts = iter(torch.split(numbers, [width for width, number in widths if number], -1))
+        class_parts = iter(torch.split(classes, [width for width, number in widths if not number], -1))
+        return torch.cat([next(number_parts if number else class_parts) for number in self.continuous], -1)
 
 
 class Mixed:

@@ -116,8 +116,8 @@ def stage_sizes(size: tuple[int, ...], stages: int, min_side: int = 3) -> list[t
     while True:
         h, w = (math.ceil(s / 2) for s in sizes[-1])
         fits = min(h, w) >= min_side
-        wanted = len(sizes) <= stages or max(sizes[-1]) > 16
-        if len(sizes) > 1 and not (fits and wanted):
+        is_needed = len(sizes) <= stages or max(sizes[-1]) > 16
+        if len(sizes) > 1 and not (fits and is_needed):
             return sizes
         sizes.append((h, w))
 
@@ -156,8 +156,8 @@ class Encoder(nn.Module):
         features = []
         if self.vectors:
             parts = [(flat_vector(obs[key], part), part.kind) for key, part in self.vectors.items()]
-            known = [x if kind == "categorical" else symlog(x.float()) for x, kind in parts]
-            features.append(self.mlp(torch.cat(known, -1).to(dtype)))  # [..., units]
+            vectors = [x if kind == "categorical" else symlog(x.float()) for x, kind in parts]
+            features.append(self.mlp(torch.cat(vectors, -1).to(dtype)))  # [..., units]
         for group, cnn in zip(self.groups, self.cnns, strict=True):
             pixels = [unit_image(obs[k], self.images[k], dtype) - 0.5 for k in group]
             features.append(cnn(torch.cat(pixels, -1)))  # [..., h * w * c]
@@ -174,8 +174,8 @@ def flat_vector(x: Tensor, part: ObsPart) -> Tensor:
 def one_hot(index: Tensor, classes: tuple[int, ...]) -> Tensor:
     """Return class indices ``[..., n]`` as one-hot float32 ``[..., sum(classes)]``; an index of -1 becomes zeros."""
     if len(set(classes)) == 1:
-        known = torch.arange(classes[0], device=index.device)
-        return (index.unsqueeze(-1) == known).flatten(-2).float()
+        every = torch.arange(classes[0], device=index.device)
+        return (index.unsqueeze(-1) == every).flatten(-2).float()
     parts = [index[..., i, None] == torch.arange(c, device=index.device) for i, c in enumerate(classes)]
     return torch.cat(parts, -1).float()
 
@@ -273,10 +273,10 @@ class DenseEncoder(nn.Module):
     def __init__(self, spec: ObsSpec, cfg: DenseEncoderConfig) -> None:
         super().__init__()
         self.images: dict[str, ObsPart]
-        others, self.images = split_kinds(spec)
+        non_images, self.images = split_kinds(spec)
         self.vectors: dict[str, ObsPart]
         self.grids: dict[str, ObsPart]
-        self.vectors, self.grids = split_classes(others, cfg.class_units is not None)
+        self.vectors, self.grids = split_classes(non_images, cfg.class_units is not None)
         self.arrival: bool = cfg.arrival
         if cfg.arrival and not (self.images or self.grids):
             raise ConfigError("encoder.arrival = True needs an image, or a categorical observation and class_units.")

@@ -335,8 +335,8 @@ class GreedyPolicy(Scheduled[GreedyState]):
 
 def sometimes_random(best: Tensor, classes: int, chance: Tensor | float, legal: Tensor | None) -> Tensor:
     """Return classes ``[N]``: ``best``, or with probability ``chance`` random ``legal`` ones, ``[N, classes]``."""
-    drawn, other = torch.rand(len(best)), torch.randint(classes, (len(best),))  # [N]
+    uniform, random_class = torch.rand(len(best)), torch.randint(classes, (len(best),))  # [N]
     if legal is not None:
-        allowed = legal.gather(1, other[:, None]).squeeze(1)  # [N]
-        other = torch.where(allowed, other, legal_choice(legal)) if any_of(~allowed) else other
-    return torch.where(drawn < chance, other, best)
+        allowed = legal.gather(1, random_class[:, None]).squeeze(1)  # [N]
+        random_class = torch.where(allowed, random_class, legal_choice(legal)) if any_of(~allowed) else random_class
+    return torch.where(uniform < chance, random_class, best)

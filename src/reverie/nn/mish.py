@@ -66,10 +66,10 @@ class MishLayer(nn.Module):
 
     def copies(self, chosen: Tensor | None = None) -> Iterator[Weights]:
         """Yield the weights of each copy, or of the ``chosen`` ones, indices ``[k]``."""
-        held: list[Tensor] = [x for x in (self.weight, self.bias, self.scale, self.shift) if x is not None]
+        tensors: list[Tensor] = [x for x in (self.weight, self.bias, self.scale, self.shift) if x is not None]
         if chosen is not None:
-            held = [x.index_select(0, chosen) for x in held]
-        return zip(*(x.unbind() for x in held), strict=True)
+            tensors = [x.index_select(0, chosen) for x in tensors]
+        return zip(*(x.unbind() for x in tensors), strict=True)
 
 
 class MishMLP(nn.Module):
@@ -103,8 +103,8 @@ class MishMLP(nn.Module):
         """
         copies = zip(*(cast(MishLayer, layer).copies(chosen) for layer in self.layers), strict=True)
         drop = self._dropped(parts[-1], self.count if chosen is None else len(chosen))
-        each = [self._one(parts, layers, drop, k) for k, layers in enumerate(copies)]
-        return each[0] if self.alone else torch.stack(each)
+        outputs = [self._one(parts, layers, drop, k) for k, layers in enumerate(copies)]
+        return outputs[0] if self.alone else torch.stack(outputs)
 
     def _dropped(self, x: Tensor, copies: int) -> Tensor | None:
         """Return the factors ``[K, ..., units]`` by which dropout multiplies what the first layers say."""

@@ -269,8 +269,10 @@ def gradient_steps(losses: Mapping[str, Tensor], optims: Mapping[str, Optim], sh
     ``shared`` are the losses of whose graph another one, after them, has a part. Return the metrics of each, as
     ``opt/loss/NAME`` and ``opt/grad_norm/NAME``.
     """
-    found = {name: optims[name].gradients(loss, name in shared) for name, loss in losses.items()}
-    steps = {name: {"opt/loss": losses[name].detach(), **optims[name].apply(grads)} for name, grads in found.items()}
+    gradients = {name: optims[name].gradients(loss, name in shared) for name, loss in losses.items()}
+    steps = {
+        name: {"opt/loss": losses[name].detach(), **optims[name].apply(grads)} for name, grads in gradients.items()
+    }
     return {f"{key}/{name}": value for name, metrics in steps.items() for key, value in metrics.items()}
 
 

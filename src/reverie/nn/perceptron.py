@@ -50,8 +50,8 @@ class Layout:
     def check(self, parts: Sequence[Tensor]) -> None:
         """Raise ValueError unless the widths of ``parts`` add up to that of the inputs."""
         if sum(part.shape[1] for part in parts) != self.widths[0]:
-            found = " + ".join(str(part.shape[1]) for part in parts)
-            raise ValueError(f"inputs of width {found}: this network expects {self.widths[0]} numbers in each row.")
+            widths = " + ".join(str(part.shape[1]) for part in parts)
+            raise ValueError(f"inputs of width {widths}: this network expects {self.widths[0]} numbers in each row.")
 
     @cached_property
     def places(self) -> tuple[tuple[int, int, int, int, int], ...]:
@@ -139,10 +139,10 @@ class ReluMLP(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Check the widths and tanh, as other layers can have the same number of parameters."""
         state, errors = dict(state_dict), []
-        for name, here in self.meaning.items():  # a checkpoint without widths has no theta either, as PyTorch tells
-            there = tuple(state.pop(f"{prefix}{name}", here).tolist())
-            if there != (own := tuple(here.tolist())):
-                errors.append(f"{prefix}{name} are {there} in the checkpoint, but {own} here.")
+        for name, expected in self.meaning.items():  # a checkpoint without widths has no theta either, as PyTorch tells
+            saved = tuple(state.pop(f"{prefix}{name}", expected).tolist())
+            if saved != (current := tuple(expected.tolist())):
+                errors.append(f"{prefix}{name} are {saved} in the checkpoint, but {current} here.")
         super()._load_from_state_dict(state, prefix, *rest)
         rest[-1].extend(errors)
 

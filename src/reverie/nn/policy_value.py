@@ -123,9 +123,9 @@ class PolicyValue(nn.Module):
         inputs = Inputs(obs_spec, cfg, dtype)
         self.actor: Actor = Actor(inputs, action_spec, cfg)
         shared = self.actor.memory if kind == "shared" else None
-        own = None if shared is not None else inputs if cfg.share_encoder else Inputs(obs_spec, cfg, dtype)
+        critic_inputs = None if shared is not None else inputs if cfg.share_encoder else Inputs(obs_spec, cfg, dtype)
         memory = cfg.memory if kind == "own" else None
-        self.critic: Branch = Branch(own, 1, cfg, 1.0, memory, 0 if shared is None else shared.units)
+        self.critic: Branch = Branch(critic_inputs, 1, cfg, 1.0, memory, 0 if shared is None else shared.units)
 
     @property
     def width(self) -> int:
@@ -145,8 +145,8 @@ class PolicyValue(nn.Module):
         if self.critic.inputs is None:
             z = y.detach()
         else:
-            own = x if self.critic.inputs is self.actor.inputs else self.critic.inputs(obs)
-            z, of_critic = self.critic.remembered(own, first, of_critic)
+            critic_x = x if self.critic.inputs is self.actor.inputs else self.critic.inputs(obs)
+            z, of_critic = self.critic.remembered(critic_x, first, of_critic)
         value = self.critic.body(z).float().squeeze(-1)
         after = None if of_actor is None or of_critic is None else torch.cat([of_actor, of_critic], -1)
         return Decision(self.actor.decide(y, obs), value, after)
@@ -173,18 +173,18 @@ class RecurrentPolicy(Unaffected[Remembered]):
     def decided(self, step: Step, state: Remembered) -> Decision:
         """Return what the networks say of rows, ``[N, 1]``."""
         obs = {key: x.unsqueeze(1) for key, x in step.obs_on(self.device).items()}  # [N, 1, ...]
-        found: Decision = self.network(obs, step.is_first.to(self.device).unsqueeze(1), state.after)
-        return found
+        decision: Decision = self.network(obs, step.is_first.to(self.device).unsqueeze(1), state.after)
+        return decision
 
     @torch.no_grad()
     def act(self, step: Step, state: Remembered, mode: Mode) -> tuple[Tensor, Remembered]:
-        found: Any = self.decided(step, state)
-        action = found.policy.mode() if mode == "eval" else found.policy.sample()[0]
-        return action.squeeze(1).cpu(), Remembered(state.after, found.state)
+        decision: Any = self.decided(step, state)
+        action = decision.policy.mode() if mode == "eval" else decision.policy.sample()[0]
+        return action.squeeze(1).cpu(), Remembered(state.after, decision.state)
 
     def tell(self, step: Step, state: Remembered) -> Told:
-        found = self.decided(step, state)
-        return Told(found, found.policy)
+        decision = self.decided(step, state)
+        return Told(decision, decision.policy)
 
     def extras(self, state: Remembered) -> dict[str, Tensor]:
         return {MEMORY: state.before}

@@ -34,14 +34,14 @@ class Frames(nn.Module):
         self.count = count
         self.context: int = count - 1
         """Number of earlier rows that the stack of a row needs."""
-        seen = observed(spec)
-        chosen = [key for key in sorted(seen) if (re.fullmatch(keys, key) if keys else seen[key].kind == "image")]
-        self.parts: dict[str, ObsPart] = {key: seen[key] for key in chosen}
+        parts = observed(spec)
+        chosen = [key for key in sorted(parts) if (re.fullmatch(keys, key) if keys else parts[key].kind == "image")]
+        self.parts: dict[str, ObsPart] = {key: parts[key] for key in chosen}
         if not self.parts:
             raise ConfigError(
                 f"frames = {count}, frame_keys = {keys!r}: no observation matches. Empty keys stack images alone; "
                 "frame_keys = '.*' stacks everything. The observations are: "
-                f"{', '.join(f'{key!r} ({seen[key].kind})' for key in sorted(seen))}."
+                f"{', '.join(f'{key!r} ({parts[key].kind})' for key in sorted(parts))}."
             )
         self.spec: ObsSpec = {key: self._stacked(part) if key in self.parts else part for key, part in spec.items()}
 
@@ -77,12 +77,14 @@ class Frames(nn.Module):
 
     def see(self, obs: Obs, is_first: Tensor, past: Obs) -> tuple[Obs, Obs]:
         """Return stacked observations ``[N, ...]`` and the past frames for the next ones. Inputs are not changed."""
-        stacked, later = dict(obs), {}
+        stacked, next_past = dict(obs), {}
         for key, part in self.parts.items():
-            now = obs[key].unsqueeze(1)  # [N, 1, *shape]
-            rows = torch.cat([torch.where(is_first.view(-1, *(1 for _ in now.shape[1:])), now, past[key]), now], 1)
-            stacked[key], later[key] = join(list(rows.unbind(1)), part), rows[:, 1:]
-        return stacked, later
+            newest = obs[key].unsqueeze(1)  # [N, 1, *shape]
+            rows = torch.cat(
+                [torch.where(is_first.view(-1, *(1 for _ in newest.shape[1:])), newest, past[key]), newest], 1
+            )
+            stacked[key], next_past[key] = join(list(rows.unbind(1)), part), rows[:, 1:]
+        return stacked, next_past
 
 
 def join(frames: list[Tensor], part: ObsPart) -> Tensor:

@@ -92,10 +92,10 @@ class Probe(nn.Module):
         self.given: dict[str, ObsSpec] = {}
         heads = []
         for head in cfg.heads:
-            given = select(spec, head.given) if head.given else {}
-            inputs = feature + sum(part.width for part in given.values())
+            inputs_spec = select(spec, head.given) if head.given else {}
+            inputs = feature + sum(part.width for part in inputs_spec.values())
             for key, part in select(spec, head.keys).items():
-                self.given[key] = given
+                self.given[key] = inputs_spec
                 heads.append(head.build(inputs, part.width))
         self.heads: nn.ModuleList = nn.ModuleList(heads)
 
@@ -104,18 +104,18 @@ class Probe(nn.Module):
         out = {}
         for (key, part), head in zip(self.parts.items(), self.heads, strict=True):
             if keys is None or key in keys:
-                given = self.given[key]
-                x = torch.cat([feature, numbers(obs, given).to(feature.dtype)], -1) if given else feature
+                inputs_spec = self.given[key]
+                x = torch.cat([feature, numbers(obs, inputs_spec).to(feature.dtype)], -1) if inputs_spec else feature
                 out[key] = predicted(head(x), part)
         return out
 
     def loss(self, feature: Tensor, obs: Obs, samples: int = 1) -> tuple[Tensor, Metrics]:
         """Return the sum of all heads' losses ``[]`` on features ``[B * samples, T, F]``, and their metrics."""
-        said = self(feature if self.gradients else feature.detach(), obs)
-        found = {k: importance_bound(v.loss(obs[k]), samples).mean() for k, v in said.items()}
-        metrics = {f"loss/probe/{k}": v.detach() for k, v in found.items()}
-        metrics |= {f"train/probe/{k}": v for k, v in self.errors(said, obs, samples).items()}
-        return torch.stack(list(found.values())).sum(), metrics
+        predictions = self(feature if self.gradients else feature.detach(), obs)
+        losses = {k: importance_bound(v.loss(obs[k]), samples).mean() for k, v in predictions.items()}
+        metrics = {f"loss/probe/{k}": v.detach() for k, v in losses.items()}
+        metrics |= {f"train/probe/{k}": v for k, v in self.errors(predictions, obs, samples).items()}
+        return torch.stack(list(losses.values())).sum(), metrics
 
     def errors(self, predictions: Mapping[str, Prediction], obs: Obs, samples: int = 1) -> Metrics:
         """Return ``KEY_accuracy`` of classes and ``KEY_mse`` of numbers, of rows ``[B * samples, T]``.
@@ -123,12 +123,12 @@ class Probe(nn.Module):
         The mean prediction of a row's samples counts: the accuracy is the share of elements whose likeliest class is
         the true one, the error the mean square over all numbers.
         """
-        found = {}
+        metrics = {}
         for key, prediction in predictions.items():
             mean, target = prediction.value().detach(), obs[key][::samples]
             mean = mean.view(len(target), samples, *mean.shape[1:]).float().mean(1)  # [B, T, ...]
             if self.parts[key].kind == "categorical":
-                found[f"{key}_accuracy"] = (mean.argmax(-1) == target.reshape(mean.shape[:-1])).float().mean()
+                metrics[f"{key}_accuracy"] = (mean.argmax(-1) == target.reshape(mean.shape[:-1])).float().mean()
             else:
-                found[f"{key}_mse"] = (mean - target).square().mean()
-        return found
+                metrics[f"{key}_mse"] = (mean - target).square().mean()
+        return metrics

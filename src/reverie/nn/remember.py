@@ -64,10 +64,10 @@ class Memories:
             states[m.memory_key] = torch.cat(
                 [obs[m.memory_key][:, :1], m.with_memory(obs)[1][:, :-1]], 1
             )  # [B, burn_in + T, S]
-        few = {key: x[:, : burn_in + 1] for key, x in obs.items()}
+        first_rows = {key: x[:, : burn_in + 1] for key, x in obs.items()}
         for m, _ in self.targets:
             states[m.memory_key] = F.pad(
-                torch.cat([few[m.memory_key][:, :1], m.with_memory(few)[1]], 1), (0, 0, 0, missing)
+                torch.cat([first_rows[m.memory_key][:, :1], m.with_memory(first_rows)[1]], 1), (0, 0, 0, missing)
             )
         fresh = torch.cat([states[m.memory_key] for m, _ in self.own], -1)
         return replace(batch, obs=obs | states, extras={**batch.extras, MEMORY: fresh}).rows(burn_in)

@@ -65,8 +65,8 @@ def best_value(values: Tensor, selector: Tensor, classes: Sequence[int]) -> Tens
 
 def log_total(values: Tensor, classes: Sequence[int]) -> Tensor:
     """Return ln sum exp of the additive ``values`` ``[..., A]`` of all joint actions, ``[...]``: a sum over choices."""
-    first, *others = [part.logsumexp(-1) for part in per_choice(values, classes)]
-    return sum(others, first)
+    first, *rest = [part.logsumexp(-1) for part in per_choice(values, classes)]
+    return sum(rest, first)
 
 
 def likely_values(values: Tensor, logits: Tensor, log_threshold: float, classes: Sequence[int] = ()) -> Tensor:

@@ -23,8 +23,8 @@ def choice_gap(values: Tensor, batch: Batch, classes: Sequence[int] = ()) -> Ten
         batch: its actions ``[B, T, A]``, one-hot, and ends of episodes are read.
         classes: number of classes of each choice; ``()`` is a single choice of A classes.
     """
-    taken = (values * batch.action[:, :-1]).sum(-1)  # [(K,) B, T-1]
-    gap = log_total(values, classes) - taken  # [(K,) B, T-1]
+    chosen = (values * batch.action[:, :-1]).sum(-1)  # [(K,) B, T-1]
+    gap = log_total(values, classes) - chosen  # [(K,) B, T-1]
     return mean_over(gap if gap.ndim == 2 else gap.sum(0), transition_mask(batch.is_last))
 
 

@@ -91,8 +91,8 @@ def lambda_return_of_states(reward: Tensor, discount: Tensor, value: Tensor, lam
     """
     same_shape(reward=reward, discount=discount, value=value)
     count = reward.shape[dim] - 1
-    r, c, later = reward.narrow(dim, 0, count), discount.narrow(dim, 0, count), value.narrow(dim, 1, count)
-    return accumulate(r + c * (1 - lam) * later, c * lam, value.select(dim, -1), dim)
+    r, c, next_value = reward.narrow(dim, 0, count), discount.narrow(dim, 0, count), value.narrow(dim, 1, count)
+    return accumulate(r + c * (1 - lam) * next_value, c * lam, value.select(dim, -1), dim)
 
 
 class DreamEstimate(NamedTuple):
@@ -379,12 +379,12 @@ def returns_to_go(
     """
     ends = last | np.append(first[1:], later.first)
     rows = zip(reward[::-1].tolist(), ends[::-1].tolist(), terminal[::-1].tolist(), strict=True)
-    found, worth, gained = [], later.worth, later.reward
+    returns, return_to_go, next_reward = [], later.worth, later.reward
     for earned, end, terminated in rows:
         if end:
-            worth = 0.0 if terminated else -math.inf
-        elif worth > -math.inf:
-            worth = gained + discount * worth
-        found.append(worth)
-        gained = earned
-    return np.array(found[::-1], np.float32)
+            return_to_go = 0.0 if terminated else -math.inf
+        elif return_to_go > -math.inf:
+            return_to_go = next_reward + discount * return_to_go
+        returns.append(return_to_go)
+        next_reward = earned
+    return np.array(returns[::-1], np.float32)
