@@ -590,7 +590,7 @@ class RecordingPyDreamer(Recording):
         for number in (1, 2, 3):
             rows, before = self.batch(number)
             action = before.repeat_interleave(self.samples, 0)
-            found, post = self.noted(rows, agent.carried() or self.start(len(action), action), number)
+            found, post = self.noted(rows, agent.carried_context() or self.start(len(action), action), number)
             agent.carry_on(rows, post)
             if number == 1:
                 found["acting/action"] = acting

@@ -13,7 +13,7 @@ from reverie.nn.distributions import Choices, Layout, Mixed
 from reverie.nn.memory import GRU, LSTM
 from reverie.nn.normals import FreeNormal
 from reverie.nn.optim import GlobalRMSpropConfig
-from reverie.objectives.policy import clipped_surrogate, standardised
+from reverie.objectives.policy import clipped_surrogate, standardize
 
 
 def rollout(rows=12, envs=3, seed=0):
@@ -74,10 +74,10 @@ def test_surrogate_by_hand():
 def test_advantages_are_standardised_over_what_counts():
     x, mask = torch.tensor([[1.0, 2.0, 99.0], [4.0, 99.0, 99.0]]), torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()
     kept = x[mask]
-    torch.testing.assert_close(standardised(x, mask)[mask], (kept - kept.mean()) / kept.std())
+    torch.testing.assert_close(standardize(x, mask)[mask], (kept - kept.mean()) / kept.std())
     alone = torch.tensor([True, False])
-    assert standardised(torch.tensor([3.0, 5.0]), alone)[0] == 3.0  # a single one stays, instead of NaN
-    assert torch.isfinite(standardised(x, torch.zeros_like(mask))).all()
+    assert standardize(torch.tensor([3.0, 5.0]), alone)[0] == 3.0  # a single one stays, instead of NaN
+    assert torch.isfinite(standardize(x, torch.zeros_like(mask))).all()
 
 
 # ---------------------------------------------------------------- memory

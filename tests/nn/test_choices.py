@@ -60,9 +60,9 @@ MIXED = ActionSpec(
 
 def test_numbers_and_choices_lie_where_the_flat_action_has_them():
     layout, flat = Layout(MIXED), torch.arange(8.0).expand(4, 8)
-    numbers, classes = layout.apart(flat)
+    numbers, classes = layout.split(flat)
     assert (numbers[0].tolist(), classes[0].tolist()) == ([2, 3, 7], [0, 1, 4, 5, 6])
-    assert torch.equal(layout.together(numbers, classes), flat)
+    assert torch.equal(layout.join(numbers, classes), flat)
 
 
 def test_a_product_has_the_draws_modes_and_densities_of_its_parts():

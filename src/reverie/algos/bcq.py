@@ -20,8 +20,8 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Update
 from reverie.nn.actor_critic import Inputs, Network, NetworkConfig, QEnsemble, values_of
 from reverie.nn.adam import Adam
-from reverie.nn.exploration import Unaffected
-from reverie.nn.functional import traced
+from reverie.nn.exploration import StatelessStorage
+from reverie.nn.functional import is_traced
 from reverie.nn.optim import frozen
 from reverie.nn.perceptron import ReluMLP
 from reverie.nn.target import Target
@@ -170,14 +170,14 @@ class ActionVAE(nn.Module):
         self.encoder: ReluMLP = ReluMLP(self.inputs.width + width, cfg.units, 2 * latent)
         self.decoder: ReluMLP = ReluMLP(self.inputs.width + latent, cfg.units, width, squash=True)
 
-    def forward(self, obs: Obs, action: Tensor) -> Coded:
+    def forward(self, obs: Obs, action: Tensor) -> VAEOutput:
         """Encode and decode actions ``[..., A]`` given observations, by a latent z ~ N(mean, std^2); with gradient."""
         features = self.inputs(obs)  # [..., F]
         code: Tensor = self.encoder(features, action.to(features.dtype))
         mean, raw = code.float().chunk(2, -1)  # [..., L]
         log_std = raw.clamp(*LATENT_LOG_STD)
         latent = mean + exp(log_std) * torch.randn_like(mean)
-        return Coded(self.decoder(features, latent.to(features.dtype)).float(), mean, log_std)
+        return VAEOutput(self.decoder(features, latent.to(features.dtype)).float(), mean, log_std)
 
     def decode(self, obs: Obs, latent: Tensor) -> Tensor:
         """Return the actions ``[..., n, A]`` of n latents ``[..., n, L]`` for each observation ``[..., *shape]``."""
@@ -185,7 +185,7 @@ class ActionVAE(nn.Module):
         return self.decoder(features, latent.to(features.dtype)).float()
 
 
-class Coded(NamedTuple):
+class VAEOutput(NamedTuple):
     """The output of a variational autoencoder for an action."""
 
     action: Tensor  # [..., A], decoded from a sampled latent
@@ -210,13 +210,13 @@ class Perturbation(Network):
         return (action + self.phi * super().forward(obs, action)).clamp(-1, 1)
 
 
-class Decided(NamedTuple):
+class StepCount(NamedTuple):
     """The state of :class:`BestOfSeveral`."""
 
     steps: Tensor  # [] int64, number of decisions in mode "eval"
 
 
-class BestOfSeveral(Unaffected[Decided]):
+class BestOfSeveral(StatelessStorage[StepCount]):
     """A policy that samples n latents, each of which is decoded to an action, and takes the best action.
 
     Exploring draws from the CPU's default generator. In evaluations, the number of decisions so far is the seed, so
@@ -230,15 +230,15 @@ class BestOfSeveral(Unaffected[Decided]):
         self.latent = latent
         self.device = device
 
-    def initial(self, num_envs: int) -> Decided:
-        return Decided(torch.zeros((), dtype=torch.int64))
+    def initial(self, num_envs: int) -> StepCount:
+        return StepCount(torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
-    def act(self, step: Step, state: Decided, mode: Mode) -> tuple[Tensor, Decided]:
+    def act(self, step: Step, state: StepCount, mode: Mode) -> tuple[Tensor, StepCount]:
         generator = None
-        if mode == "eval" and not traced(state.steps):
+        if mode == "eval" and not is_traced(state.steps):
             generator = torch.Generator().manual_seed(int(state.steps))
-            state = Decided(state.steps + 1)
+            state = StepCount(state.steps + 1)
         latent = torch.randn(*step.is_first.shape, self.samples, self.latent, generator=generator).clamp(
             -LATENT, LATENT
         )

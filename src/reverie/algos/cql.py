@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.model_free import RecordedConfig
-from reverie.algos.returns_to_go import RETURN, ReturnsToGo, Unreturned
+from reverie.algos.returns_to_go import RETURN, ReturnsToGo, UnknownReturnPolicy
 from reverie.algos.sac import SAC, SACConfig, SACObjective
 from reverie.core.bounds import Above, AtLeast, Finite, Rate, Within
 from reverie.core.config import Choice
@@ -147,7 +147,7 @@ class CQL(SAC):
             self.extra_spec: dict[str, Column] = {
                 RETURN: Column(shape=(), dtype="float32", blank=-math.inf, in_checkpoints=False)
             }
-            self._policy = Unreturned(self.objective.actor, device)
+            self._policy = UnknownReturnPolicy(self.objective.actor, device)
 
     @property
     def annotator(self) -> RowAnnotator | None:

@@ -73,9 +73,9 @@ class CRRObjective(TDObjective):
         """Y = r + gamma (1 - terminal) min_i Q'_i(s', a'), a' ~ pi'(s'): Algorithm 1.  ``[B, T - 1]``."""
         obs = after(batch.obs)
         action, _ = self.target_actor(obs).sample()
-        return self.bootstrapped(batch, self.target_critic(obs, action).amin(0))
+        return self.bootstrap_value(batch, self.target_critic(obs, action).amin(0))
 
-    def bootstrapped(self, batch: Batch, value: Tensor) -> Tensor:
+    def bootstrap_value(self, batch: Batch, value: Tensor) -> Tensor:
         """Return the targets ``[B, T - 1]`` from the value ``[B, T - 1]`` of next states, which is clipped first."""
         value = value if self.within is None else self.within(value)
         return self.cfg.value_estimator(batch, value, self.cfg.discount)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.dreamer import Dreamer, DreamerConfig, scales_of
-from reverie.algos.world_model import Posterior, repeated
+from reverie.algos.world_model import Posterior, repeat_windows
 from reverie.core.bounds import AtLeast, Ramp, Rate, Weights, Within
 from reverie.core.config import Config
 from reverie.core.specs import Column, ObsPart, ObsSpec
@@ -21,7 +21,7 @@ from reverie.nn.decoder import DenseDecoderConfig
 from reverie.nn.dense_rssm import DenseRSSMConfig
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.heads import BernoulliHead, ConstantHead, DenseHeadConfig, NumberHead, SupportHead
-from reverie.nn.optim import Optim, let_change
+from reverie.nn.optim import Optim, register_scheduled
 from reverie.objectives.kl import Balanced, KLLoss, importance_bound
 from reverie.objectives.transforms import REWARDS, RewardTransform
 
@@ -132,7 +132,7 @@ class DenseDreamer(Dreamer):
     def __init__(self, obs_spec: ObsSpec, cfg: DenseDreamerConfig, device: torch.device) -> None:
         super().__init__(cfg.graph)
         self.cfg = cfg
-        let_change(self, "noise", cfg.noise)
+        register_scheduled(self, "noise", cfg.noise)
         self.obs_spec: dict[str, ObsPart] = dict(obs_spec)
         self.device: torch.device = device
         self.extra_spec = {}
@@ -157,7 +157,7 @@ class DenseDreamer(Dreamer):
         return torch.stack([scales[k] * v.mean() for k, v in terms.items()]).sum()
 
     def filter_batch(self, batch: Batch) -> tuple[Batch, Posterior]:
-        return repeated(batch, self.samples), self.world.observe(batch, None, self.samples)
+        return repeat_windows(batch, self.samples), self.world.observe(batch, None, self.samples)
 
     def world_model_loss(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
         """Hafner et al. (2021), equation 2, and (2020), equation 10: ``[B, T]`` each; the KL loss is ``[]``.

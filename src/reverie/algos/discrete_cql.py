@@ -17,7 +17,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.types import Batch
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule
 from reverie.objectives.categorical import share
-from reverie.objectives.conservative import choice_gap, pressed
+from reverie.objectives.conservative import add_penalty, choice_gap
 from reverie.objectives.quantile import quantile_error
 from reverie.objectives.td import Losses, before
 
@@ -38,7 +38,7 @@ class DiscreteCQLObjective(QRDQNObjective):
         quantiles: Tensor = self.network(before(batch.obs))  # [B, T-1, A, N]
         losses = quantile_error(quantiles, self.targets(batch), batch, self.cfg.kappa, self.classes)
         gap = share(self.classes) * choice_gap(quantiles.mean(-1), batch, self.classes)
-        return pressed(losses, gap, self.cfg.min_q_weight)
+        return add_penalty(losses, gap, self.cfg.min_q_weight)
 
 
 # ---------------------------------------------------------------------- learner

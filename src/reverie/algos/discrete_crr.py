@@ -24,7 +24,7 @@ from reverie.nn.action_kinds import all_classes
 from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble
 from reverie.nn.distributions import Choices
 from reverie.objectives.categorical import expected_min_q
-from reverie.objectives.conservative import choice_gap, pressed
+from reverie.objectives.conservative import add_penalty, choice_gap
 from reverie.objectives.td import Losses, after, before, squared_error
 
 # ---------------------------------------------------------------------- losses
@@ -52,7 +52,7 @@ class DiscreteCRRObjective(CRRObjective):
         chosen = (values * batch.action[:, :-1]).sum(-1)  # [K, B, T-1]
         losses = squared_error(chosen, self.targets(batch), batch)
         weight = self.cfg.min_q_weight
-        return pressed(losses, choice_gap(values, batch, self.classes), weight) if weight else losses
+        return add_penalty(losses, choice_gap(values, batch, self.classes), weight) if weight else losses
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         """Q_i of one-hot actions ``[..., A]``, ``[K, ...]``."""
@@ -72,7 +72,7 @@ class DiscreteCRRObjective(CRRObjective):
         obs = after(batch.obs)
         policy: Choices = self.target_actor(obs)
         values: Tensor = self.target_critic(obs)  # [K, B, T-1, A]
-        return self.bootstrapped(batch, expected_min_q(policy.logits, values, self.classes))
+        return self.bootstrap_value(batch, expected_min_q(policy.logits, values, self.classes))
 
 
 # ---------------------------------------------------------------------- learner

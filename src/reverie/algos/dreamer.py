@@ -68,7 +68,7 @@ class LatentPolicy:
     """Filters observations into latents and acts from them, by the parts that ``learner`` has at that moment."""
 
     def __init__(self, learner: Any, noisy: bool = False) -> None:
-        """``learner`` has ``world``, ``actor``, ``acting`` and ``pack``; if ``noisy``, ``noise`` for ``disturbed``."""
+        """``learner`` has ``world``, ``actor``, ``acting`` and ``pack``; ``noise`` too if ``noisy``."""
         self.learner = learner
         self.noisy = noisy
 
@@ -87,7 +87,7 @@ class LatentPolicy:
         latent = self.learner.world.rssm.initial(num_envs, self.learner.world.dtype)
         return Context(latent, torch.zeros(num_envs, self.width, device=latent.deter.device))
 
-    def decided(self, step: Step, state: Context, mode: Mode) -> tuple[Latent, JointDistribution]:
+    def action_distribution(self, step: Step, state: Context, mode: Mode) -> tuple[Latent, JointDistribution]:
         """Return the latent of the rows, ``[N, ...]``, and the distribution of actions in it."""
         device, world = state.action.device, self.learner.world
         reward, is_first, is_terminal = (
@@ -101,7 +101,7 @@ class LatentPolicy:
         return latent, self.learner.acting(mode)(latent.feature, *masks)
 
     def tell(self, step: Step, state: Context) -> Told:
-        return Told(*self.decided(step, state, "eval"))
+        return Told(*self.action_distribution(step, state, "eval"))
 
     @torch.no_grad()
     def act(self, step: Step, state: Context, mode: Mode) -> tuple[Tensor, Context]:
@@ -110,10 +110,10 @@ class LatentPolicy:
         Samples of a normal distribution are clipped to [-1, 1] before they are stored, as environments and the world
         model (``nn/rssm.py``) clip them too.
         """
-        latent, policy = self.decided(step, state, mode)
+        latent, policy = self.action_distribution(step, state, mode)
         action = policy.sample() if mode != "eval" else policy.mode()  # [N, A]
         if self.noisy and mode != "eval":
-            action = policy.disturbed(action, self.learner.noise)
+            action = policy.add_exploration_noise(action, self.learner.noise)
         action = action.clamp(-1, 1)
         return action.cpu(), Context(latent, action)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from reverie.algos.dense_dreamer import DenseDreamer, DenseDreamerConfig
 from reverie.algos.dreamer import LatentPolicy
 from reverie.algos.imagination import Dream, Reward, imagine, imagine_through_time
-from reverie.algos.world_model import Context, Posterior, WorldModel, repeated
+from reverie.algos.world_model import Context, Posterior, WorldModel, repeat_windows
 from reverie.core.bounds import AtLeast, Rate, Within
 from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -24,7 +24,7 @@ from reverie.nn.actor import Actor
 from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.heads import DenseHeadConfig, NumberHead
 from reverie.nn.normalise import MagnitudeScale
-from reverie.nn.optim import Optim, gradient_steps, let_change
+from reverie.nn.optim import Optim, gradient_steps, register_scheduled
 from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.state_space import Latent
 from reverie.nn.target import LateTarget
@@ -113,7 +113,7 @@ class Behaviour(nn.Module):
             LateTarget(self.critic, cfg.slow_rate, cfg.slow_every) if cfg.slow_every else None
         )
         self.reward_norm: MagnitudeScale = cfg.reward_norm.build()
-        let_change(self, "entropy_scale", cfg.entropy)
+        register_scheduled(self, "entropy_scale", cfg.entropy)
         discrete = any(part.kind == "categorical" for part in action_spec.parts.values())
         usual = Reinforce() if discrete else Dynamics()
         self.gradient: ActorGradient = cfg.actor_gradient or usual
@@ -170,7 +170,7 @@ class DreamerV2(DenseDreamer):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV2Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        self.world: WorldModel = WorldModel(cfg.probe.others(obs_spec), action_spec, cfg)
+        self.world: WorldModel = WorldModel(cfg.probe.model_parts(obs_spec), action_spec, cfg)
         width = self.world.rssm.feature_width
         self.samples: int = cfg.samples
         self.behaviour: Behaviour = Behaviour(width, action_spec, cfg)
@@ -201,11 +201,11 @@ class DreamerV2(DenseDreamer):
         return self.behaviour.critic
 
     def train_step(self, batch: Batch) -> Update:
-        terms, metrics, post = self.learn(batch, self.carried())
+        terms, metrics, post = self.learn(batch, self.carried_context())
         self.carry_on(batch, post)
         return Update(metrics=metrics, priority=self.window_priority(terms))
 
-    def carried(self) -> Context | None:
+    def carried_context(self) -> Context | None:
         """Where the windows of the next batch begin, ``[B * samples, ...]``; None unless the state is carried."""
         if not self.cfg.carry:
             return None
@@ -216,7 +216,7 @@ class DreamerV2(DenseDreamer):
     def carry_on(self, rows: Batch, post: Posterior) -> None:
         """Keep the state at the end of the windows, and the action there, for the next batch."""
         if self.cfg.carry:
-            ends = (*post.latent.map(lambda x: x[:, -1]), repeated(rows, self.samples).action[:, -1])
+            ends = (*post.latent.map(lambda x: x[:, -1]), repeat_windows(rows, self.samples).action[:, -1])
             for name, x in zip(CARRIED, ends, strict=True):
                 self.get_buffer(name).copy_(x)
 
@@ -236,7 +236,7 @@ class DreamerV2(DenseDreamer):
         samples, ``context`` and what is returned have as many of each row.
         """
         post = self.world.observe(rows, context, self.samples)
-        rows = repeated(rows, self.samples)
+        rows = repeat_windows(rows, self.samples)
         terms, metrics = self.world_model_loss(rows, post)
         losses, loss_metrics = self.losses(rows, post, terms)
 

@@ -28,7 +28,7 @@ from reverie.nn.distributions import log_of
 from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalise import PercentileScale
-from reverie.nn.optim import Optim, OptimConfig, let_change
+from reverie.nn.optim import Optim, OptimConfig, register_scheduled
 from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.rssm import RSSMConfig
 from reverie.nn.state_space import Latent
@@ -132,7 +132,7 @@ class ActorCritic(nn.Module):
         self.critic = TwoHotHead(width, cfg.critic)
         self.slow_critic = Target(self.critic, cfg.slow_rate, cfg.slow_every, at_first=True)
         self.return_scale = PercentileScale(cfg.return_rate, cfg.return_limit)
-        let_change(self, "entropy_scale", cfg.entropy)
+        register_scheduled(self, "entropy_scale", cfg.entropy)
 
 
 class WorldModelLosses(NamedTuple):
@@ -157,7 +157,7 @@ class DreamerV3(ActorCritic, Dreamer):
         self.window: Window = Window(
             batch=cfg.batch_size, length=cfg.batch_length, context=cfg.replay_context, crosses_episodes=True
         )
-        self.world: WorldModel = WorldModel(cfg.probe.others(obs_spec), action_spec, cfg)
+        self.world: WorldModel = WorldModel(cfg.probe.model_parts(obs_spec), action_spec, cfg)
         width = self.world.rssm.feature_width
         self.make_heads(width, action_spec, cfg)
         self.probe: Probe | None = Probe(obs_spec, width, cfg.probe) if cfg.probe.heads else None
@@ -251,7 +251,7 @@ class DreamerV3(ActorCritic, Dreamer):
         if not c.replay_context:
             return {}
         # float16 keeps more of numbers in [-1, 1] than bfloat16, but ends at 65,504.
-        real = "float16" if c.precision != "float32" and self.world.rssm.bounded else "float32"
+        real = "float16" if c.precision != "float32" and self.world.rssm.is_bounded else "float32"
         number = "uint8" if c.rssm.classes <= 255 else "int16"
         classes = Column(shape=(c.rssm.stoch,), dtype=number)
         return {"deter": Column(shape=(c.rssm.deter,), dtype=real), "classes": classes}

@@ -51,7 +51,7 @@ class DiscriminatorObjective(nn.Module):
         -E_expert[ln D(s, a)] - E_agent[ln(1 - D(s, a))] + penalty E[(|grad f| - 1)^2]: GAIL's equation 17 with the
         expert as the positive class, and the gradient penalty of Gulrajani et al. at points between both.
         """
-        x, y = self._encoded(expert), self._encoded(agent)  # [B, T-1, I], [B', T-1, I]
+        x, y = self._encode_batch(expert), self._encode_batch(agent)  # [B, T-1, I], [B', T-1, I]
         expert_mask, agent_mask = transition_mask(expert.is_last), transition_mask(agent.is_last)
         f, g = self.discriminator.judge(x), self.discriminator.judge(y)
         loss = mean_over(F.softplus(-f) * expert.weight[:, None], expert_mask)
@@ -77,7 +77,7 @@ class DiscriminatorObjective(nn.Module):
         length = (slope.square().sum(-1) + torch.finfo(slope.dtype).tiny).sqrt()  # has a finite gradient where it is 0
         return mean_over((length - 1).square(), expert_mask[i] & agent_mask[j])
 
-    def _encoded(self, batch: Batch) -> Tensor:
+    def _encode_batch(self, batch: Batch) -> Tensor:
         return self.discriminator.encode(before(batch.obs), batch.action[:, :-1])
 
 

@@ -17,10 +17,10 @@ from reverie.core.specs import ActionSpec, Column, ObsSpec
 from reverie.core.types import FLAGS, Batch, Told, Update, Window
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.memory import MEMORY
-from reverie.nn.optim import Optim, let_change
+from reverie.nn.optim import Optim, register_scheduled
 from reverie.nn.policy_value import Decision, PolicyValue, PolicyValueConfig, RecurrentPolicy
 from reverie.objectives.estimators import GAE, ValueEstimator
-from reverie.objectives.policy import standardised
+from reverie.objectives.policy import standardize
 from reverie.objectives.td import Losses, mean_over
 
 # ---------------------------------------------------------------------- losses
@@ -40,7 +40,7 @@ class OnPolicyObjective(nn.Module, ABC):
         super().__init__()
         self.network = network
         self.cfg = cfg
-        let_change(self, "entropy_coef", cfg.entropy_coef)
+        register_scheduled(self, "entropy_coef", cfg.entropy_coef)
 
     @torch.no_grad()
     def estimates(self, batch: Batch) -> dict[str, Tensor]:
@@ -71,23 +71,25 @@ class OnPolicyObjective(nn.Module, ABC):
         memory = {MEMORY: torch.cat(states, 1)} if states else {}
         return dict(zip(ESTIMATES, columns, strict=True)) | memory
 
-    def evaluate(self, batch: Batch) -> Evaluated:
+    def evaluate(self, batch: Batch) -> ActionEvaluation:
         """Return what the networks say of a batch ``[B, T]`` now."""
         state = batch.extras[MEMORY][:, 0] if MEMORY in batch.extras else None
         policy, value, _ = self.network(batch.obs, batch.is_first, state)
         log_prob = policy.log_prob(batch.action).masked_fill(batch.is_last, 0.0)
-        return Evaluated(log_prob, policy.entropy(), value)
+        return ActionEvaluation(log_prob, policy.entropy(), value)
 
     def advantage(self, batch: Batch) -> Tensor:
         """Return the advantages ``[B, T]`` as the loss uses them."""
         advantage = batch.extras["advantage"]
-        return standardised(advantage, ~batch.is_last) if self.cfg.normalise_advantage else advantage
+        return standardize(advantage, ~batch.is_last) if self.cfg.normalise_advantage else advantage
 
     @abstractmethod
     def forward(self, batch: Batch) -> Losses:
         """The terms ``actor``, ``critic`` and ``entropy`` of a batch ``[B, T]``, weighted: their sum is the loss."""
 
-    def losses(self, batch: Batch, evaluation: Evaluated, actor: Tensor, value: Tensor, **metrics: Tensor) -> Losses:
+    def losses(
+        self, batch: Batch, evaluation: ActionEvaluation, actor: Tensor, value: Tensor, **metrics: Tensor
+    ) -> Losses:
         """Return the three terms: of the ``actor``, a loss ``[B, T]``, and of the ``value`` ``[B, T]``."""
         mask, target = ~batch.is_last, batch.extras["target"]
         policy, error = mean_over(actor, mask), mean_over((target - value).square(), mask)
@@ -99,7 +101,7 @@ class OnPolicyObjective(nn.Module, ABC):
         return Losses(terms, {name: x.detach() for name, x in loss_metrics.items()})
 
 
-class Evaluated(NamedTuple):
+class ActionEvaluation(NamedTuple):
     """The networks' answers on the rows of a batch, ``[B, T]`` each."""
 
     log_prob: Tensor  # of the action taken; 0 where none was
@@ -150,10 +152,10 @@ class OnPolicy(ModelFree, ABC):
         return output.seen.value if isinstance(output.seen, Decision) else self.objective.network(output.seen).value
 
     def prepared(self, batch: Batch) -> Batch:
-        """Return the batch: :meth:`estimated` has preprocessed whole rollouts."""
+        """Return the batch: :meth:`prepare_rollout` has preprocessed whole rollouts."""
         return batch
 
-    def estimated(self, batch: Batch) -> Batch:
+    def prepare_rollout(self, batch: Batch) -> Batch:
         """Return the preprocessed windows ``[W, batch_length]`` of rollouts ``[N, context + T + 1]`` with estimates."""
         rows = self.preprocess(batch.to(self.device))
         estimates, length = self.objective.estimates(rows), self.cfg.batch_length

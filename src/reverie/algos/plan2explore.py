@@ -22,7 +22,7 @@ from reverie.algos.world_model import (
     Context,
     Posterior,
     WorldModel,
-    repeated,
+    repeat_windows,
 )
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
@@ -147,7 +147,7 @@ class Plan2Explore(Exploring, DreamerV2):
         Ensemble and behaviours learn from latents that were computed before the world model's update.
         """
         terms, metrics, post = super().learn(rows, context)
-        rows = repeated(rows, self.samples)
+        rows = repeat_windows(rows, self.samples)
         loss = self.ensemble.loss(post, actions_before(rows, context))
         metrics |= gradient_steps({"ensemble": loss}, self.optims) | {"loss/ensemble": loss.detach()}
         start = post.latent.detach()

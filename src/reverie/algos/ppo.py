@@ -19,7 +19,7 @@ from reverie.core.learners import averaged
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update, Window
 from reverie.nn.adam import GlobalAdamConfig
-from reverie.nn.optim import Optim, let_change
+from reverie.nn.optim import Optim, register_scheduled
 from reverie.objectives.policy import clipped_surrogate
 from reverie.objectives.td import Losses
 
@@ -34,7 +34,7 @@ class PPOObjective(OnPolicyObjective):
 
     def __init__(self, network: nn.Module, cfg: PPOConfig) -> None:
         super().__init__(network, cfg)
-        let_change(self, "clip", cfg.clip)
+        register_scheduled(self, "clip", cfg.clip)
 
     def forward(self, batch: Batch) -> Losses:
         """Equation 9, negated: the clipped surrogate, c1 times the value's squared error, -c2 times the entropy."""

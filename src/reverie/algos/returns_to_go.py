@@ -50,7 +50,7 @@ class ReturnsToGo:
         return start + int(begins[-1]) if len(begins) else start
 
 
-class Unreturned(SampledPolicy):
+class UnknownReturnPolicy(SampledPolicy):
     """A stochastic policy that stores -inf (unknown) as the return-to-go of each row."""
 
     def initial(self, num_envs: int) -> Any:

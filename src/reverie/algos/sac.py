@@ -27,7 +27,7 @@ from reverie.nn.adam import Adam
 from reverie.nn.distributions import Layout
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.normals import SquashedNormal
-from reverie.nn.optim import frozen, let_change
+from reverie.nn.optim import frozen, register_scheduled
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, regression_error
@@ -54,7 +54,7 @@ class SACObjective(TDObjective):
         self.target_entropy = target_entropy
         self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
         self.log_temperature: nn.Parameter = nn.Parameter(torch.tensor(math.log(first(cfg.temperature) or 1.0)))
-        let_change(self, "set_temperature", cfg.temperature)
+        register_scheduled(self, "set_temperature", cfg.temperature)
 
     @classmethod
     def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> SACObjective:
@@ -147,7 +147,7 @@ class MixedSACObjective(SACObjective):
         return cls(actor, critic, cfg, entropy, Layout(action_spec))
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
-        numbers, classes = self.layout.apart(action)
+        numbers, classes = self.layout.split(action)
         values: Tensor = self.critic(obs, numbers)  # [2, ..., D]
         return (values * classes).sum(-1)
 

@@ -31,11 +31,11 @@ class Planner:
     def __init__(self, learner: TDMPC2) -> None:
         self.learner = learner
         self.plans: dict[bool, Inference] = {
-            explore: Inference(partial(self.planned, explore), learner.objective, static=learner.graph)
+            explore: Inference(partial(self.plan_action, explore), learner.objective, static=learner.graph)
             for explore in (False, True)
         }
 
-    def planned(self, explore: bool, x: Mapping[str, Tensor]) -> Tensor:
+    def plan_action(self, explore: bool, x: Mapping[str, Tensor]) -> Tensor:
         """Return action and new plan in one tensor ``[N, 1 + H, A]``; ``x``: ``latent`` and the plan ``before``."""
         action, mean = self.learner.objective.plan(x["latent"], x["before"], explore)
         return torch.cat([action.unsqueeze(1), mean], 1)

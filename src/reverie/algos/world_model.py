@@ -79,7 +79,7 @@ class WorldModel(nn.Module):
         """
         embed = self.embed(batch.obs, batch.reward, batch.is_terminal)  # [B, T, E]
         if samples > 1:
-            batch, embed = repeated(batch, samples), embed.repeat_interleave(samples, 0)
+            batch, embed = repeat_windows(batch, samples), embed.repeat_interleave(samples, 0)
         if context is None:
             context = Context(self.rssm.initial(batch.shape[0], self.dtype), torch.zeros_like(batch.action[:, 0]))
         before = torch.cat([context.action[:, None], batch.action[:, :-1]], 1)  # [B, T, A]
@@ -128,6 +128,6 @@ class WorldModel(nn.Module):
         }
 
 
-def repeated(batch: Batch, samples: int) -> Batch:
+def repeat_windows(batch: Batch, samples: int) -> Batch:
     """Return a batch ``[B * samples, T]`` with each of its windows so many times, one after the other."""
     return batch if samples == 1 else batch.map(lambda x: x.repeat_interleave(samples, 0))

@@ -119,7 +119,7 @@ class JointDistribution:
         """Return the mode of each part, ``[..., A]``."""
         return torch.cat([p.mode() for p in self.parts.values()], -1)
 
-    def disturbed(self, action: Tensor, noise: float | Tensor) -> Tensor:
+    def add_exploration_noise(self, action: Tensor, noise: float | Tensor) -> Tensor:
         """Return ``action`` ``[..., A]`` with exploration noise: DreamerV1's code.
 
         Continuous parts get a normal of deviation ``noise``; discrete ones are drawn anew with probability ``noise``.

@@ -235,12 +235,12 @@ class MixedActor(Network):
 
 def of_classes(obs: Obs, layout: Layout) -> Obs:
     """Return the mask of legal actions, if there is one, without its numbers: ``[..., D]``."""
-    return {MASK: layout.apart(obs[MASK])[1]} if MASK in obs else {}
+    return {MASK: layout.split(obs[MASK])[1]} if MASK in obs else {}
 
 
 def draws(policy: Any, n: int) -> tuple[Tensor, Tensor]:
     """Return n samples ``[..., n, A]`` of the distribution ``policy``, and their log-densities ``[..., n]``."""
-    action, density = policy.repeated(n).sample()
+    action, density = policy.repeat(n).sample()
     return action, density
 
 

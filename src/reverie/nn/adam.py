@@ -15,7 +15,7 @@ from reverie.core.bounds import Above, AtLeast, Ramp, Rate, Within, first
 from reverie.core.config import Config
 from reverie.core.learners import average, is_distributed
 from reverie.core.types import Metrics, State
-from reverie.nn.optim import Optim, Tensors, clipped, load, rate_of, to_train
+from reverie.nn.optim import Optim, Tensors, clipped, load_moments, rate_of, to_train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ class Adam:
         return {**named, "updates": self.updates}
 
     def load_state_dict(self, state: State) -> None:
-        load(self.state_dict(), state)
+        load_moments(self.state_dict(), state)
 
 
 def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> Tensor:

@@ -150,11 +150,11 @@ class Convolutions(nn.Module):
         features = []
         for group, stack in zip(self.groups, self.stacks, strict=True):
             parts = [unit_image(obs[key], self.spec[key], dtype) for key in group]
-            image = self.seen(torch.cat(parts, -1) if len(parts) > 1 else parts[0])  # [..., H, W, C]
+            image = self.augment(torch.cat(parts, -1) if len(parts) > 1 else parts[0])  # [..., H, W, C]
             features.append(self.flat(stack(image.flatten(0, -4))).view(*image.shape[:-3], -1))
         return torch.cat(features, -1) if len(features) > 1 else features[0]
 
-    def seen(self, image: Tensor) -> Tensor:
+    def augment(self, image: Tensor) -> Tensor:
         """Return the images ``[..., H, W, C]`` that the convolutions see."""
         return image
 
@@ -181,7 +181,7 @@ class ShiftedConvolutions(Convolutions):
         drawn = torch.rand(len(images), 2, device=images.device) * (2 * self.pad + 1)
         return self.pad - drawn.long().clamp(max=2 * self.pad)
 
-    def seen(self, image: Tensor) -> Tensor:
+    def augment(self, image: Tensor) -> Tensor:
         flat = image.flatten(0, -4)
         return (shifted(flat, self.moves(flat)) - 0.5).view(image.shape)
 

@@ -86,7 +86,7 @@ class Categoricals:
     def probs(self) -> Tensor:
         """Probabilities of the classes, ``[..., n, C]``."""
         with self._graph():
-            return self._mixed(softmax(self.padded))
+            return self._mix_uniform(softmax(self.padded))
 
     @cached_property
     def log_probs(self) -> Tensor:
@@ -98,7 +98,7 @@ class Categoricals:
         """Record a graph if the logits have one: what is computed here is kept for calls that may need gradients."""
         return torch.set_grad_enabled(self.padded.requires_grad)
 
-    def _mixed(self, probs: Tensor) -> Tensor:
+    def _mix_uniform(self, probs: Tensor) -> Tensor:
         if not self.unimix:
             return probs
         if self.legal is None:
@@ -219,13 +219,13 @@ class Layout:
         self.continuous: list[bool] = [part.kind == "continuous" for part in parts]
         self.widths: list[int] = [part.width for part in parts]
 
-    def apart(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+    def split(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Return the numbers ``[..., C]`` and the classes ``[..., D]`` of flat actions or masks ``[..., C + D]``."""
         parts = list(zip(torch.split(flat, self.widths, -1), self.continuous, strict=True))
         return joined([x for x, number in parts if number]), joined([x for x, number in parts if not number])
 
-    def together(self, numbers: Tensor, classes: Tensor) -> Tensor:
-        """Return the inverse of :meth:`apart`."""
+    def join(self, numbers: Tensor, classes: Tensor) -> Tensor:
+        """Return the inverse of :meth:`split`."""
         widths = list(zip(self.widths, self.continuous, strict=True))
         number_parts = iter(torch.split(numbers, [width for width, number in widths if number], -1))
         class_parts = iter(torch.split(classes, [width for width, number in widths if not number], -1))
@@ -244,15 +244,15 @@ class Mixed:
     def sample(self) -> tuple[Tensor, Tensor]:
         """Return flat actions ``[..., A]`` and their log-densities ``[...]``."""
         (numbers, density), (classes, log_prob) = self.numbers.sample(), self.choices.sample()
-        return self.layout.together(numbers, classes), density + log_prob
+        return self.layout.join(numbers, classes), density + log_prob
 
     def mode(self) -> Tensor:
         """Return the modes of both parts, ``[..., A]``."""
-        return self.layout.together(self.numbers.mode(), self.choices.mode())
+        return self.layout.join(self.numbers.mode(), self.choices.mode())
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-densities ``[...]`` of flat actions ``[..., A]``."""
-        numbers, classes = self.layout.apart(action)
+        numbers, classes = self.layout.split(action)
         density: Tensor = self.numbers.log_prob(numbers)
         return density + self.choices.log_prob(classes)
 
@@ -264,4 +264,4 @@ class Mixed:
     def summary(self) -> Summary:
         """Return those of both parts."""
         (mean, std), (probs, none) = self.numbers.summary(), self.choices.summary()
-        return self.layout.together(mean, probs), self.layout.together(std, none)
+        return self.layout.join(mean, probs), self.layout.join(std, none)

@@ -40,7 +40,7 @@ class LaProp(Optim):
     def _warm(self) -> Any:
         return (self.updates + 1) / max(1, self.cfg.warmup)
 
-    def _averaged(self, u: Tensor, rate: Tensor) -> Tensor:
+    def _update_direction(self, u: Tensor, rate: Tensor) -> Tensor:
         self.momentum.lerp_(u * rate, 1 - self.cfg.beta1)
         self.mass.lerp_(rate, 1 - self.cfg.beta1)
         return self.momentum * (rate / self.mass.clamp(min=1e-30))  # a ramp may begin at a rate of 0

@@ -156,7 +156,7 @@ class DoublingConv(Conv):
                 fold[parity, (parity + tap) // 2 + self.reach, tap + reach] = 1.0
         self.register_buffer("fold", fold, persistent=False)
 
-    def folded(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def fold_weights(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return the weights ``[2 * 2 * outputs, C, 3, 3]`` and bias ``[2 * 2 * outputs]`` of all four parities."""
         folded = torch.einsum("pak,qbl,oikl->pqoiab", self.fold, self.fold, self.weight).flatten(0, 2)
         return folded.to(dtype, memory_format=torch.channels_last), self.bias.to(dtype).repeat(4)

@@ -103,7 +103,7 @@ class MishMLP(nn.Module):
         """
         copies = zip(*(cast(MishLayer, layer).copies(chosen) for layer in self.layers), strict=True)
         drop = self._dropped(parts[-1], self.count if chosen is None else len(chosen))
-        outputs = [self._one(parts, layers, drop, k) for k, layers in enumerate(copies)]
+        outputs = [self._forward_copy(parts, layers, drop, k) for k, layers in enumerate(copies)]
         return outputs[0] if self.alone else torch.stack(outputs)
 
     def _dropped(self, x: Tensor, copies: int) -> Tensor | None:
@@ -113,7 +113,9 @@ class MishMLP(nn.Module):
         factors: Tensor = self.dropout(x.new_ones(copies, *x.shape[:-1], self.units))
         return factors
 
-    def _one(self, parts: tuple[Tensor, ...], layers: tuple[Weights, ...], drop: Tensor | None, copy: int) -> Tensor:
+    def _forward_copy(
+        self, parts: tuple[Tensor, ...], layers: tuple[Weights, ...], drop: Tensor | None, copy: int
+    ) -> Tensor:
         x = joint_linear(parts, *layers[0][:2])
         if drop is not None:
             x = x * drop[copy]

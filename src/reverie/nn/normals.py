@@ -177,7 +177,7 @@ class DiagonalNormal:
         self.mean = mean
         self.log_std = log_std
 
-    def repeated(self, n: int) -> Self:
+    def repeat(self, n: int) -> Self:
         """Return the distribution repeated n times, over ``[..., n, A]``."""
         return type(self)(times(self.mean, n), times(self.log_std.expand_as(self.mean), n))
 

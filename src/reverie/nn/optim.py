@@ -46,7 +46,7 @@ def ramps_of(optim: object) -> list[tuple[Ramp, Tensor]]:
     return list(getattr(optim, "ramps", ()))
 
 
-def let_change(module: nn.Module, name: str, rate: Rate) -> None:
+def register_scheduled(module: nn.Module, name: str, rate: Rate) -> None:
     """Give ``module`` an attribute of this name and value, a buffer that changes with env steps if it is a ramp."""
     if not isinstance(rate, Ramp):
         setattr(module, name, rate)
@@ -55,7 +55,7 @@ def let_change(module: nn.Module, name: str, rate: Rate) -> None:
     vars(module).setdefault("ramps", {})[name] = rate
 
 
-def load(moments: Mapping[str, Tensor], state: State) -> None:
+def load_moments(moments: Mapping[str, Tensor], state: State) -> None:
     """Copy a saved state into the tensors of the same names."""
     for name in sorted(moments.keys() | state.keys()):
         had, has = (tuple(x[name].shape) if name in x else "absent" for x in (state, moments))
@@ -165,7 +165,7 @@ class Optim:
         self.updates += 1
         self.square.mul_(c.beta2).addcmul_(g, g, value=1 - c.beta2)
         g /= (self.square / (1 - c.beta2**self.updates)).sqrt_().add_(c.eps)
-        step = self._averaged(g, rate)  # [count]
+        step = self._update_direction(g, rate)  # [count]
         torch._foreach_sub_(self.params, self._parts(step))
         norm = grad_norms.norm()
         return {
@@ -180,7 +180,7 @@ class Optim:
         """Return the share of the learning rate in the next update, ``[]``, which may be above 1."""
         return self.updates / self.cfg.warmup if self.cfg.warmup else torch.ones_like(self.updates)
 
-    def _averaged(self, u: Tensor, rate: Tensor) -> Tensor:
+    def _update_direction(self, u: Tensor, rate: Tensor) -> Tensor:
         """Return what is subtracted from the parameters ``[count]``: the average of all ``u`` so far, times lr."""
         self.momentum.lerp_(u, 1 - self.cfg.beta1)
         correction: Tensor = 1 - self.cfg.beta1**self.updates
@@ -210,7 +210,7 @@ class Optim:
         return {"square": self.square, "momentum": self.momentum, "updates": self.updates, "shapes": self.shapes}
 
     def load_state_dict(self, state: State) -> None:
-        load(self.state_dict(), state)
+        load_moments(self.state_dict(), state)
 
 
 @dataclass(frozen=True, kw_only=True)

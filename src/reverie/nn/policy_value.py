@@ -14,7 +14,7 @@ from reverie.nn.action_kinds import all_classes, all_numbers, kind_of
 from reverie.nn.actor_critic import Inputs, NetworkConfig
 from reverie.nn.cnn import Convolution
 from reverie.nn.distributions import Choices, Layout, Mixed
-from reverie.nn.exploration import Unaffected
+from reverie.nn.exploration import StatelessStorage
 from reverie.nn.functional import masked
 from reverie.nn.memory import MEMORY, Memory, Remembers
 from reverie.nn.normals import FreeNormal
@@ -67,7 +67,7 @@ class Branch(nn.Module):
         """S, the width of its state."""
         return 0 if self.memory is None else self.memory.width
 
-    def remembered(self, x: Tensor, first: Tensor | None, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def with_memory(self, x: Tensor, first: Tensor | None, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return what the perceptron reads, given the inputs ``[..., width]``, and the state after them."""
         if self.memory is None or first is None or state is None:
             return x, state
@@ -92,7 +92,7 @@ class Actor(Branch):
         if kind_of(self.spec) == "continuous":
             return FreeNormal(outputs, self.log_std)
         layout = Layout(self.spec)
-        means, logits = layout.apart(outputs)
+        means, logits = layout.split(outputs)
         return Mixed(FreeNormal(means, self.log_std), Choices(logits, all_classes(self.spec)), layout)
 
     def forward(self, obs: Obs) -> Any:
@@ -141,12 +141,12 @@ class PolicyValue(nn.Module):
         cut = self.actor.width
         of_actor, of_critic = (None, None) if state is None else (state[..., :cut], state[..., cut:])
         x = self.actor.inputs(obs)
-        y, of_actor = self.actor.remembered(x, first, of_actor)
+        y, of_actor = self.actor.with_memory(x, first, of_actor)
         if self.critic.inputs is None:
             z = y.detach()
         else:
             critic_x = x if self.critic.inputs is self.actor.inputs else self.critic.inputs(obs)
-            z, of_critic = self.critic.remembered(critic_x, first, of_critic)
+            z, of_critic = self.critic.with_memory(critic_x, first, of_critic)
         value = self.critic.body(z).float().squeeze(-1)
         after = None if of_actor is None or of_critic is None else torch.cat([of_actor, of_critic], -1)
         return Decision(self.actor.decide(y, obs), value, after)
@@ -159,7 +159,7 @@ class Remembered(NamedTuple):
     after: Tensor  # [N, S]
 
 
-class RecurrentPolicy(Unaffected[Remembered]):
+class RecurrentPolicy(StatelessStorage[Remembered]):
     """A stochastic policy with memory, whose state before each row is stored with the row."""
 
     def __init__(self, network: PolicyValue, device: torch.device) -> None:
@@ -170,7 +170,7 @@ class RecurrentPolicy(Unaffected[Remembered]):
         blank = torch.zeros(num_envs, self.network.width, device=self.device)
         return Remembered(blank, blank)
 
-    def decided(self, step: Step, state: Remembered) -> Decision:
+    def evaluate(self, step: Step, state: Remembered) -> Decision:
         """Return what the networks say of rows, ``[N, 1]``."""
         obs = {key: x.unsqueeze(1) for key, x in step.obs_on(self.device).items()}  # [N, 1, ...]
         decision: Decision = self.network(obs, step.is_first.to(self.device).unsqueeze(1), state.after)
@@ -178,12 +178,12 @@ class RecurrentPolicy(Unaffected[Remembered]):
 
     @torch.no_grad()
     def act(self, step: Step, state: Remembered, mode: Mode) -> tuple[Tensor, Remembered]:
-        decision: Any = self.decided(step, state)
+        decision: Any = self.evaluate(step, state)
         action = decision.policy.mode() if mode == "eval" else decision.policy.sample()[0]
         return action.squeeze(1).cpu(), Remembered(state.after, decision.state)
 
     def tell(self, step: Step, state: Remembered) -> Told:
-        decision = self.decided(step, state)
+        decision = self.evaluate(step, state)
         return Told(decision, decision.policy)
 
     def extras(self, state: Remembered) -> dict[str, Tensor]:

@@ -181,7 +181,7 @@ class Preprocessor(nn.Module):
         return inner if as_stored else PreprocessedPolicy(self, inner, device)
 
 
-class Carried(NamedTuple):
+class PreprocessState(NamedTuple):
     """The state of a :class:`PreprocessedPolicy`."""
 
     past: Obs  # [N, context, *shape], earlier frames
@@ -193,7 +193,7 @@ class Carried(NamedTuple):
         return self.state.latent
 
 
-def told(policy: Policy[Any], step: Step, state: Any) -> Told:
+def inspect_policy(policy: Policy[Any], step: Step, state: Any) -> Told:
     """Return what ``policy`` chooses actions by; ConfigError if it cannot tell."""
     if not isinstance(policy, Telling):
         raise ConfigError(f"{type(policy).__name__} cannot tell what it chooses actions by: it has no method tell.")
@@ -208,9 +208,11 @@ class PreprocessedPolicy:
         self.inner = inner
         self.device = device
 
-    def initial(self, num_envs: int) -> Carried:
+    def initial(self, num_envs: int) -> PreprocessState:
         frames = self.preprocess.frames
-        return Carried({} if frames is None else frames.initial(num_envs, self.device), self.inner.initial(num_envs))
+        return PreprocessState(
+            {} if frames is None else frames.initial(num_envs, self.device), self.inner.initial(num_envs)
+        )
 
     def prepared(self, step: Step, past: Obs) -> tuple[Step, Obs]:
         """Return the preprocessed rows, and the past frames for the next ones."""
@@ -223,24 +225,24 @@ class PreprocessedPolicy:
         return replace(step, obs=obs), past
 
     @torch.no_grad()
-    def act(self, step: Step, state: Carried, mode: Mode) -> tuple[Tensor, Carried]:
+    def act(self, step: Step, state: PreprocessState, mode: Mode) -> tuple[Tensor, PreprocessState]:
         step, past = self.prepared(step, state.past)
         action, inner = self.inner.act(step, state.state, mode)
-        return action, Carried(past, inner)
+        return action, PreprocessState(past, inner)
 
-    def tell(self, step: Step, state: Carried) -> Told:
-        return told(self.inner, self.prepared(step, state.past)[0], state.state)
+    def tell(self, step: Step, state: PreprocessState) -> Told:
+        return inspect_policy(self.inner, self.prepared(step, state.past)[0], state.state)
 
     def memoryless(self, mode: Mode) -> bool:
         """Return whether no frames are stacked and the inner policy is memoryless."""
         return self.preprocess.frames is None and isinstance(self.inner, Memoryless) and self.inner.memoryless(mode)
 
-    def after(self, state: Carried, env_steps: int) -> Carried:
+    def after(self, state: PreprocessState, env_steps: int) -> PreprocessState:
         inner = self.inner.after(state.state, env_steps) if isinstance(self.inner, Annealed) else state.state
         return state._replace(state=inner)
 
-    def override(self, state: Carried, action: Tensor) -> Carried:
+    def override(self, state: PreprocessState, action: Tensor) -> PreprocessState:
         return state._replace(state=self.inner.override(state.state, action))
 
-    def extras(self, state: Carried) -> dict[str, Tensor]:
+    def extras(self, state: PreprocessState) -> dict[str, Tensor]:
         return self.inner.extras(state.state)

@@ -15,7 +15,7 @@ from reverie.core.config import Choice, Config
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Metrics, Obs
 from reverie.nn.adam import GlobalAdamConfig
-from reverie.nn.decoder import Prediction, predicted
+from reverie.nn.decoder import Prediction, make_prediction
 from reverie.nn.encoder import numbers, select
 from reverie.nn.heads import DenseHeadConfig, Initial
 from reverie.nn.layers import Activation, Norm
@@ -76,7 +76,7 @@ class ProbeConfig(Config):
         """Return the keys that are predicted, in their order."""
         return [key for head in self.heads for key in select(spec, head.keys)]
 
-    def others(self, spec: ObsSpec) -> ObsSpec:
+    def model_parts(self, spec: ObsSpec) -> ObsSpec:
         """Return the parts that the world model reads."""
         probed = self.targets(spec)
         return {key: part for key, part in spec.items() if key not in probed}
@@ -106,7 +106,7 @@ class Probe(nn.Module):
             if keys is None or key in keys:
                 inputs_spec = self.given[key]
                 x = torch.cat([feature, numbers(obs, inputs_spec).to(feature.dtype)], -1) if inputs_spec else feature
-                out[key] = predicted(head(x), part)
+                out[key] = make_prediction(head(x), part)
         return out
 
     def loss(self, feature: Tensor, obs: Obs, samples: int = 1) -> tuple[Tensor, Metrics]:

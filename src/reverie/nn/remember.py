@@ -18,7 +18,7 @@ from reverie.core.protocols import Annealed, Policy
 from reverie.core.types import Batch, Mode, Obs, Step, Told
 from reverie.nn.actor_critic import MemoryInputs
 from reverie.nn.memory import BEGUN, MEMORY
-from reverie.nn.preprocess import told
+from reverie.nn.preprocess import inspect_policy
 from reverie.nn.target import Target
 
 
@@ -43,7 +43,7 @@ class Memories:
                 self.own.append((m, cuts[id(m)]))
                 self.width += m.memory.width
 
-    def beside(self, obs: Obs, first: Tensor, state: Tensor) -> Obs:
+    def add_to_obs(self, obs: Obs, first: Tensor, state: Tensor) -> Obs:
         """Return the observations ``[..., *shape]`` with what networks with memory read, given states ``[..., S]``."""
         return obs | {BEGUN: first} | {m.memory_key: state[..., cut] for m, cut in (*self.own, *self.targets)}
 
@@ -58,7 +58,7 @@ class Memories:
         Only the first state is the stored one. The ``extras`` are the states before all rows that are learned from, to
         be written back. Losses read windows from row 0 or from row 1 on: a target's other states are left out.
         """
-        obs = self.beside(batch.obs, batch.is_first, batch.extras[MEMORY])
+        obs = self.add_to_obs(batch.obs, batch.is_first, batch.extras[MEMORY])
         missing, states = batch.shape[1] - burn_in - 2, {}
         for m, _ in self.own:
             states[m.memory_key] = torch.cat(
@@ -93,18 +93,18 @@ class RememberingPolicy:
         blank = torch.zeros(num_envs, self.memories.width, device=self.device)
         return Remembered(blank, blank, self.inner.initial(num_envs))
 
-    def beside(self, step: Step, state: Remembered) -> Obs:
+    def add_to_obs(self, step: Step, state: Remembered) -> Obs:
         """Return the observations with what networks with memory read."""
-        return self.memories.beside(step.obs_on(self.device), step.is_first.to(self.device), state.after)
+        return self.memories.add_to_obs(step.obs_on(self.device), step.is_first.to(self.device), state.after)
 
     @torch.no_grad()
     def act(self, step: Step, state: Remembered, mode: Mode) -> tuple[Tensor, Remembered]:
-        obs = self.beside(step, state)
+        obs = self.add_to_obs(step, state)
         action, inner = self.inner.act(replace(step, obs=obs), state.inner, mode)
         return action, Remembered(state.after, self.memories.after(obs), inner)
 
     def tell(self, step: Step, state: Remembered) -> Told:
-        return told(self.inner, replace(step, obs=self.beside(step, state)), state.inner)
+        return inspect_policy(self.inner, replace(step, obs=self.add_to_obs(step, state)), state.inner)
 
     def after(self, state: Remembered, env_steps: int) -> Remembered:
         inner = self.inner.after(state.inner, env_steps) if isinstance(self.inner, Annealed) else state.inner

@@ -59,7 +59,7 @@ class RSSM(StateSpaceModel):
         return {"logits": log_of(stats)}
 
     @property
-    def bounded(self) -> bool:
+    def is_bounded(self) -> bool:
         """Whether |h| <= 1, as in a GRU. With a ``step`` of your own it is False, unless you override it."""
         return type(self).step is RSSM.step
 

@@ -28,7 +28,7 @@ def choice_gap(values: Tensor, batch: Batch, classes: Sequence[int] = ()) -> Ten
     return mean_over(gap if gap.ndim == 2 else gap.sum(0), transition_mask(batch.is_last))
 
 
-def pressed(losses: Losses, gap: Tensor, weight: float) -> Losses:
+def add_penalty(losses: Losses, gap: Tensor, weight: float) -> Losses:
     """Return ``losses`` with the penalty, ``weight`` times ``gap``, added to the term ``critic``."""
     conservative = weight * gap
     metrics = {**losses.metrics, "train/conservative_gap": gap.detach(), "loss/conservative": conservative.detach()}

@@ -125,7 +125,7 @@ class Balanced(KLLoss):
             return value.clamp(min=self.nats).mean(), value
         mix = self.balance if self.forward else 1 - self.balance
         value, detached = kl(p, q.detach()), kl(p.detach(), q)  # [...]
-        return torch.lerp(self._freed(detached), self._freed(value), mix), value
+        return torch.lerp(self._apply_free_nats(detached), self._apply_free_nats(value), mix), value
 
-    def _freed(self, value: Tensor) -> Tensor:
+    def _apply_free_nats(self, value: Tensor) -> Tensor:
         return at_least(value.mean(), self.nats) if self.average else value.clamp(min=self.nats).mean()

@@ -63,10 +63,10 @@ def greedy_quantiles(quantiles: Tensor, selector: Tensor) -> Tensor:
 def select_action(quantiles: Tensor, index: Tensor) -> Tensor:
     """Return the quantiles ``[..., N]`` of the actions ``index`` ``[...]``, from ``[..., A, N]``."""
     flat = quantiles.reshape(index.numel(), *quantiles.shape[-2:])  # [M, A, N]
-    return _picked(flat, index.reshape(-1, 1)).view(*index.shape, quantiles.shape[-1])
+    return _gather_rows(flat, index.reshape(-1, 1)).view(*index.shape, quantiles.shape[-1])
 
 
-def _picked(x: Tensor, index: Tensor) -> Tensor:
+def _gather_rows(x: Tensor, index: Tensor) -> Tensor:
     """Return ``x[m, index[m, j]]``: ``[M, K, N]`` and ``[M, J]`` to ``[M, J, N]``. Copies whole rows of N."""
     start = torch.arange(0, x.shape[0] * x.shape[1], x.shape[1], device=x.device).unsqueeze(1)  # [M, 1]
     return x.flatten(0, 1).index_select(0, (start + index).flatten()).view(*index.shape, x.shape[-1])
@@ -82,7 +82,7 @@ def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, di
     reward, live, row = estimator.bootstrap(
         reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=discount
     )  # [B, T-1]
-    reached = _picked(next_quantiles.detach(), (row - 1).clamp(min=0))  # [B, T-1, N]
+    reached = _gather_rows(next_quantiles.detach(), (row - 1).clamp(min=0))  # [B, T-1, N]
     return reward.unsqueeze(-1) + live.unsqueeze(-1) * reached
 
 

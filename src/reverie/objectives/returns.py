@@ -337,21 +337,21 @@ def _repeat(step: Bootstrap, n: int) -> Bootstrap:
     if n == 1:
         return step
     half = _repeat(step, n // 2)
-    even = _then(half, half)
-    return _then(even, step) if n % 2 else even
+    even = _compose(half, half)
+    return _compose(even, step) if n % 2 else even
 
 
-def _then(first: Bootstrap, second: Bootstrap) -> Bootstrap:
+def _compose(first: Bootstrap, second: Bootstrap) -> Bootstrap:
     """Return the steps ``first``, then ``second`` from where it arrived, as one, ``[B, T]``."""
     reward, discount, row = (x.gather(1, first.row) for x in second)
     return Bootstrap(first.reward + first.discount * reward, first.discount * discount, row)
 
 
-class Later(NamedTuple):
+class NextRow(NamedTuple):
     """The row after the given ones: whether it is first, its return-to-go, and the reward that came with it."""
 
     first: bool = True
-    worth: float = -math.inf
+    return_to_go: float = -math.inf
     reward: float = 0.0
 
 
@@ -362,7 +362,7 @@ def returns_to_go(
     last: np.ndarray,
     terminal: np.ndarray,
     discount: float,
-    later: Later = Later(),  # noqa: B008 - it cannot be changed
+    next_row: NextRow = NextRow(),  # noqa: B008 - it cannot be changed
 ) -> np.ndarray:
     """Return the return-to-go of each row of a stream, float32 ``[n]``: G_t = r_{t+1} + gamma G_{t+1}, 0 if terminal.
 
@@ -375,11 +375,11 @@ def returns_to_go(
         last: whether the row is its episode's last.
         terminal: whether the environment ended the episode there, so that its return-to-go is 0.
         discount: gamma, in [0, 1].
-        later: the row after the last one; without it the stream ends.
+        next_row: the row after the last one; without it the stream ends.
     """
-    ends = last | np.append(first[1:], later.first)
+    ends = last | np.append(first[1:], next_row.first)
     rows = zip(reward[::-1].tolist(), ends[::-1].tolist(), terminal[::-1].tolist(), strict=True)
-    returns, return_to_go, next_reward = [], later.worth, later.reward
+    returns, return_to_go, next_reward = [], next_row.return_to_go, next_row.reward
     for earned, end, terminated in rows:
         if end:
             return_to_go = 0.0 if terminated else -math.inf
