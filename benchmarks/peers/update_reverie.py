@@ -66,7 +66,7 @@ def decoderless(setting: str) -> Subject:
     keep_freed_memory()
     plain = setting.replace("R2-vector", "V").replace("R2-image", "I")
     size, obs, action, changes = bench.SETTINGS[plain]
-    agent = r2dreamer.sized(size, R2DreamerConfig().merge(changes)).build(obs, action, choose_device("auto"))
+    agent = r2dreamer.with_size(size, R2DreamerConfig().merge(changes)).build(obs, action, choose_device("auto"))
     data = noise_batch(agent, obs, action).to(agent.device)
     return Subject(agent.optim.count, lambda: agent.update(data), acting(agent.policy, obs))
 

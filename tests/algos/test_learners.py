@@ -153,7 +153,7 @@ def test_dueling_streams_are_joined_by_equation_9():
         (4, 6), (6, 5, 1), (6, 5, 3),
     )  # fmt: skip
     torch.testing.assert_close(made(x), value + advantage - advantage.mean(-1, keepdim=True))
-    quantiles, x = Dueling(4, (5,), classes=(3,), each=2), torch.randn(7, 4)  # joined one by one
+    quantiles, x = Dueling(4, (5,), classes=(3,), outputs=2), torch.randn(7, 4)  # joined one by one
     assert quantiles.shared is None
     advantage = quantiles.advantage(x).view(7, 3, 2)
     expected = quantiles.value(x)[:, None] + advantage - advantage.mean(1, keepdim=True)

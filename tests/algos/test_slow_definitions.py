@@ -56,14 +56,14 @@ from reverie.algos.td3 import TD3Config, TD3Objective
 from reverie.algos.td3_bc import TD3BCConfig, TD3BCObjective
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.nn.actor_critic import Stacked
-from reverie.nn.distributions import Choices, Layout, Mixed
+from reverie.nn.distributions import ActionLayout, Choices, MixedDistribution
 from reverie.nn.normals import DiagonalNormal, SquashedNormal
 from reverie.objectives.estimators import GAE, TD0, TD1, NStep, TDLambda
 
 ENTROPY, LATENT, SAMPLES, QUANTILES = -1.5, 3, 3, 4
 ONE, TWO = (ACTS,), (2, 3)
 """The classes of a single choice and of two."""
-LAYOUT = Layout(
+LAYOUT = ActionLayout(
     ActionSpec(parts={
         "a": ActionPart(kind="categorical", classes=(2,)), "b": ActionPart(kind="continuous", size=2),
         "c": ActionPart(kind="categorical", classes=(3,)),
@@ -89,7 +89,7 @@ def choosing(classes: tuple[int, ...] = ONE) -> Tiny:
 
 
 def both(kind: Callable[..., Any]) -> Tiny:
-    return Tiny(9, lambda y: Mixed(kind(*y[..., :4].tanh().chunk(2, -1)), Choices(y[..., 4:], TWO), LAYOUT))
+    return Tiny(9, lambda y: MixedDistribution(kind(*y[..., :4].tanh().chunk(2, -1)), Choices(y[..., 4:], TWO), LAYOUT))
 
 
 def values(copies: int, classes: tuple[int, ...] = ONE, acts: int = 0) -> Tiny:

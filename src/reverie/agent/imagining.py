@@ -143,7 +143,7 @@ class WorldModelInspector:
         rssm, initial = self.world.rssm, self.world.rssm.initial(1, self.world.dtype)
         self.draws: bool = bool(rssm.stats_by_name(rssm.p(initial.deter)))
         """Whether its states are drawn from distributions."""
-        self.keys: list[str] = list(predicted_observations(self.learner.decoded(initial), player.obs_spec))
+        self.keys: list[str] = list(predicted_observations(self.learner.decode(initial), player.obs_spec))
         """The observations that are dreamt."""
 
     def act(self, latent: Latent, mode: Mode) -> Tensor:
@@ -178,7 +178,7 @@ class WorldModelInspector:
     def predict(self, latents: Sequence[Latent]) -> Predictions:
         """Return the predictions of all heads for T states ``[B, ...]``, as ``[B, T, ...]``."""
         latent = Latent(*(torch.stack(parts, 1) for parts in zip(*latents, strict=True)))  # [B, T, ...]
-        predictions = {name: to_numpy(values) for name, values in self.learner.described(latent).items()}
+        predictions = {name: to_numpy(values) for name, values in self.learner.describe_latent(latent).items()}
         predictions |= {"policy": to_numpy(action_probabilities(self.policy(latent)))}
         if not self.draws:
             return predictions

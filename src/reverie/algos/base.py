@@ -127,7 +127,7 @@ class Algorithm(nn.Module):
             self._is_checked = True
         return update
 
-    def prepared(self, batch: Batch) -> Batch:
+    def prepare_batch(self, batch: Batch) -> Batch:
         """Return what :meth:`train_step` gets of a batch on the learner's device; by default the batch itself."""
         return batch
 
@@ -223,7 +223,7 @@ class Algorithm(nn.Module):
 @accelerated
 def run(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
     """Return ``step(batch)``, a method of ``learner``, for a batch on any device. A kernel captures and replays it."""
-    return step(learner.prepared(batch.to(learner.device)))
+    return step(learner.prepare_batch(batch.to(learner.device)))
 
 
 def mean_metrics(metrics: Metrics) -> Metrics:

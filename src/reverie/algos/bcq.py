@@ -18,7 +18,7 @@ from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Update
-from reverie.nn.actor_critic import Inputs, Network, NetworkConfig, QEnsemble, values_of
+from reverie.nn.actor_critic import Inputs, Network, NetworkConfig, QEnsemble, many_action_values
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import StatelessStorage
 from reverie.nn.functional import is_traced
@@ -89,8 +89,8 @@ class BCQObjective(TDObjective):
         """
         c, obs = self.cfg, after(batch.obs)
         decoded = self.vae.decode(obs, self.latents(batch.reward[:, 1:], c.samples))  # [B, T-1, n, A]
-        action = values_of(self.target_perturb.model, obs, decoded)
-        q = values_of(self.target_critic.model, obs, action)  # [2, B, T-1, n]
+        action = many_action_values(self.target_perturb.model, obs, decoded)
+        q = many_action_values(self.target_critic.model, obs, action)  # [2, B, T-1, n]
         value = (c.lmbda * q.amin(0) + (1 - c.lmbda) * q.amax(0)).amax(-1)  # [B, T-1]
         return c.value_estimator(batch, value, c.discount)
 
@@ -112,8 +112,8 @@ class BCQObjective(TDObjective):
     @torch.no_grad()
     def best_action(self, obs: Obs, latent: Tensor) -> Tensor:
         """argmax_a Q_1(s, a), ``[..., A]``, over n actions decoded from ``latent`` and perturbed: equation 11."""
-        action = values_of(self.perturb, obs, self.vae.decode(obs, latent))  # [..., n, A]
-        best = values_of(self.critic, obs, action, first=True).argmax(-1)  # [...]
+        action = many_action_values(self.perturb, obs, self.vae.decode(obs, latent))  # [..., n, A]
+        best = many_action_values(self.critic, obs, action, first=True).argmax(-1)  # [...]
         index = best[..., None, None].expand(*best.shape, 1, action.shape[-1])
         return action.gather(-2, index).squeeze(-2)
 
@@ -197,12 +197,12 @@ class Perturbation(Network):
     """The perturbation network xi, which changes actions by at most phi: BCQ (Fujimoto et al. 2019), section 4.1."""
 
     of_several = True
-    """See :func:`~reverie.nn.actor_critic.values_of`."""
+    """See :func:`~reverie.nn.actor_critic.many_action_values`."""
 
     def __init__(
         self, obs_spec: ObsSpec, width: int, phi: float, cfg: NetworkConfig, dtype: torch.dtype = torch.float32
     ) -> None:
-        super().__init__(obs_spec, width, cfg, dtype, more=width, squash=True)
+        super().__init__(obs_spec, width, cfg, dtype, extra_inputs=width, squash=True)
         self.phi = phi
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:  # type: ignore[override]

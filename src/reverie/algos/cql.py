@@ -23,7 +23,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.protocols import RowAnnotator
 from reverie.core.specs import ActionSpec, Column, ObsSpec
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import NetworkConfig, draws, values_of
+from reverie.nn.actor_critic import NetworkConfig, draws, many_action_values
 from reverie.nn.adam import Adam
 from reverie.nn.rewards import Factor, ReturnStd
 from reverie.objectives.returns import transition_mask
@@ -60,7 +60,7 @@ class CQLObjective(SACObjective):
         """
         action, log_density = self.sampled(batch)
         every = torch.cat([batch.action[:, :-1].unsqueeze(-2), action], -2)  # [B, T-1, 1 + M, A]
-        values = values_of(self.critic, before(batch.obs), every)  # [2, B, T-1, 1 + M]
+        values = many_action_values(self.critic, before(batch.obs), every)  # [2, B, T-1, 1 + M]
         chosen, sampled = torch.split(values, [1, action.shape[-2]], -1)
         chosen = chosen.squeeze(-1)  # [2, B, T-1]
         losses = regression_error(chosen, self.targets(batch), batch, self.cfg.critic_loss)
@@ -121,7 +121,7 @@ class CQLObjective(SACObjective):
             return super().targets(batch)
         if isinstance(c.backup, Best):
             action, _ = draws(self.actor(obs), c.backup.n)  # [B, T-1, n, A]
-            value = values_of(self.target_critic.model, obs, action).amax(-1).amin(0)  # [B, T-1]
+            value = many_action_values(self.target_critic.model, obs, action).amax(-1).amin(0)  # [B, T-1]
         elif isinstance(c.backup, Mode):
             value = self.target_critic(obs, self.actor(obs).mode()).amin(0)  # [B, T-1]
         else:

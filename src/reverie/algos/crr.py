@@ -18,7 +18,7 @@ from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import GaussianActor, QEnsemble, draws, values_of
+from reverie.nn.actor_critic import GaussianActor, QEnsemble, draws, many_action_values
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.target import Target
@@ -65,7 +65,7 @@ class CRRObjective(TDObjective):
         """A ``[...]`` of actions ``[..., A]`` over a baseline of m actions sampled from the policy: table 1."""
         value = self.critic(obs, action).amin(0)
         drawn, _ = draws(policy, self.cfg.samples)  # [..., m, A]
-        values = values_of(self.critic, obs, drawn).amin(0)  # [..., m]
+        values = many_action_values(self.critic, obs, drawn).amin(0)  # [..., m]
         return value - (values.mean(-1) if self.cfg.baseline == "mean" else values.amax(-1))
 
     @torch.no_grad()

@@ -180,23 +180,23 @@ class Dreamer(Algorithm):
         if actions.shape[1]:
             unseen = open_loop(self.world.rssm, latent.map(lambda x: x[:, -1]), actions)
             latent = Latent(*(torch.cat(pair, 1) for pair in zip(latent, unseen, strict=True)))  # [B, T, ...]
-        return self.described(latent)
+        return self.describe_latent(latent)
 
     def state_value(self, output: Told) -> Tensor:
-        return self.judged(output.seen)
+        return self.latent_value(output.seen)
 
-    def judged(self, latent: Latent) -> Tensor:
+    def latent_value(self, latent: Latent) -> Tensor:
         """Return the critic's values ``[...]`` of latents ``[..., D]``."""
         return self.critic(latent.feature).mean()
 
     @torch.no_grad()
-    def described(self, latent: Latent) -> dict[str, Tensor]:
+    def describe_latent(self, latent: Latent) -> dict[str, Tensor]:
         """Return what the networks say of latents ``[B, T, ...]``, by the names of :meth:`dream`."""
-        inside = {"deter": latent.deter, "stoch": latent.stoch, "value": self.judged(latent)}
-        return self.decoded(latent) | self.outcome(latent) | {f"{INSIDE}{k}": v for k, v in inside.items()}
+        inside = {"deter": latent.deter, "stoch": latent.stoch, "value": self.latent_value(latent)}
+        return self.decode(latent) | self.outcome(latent) | {f"{INSIDE}{k}": v for k, v in inside.items()}
 
     @torch.no_grad()
-    def decoded(self, latent: Latent) -> dict[str, Tensor]:
+    def decode(self, latent: Latent) -> dict[str, Tensor]:
         """Return the observations that are predicted from latents ``[..., D]``, by the names of :meth:`dream`."""
         return {dreamt_name(k): v.value() for k, v in self.world.decoder(latent).items()} | self.predicted_mask(latent)
 

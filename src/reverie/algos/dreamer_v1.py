@@ -33,7 +33,9 @@ from reverie.objectives.returns import lambda_return_of_states
 # ---------------------------------------------------------------------- losses
 
 
-def imagination_loss(ac: ActorCritic, world: WorldModel, start: Latent, reward: Reward | None = None) -> DreamLosses:
+def imagination_loss_v1(
+    ac: ImaginationActorCritic, world: WorldModel, start: Latent, reward: Reward | None = None
+) -> DreamLosses:
     """Equations 7 and 8, from latents ``[B, T, ...]``. They do not count: the H states after them do.
 
     The value of a state includes its own reward. The policy's entropy has no weight, as in the authors' code.
@@ -69,7 +71,7 @@ class DreamLosses(NamedTuple):
 # ---------------------------------------------------------------------- learner
 
 
-class ActorCritic(nn.Module):
+class ImaginationActorCritic(nn.Module):
     """A policy with its critic: the learner is one itself."""
 
     cfg: DreamerV1Config
@@ -82,7 +84,7 @@ class ActorCritic(nn.Module):
         self.actor, self.critic = Actor(width, action_spec, cfg.actor), NumberHead(width, cfg.critic)
 
 
-class DreamerV1(ActorCritic, DenseDreamer):
+class DreamerV1(ImaginationActorCritic, DenseDreamer):
     """The learner of DreamerV1: world model, policy and critic, all trained at the same weights."""
 
     cfg: DreamerV1Config
@@ -116,7 +118,7 @@ class DreamerV1(ActorCritic, DenseDreamer):
         self, rows: Batch, context: Context | None, post: Posterior
     ) -> tuple[dict[str, Tensor], Metrics]:
         """Return what each optimiser but the model's minimises, ``[]`` each, and metrics."""
-        losses = imagination_loss(self, self.world, self.start(post))
+        losses = imagination_loss_v1(self, self.world, self.start(post))
         return {"actor": losses.actor.mean(), "critic": losses.critic.mean()}, losses.metrics()
 
     def start(self, post: Posterior) -> Latent:

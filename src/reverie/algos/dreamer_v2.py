@@ -34,7 +34,7 @@ from reverie.objectives.returns import DreamReturn, NextReward, OwnReward
 # ---------------------------------------------------------------------- losses
 
 
-def imagination_loss(
+def imagination_loss_v2(
     behaviour: Behaviour, world: WorldModel, start: Latent, terminal: Tensor, reward: Reward | None = None
 ) -> BehaviourLosses:
     """Imagine, and compute the losses of actor and critic: equations 4 to 6. Updates the reward norm.
@@ -129,7 +129,7 @@ class Behaviour(nn.Module):
         """Train on what ``world`` imagines from latents ``[B, T, ...]``, of which ``terminal`` say their ends."""
         if self.slow_critic is not None and self.cfg.slow_moves == "before":
             self.slow_critic.update()
-        losses = imagination_loss(self, world, start, terminal, reward)
+        losses = imagination_loss_v2(self, world, start, terminal, reward)
         means = {"actor": losses.actor.mean(), "critic": losses.critic.mean()}
         metrics = losses.metrics | gradient_steps(means, self.optims)
         if self.slow_critic is not None and self.cfg.slow_moves == "after":

@@ -196,7 +196,7 @@ class DreamerV3(ActorCritic, Dreamer):
         post = self.world.observe(batch, context)
         terms, metrics = self.world_model_loss(batch, post)
         dream = self.imagine(self.actor, post.latent)
-        learned, returns, imagined_metrics = imagination_loss(self, dream, *self.imagined(dream))
+        learned, returns, imagined_metrics = imagination_loss(self, dream, *self.imagined_outcome(dream))
         learned = {name: loss.mean(0) for name, loss in learned.items()}  # [B, K], K rows that are imagined from
         count = returns.shape[2]
         feature = self.critic_feature(post)[:, -count:]
@@ -230,7 +230,7 @@ class DreamerV3(ActorCritic, Dreamer):
         return world_model_loss(self.world, batch, post, self.cfg.free_nats)
 
     @torch.no_grad()
-    def imagined(self, dream: Dream) -> tuple[Tensor, Tensor]:
+    def imagined_outcome(self, dream: Dream) -> tuple[Tensor, Tensor]:
         """Return the reward of each imagined state and its probability to go on, discount included, ``[H + 1, ..]``."""
         return self.world.reward(dream.feature).mean(), self.world.cont(dream.feature).prob()
 
@@ -373,7 +373,7 @@ class DreamerV3Config(DreamerConfig):
         return TwoHotHead(width, self.reward), BernoulliHead(width, self.cont)
 
 
-def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
+def with_size(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
     """``base`` with the widths of a named size."""
     return set_widths(base or DreamerV3Config(), name)
 

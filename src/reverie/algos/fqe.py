@@ -21,7 +21,7 @@ from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import QEnsemble, values_of
+from reverie.nn.actor_critic import QEnsemble, many_action_values
 from reverie.nn.adam import Adam
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0
@@ -71,19 +71,19 @@ class FQEObjective(nn.Module):
 
         The last row of an episode that is not terminal (a time limit) is bootstrapped from like any other.
         """
-        return TD0()(batch, self.worth(after(batch.obs), chosen[:, 1:]), self.discount)
+        return TD0()(batch, self.value(after(batch.obs), chosen[:, 1:]), self.discount)
 
     @torch.no_grad()
-    def worth(self, obs: Obs, chosen: Tensor) -> Tensor:
+    def value(self, obs: Obs, chosen: Tensor) -> Tensor:
         """Value of observations under the policy, ``[...]``, averaged over n of its actions ``[..., n, A]``."""
-        return values_of(self.target_critic.model, obs, chosen).mean(-1).clamp(self.units.low, self.units.high)
+        return many_action_values(self.target_critic.model, obs, chosen).mean(-1).clamp(self.units.low, self.units.high)
 
 
 class UnitCritic(nn.Module):
     """Q(s, a) = shift + scale f(s, a), so that values far from 0 are learned sooner."""
 
     of_several = True
-    """See :func:`~reverie.nn.actor_critic.values_of`."""
+    """See :func:`~reverie.nn.actor_critic.many_action_values`."""
 
     def __init__(self, inner: QEnsemble, units: Units) -> None:
         super().__init__()
@@ -128,10 +128,10 @@ class FQE(ModelFree):
         return Update(metrics=metrics, priority=losses.priority)
 
     @torch.no_grad()
-    def worth(self, batch: Batch) -> Tensor:
+    def value(self, batch: Batch) -> Tensor:
         """Return the policy's value of each row after the context, ``[B, T]``."""
         batch = self.preprocess(batch.to(self.device))
-        return self.objective.worth(batch.obs, batch.extras[CHOSEN])
+        return self.objective.value(batch.obs, batch.extras[CHOSEN])
 
 
 # ---------------------------------------------------------------------- settings

@@ -17,7 +17,7 @@ Legal = Callable[[Tensor], Tensor]
 """A function from features ``[..., F]`` to masks of legal actions ``[..., A]``."""
 
 
-class Dynamics(Protocol):
+class LatentModel(Protocol):
     """What imagination reads of a world model."""
 
     @property
@@ -40,20 +40,20 @@ Reward = Callable[[Dream], Tensor]
 
 
 @accelerated
-def imagine(world: Dynamics, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> Dream:
+def imagine(world: LatentModel, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> Dream:
     """Follow the actor for ``horizon`` steps from latents ``[B, T, ...]``, among actions predicted to be legal.
 
     No gradient goes through time, which likelihood-ratio losses of the actor do not need. ``policies``: K, at how many
     states the policy is returned with gradient; None: at all but the last.
     """
     with torch.no_grad():
-        features, actions, legal = follow(world, actor, start, horizon, through_time=False)
+        features, actions, legal = roll_out(world, actor, start, horizon, through_time=False)
     return dream_of(actor, start, features, actions, legal, horizon if policies is None else policies)
 
 
 @accelerated
 def imagine_through_time(
-    world: Dynamics,
+    world: LatentModel,
     actor: Actor,
     start: Latent,
     horizon: int,
@@ -66,12 +66,18 @@ def imagine_through_time(
     Hafner et al. (2020), algorithm 1: the policy reads each state without gradient, so that it reaches the actor only
     through what its actions lead to. With ``through_policy`` it reads them with gradient.
     """
-    features, actions, legal = follow(world, actor, start, horizon, through_time=True, through_policy=through_policy)
+    features, actions, legal = roll_out(world, actor, start, horizon, through_time=True, through_policy=through_policy)
     return dream_of(actor, start, features, actions, legal, horizon if policies is None else policies)
 
 
-def follow(
-    world: Dynamics, actor: Actor, start: Latent, horizon: int, *, through_time: bool, through_policy: bool = False
+def roll_out(
+    world: LatentModel,
+    actor: Actor,
+    start: Latent,
+    horizon: int,
+    *,
+    through_time: bool,
+    through_policy: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return features ``[H + 1, M, F]``, actions ``[H + 1, M, A]`` and masks, from latents ``[B, T, ...]``."""
     latent, features, actions, legal = start.map(lambda x: x.flatten(0, 1)), [], [], list[Tensor]()

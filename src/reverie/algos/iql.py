@@ -18,7 +18,7 @@ from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update
-from reverie.nn.action_kinds import all_classes, kind_of
+from reverie.nn.action_kinds import action_kind, all_classes
 from reverie.nn.actor_critic import ChoicesActor, FixedStdGaussianActor, MixedActor, Network, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
@@ -116,7 +116,7 @@ class IQL(ModelFree):
 
         The deviation is independent of the state, as in the authors' code, but not beside choices.
         """
-        c, kind = self.cfg, kind_of(action_spec)
+        c, kind = self.cfg, action_kind(action_spec)
         if kind == "continuous":
             return FixedStdGaussianActor(obs_spec, action_spec.width, c.networks, c.dtype)
         if kind == "mixed":

@@ -20,7 +20,7 @@ from reverie.core.types import Batch, Metrics, Told, Values, Window
 from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.adam import Adam
 from reverie.nn.memory import MEMORY, Memory
-from reverie.nn.normalise import Normalise, Running
+from reverie.nn.normalise import NormalizeConfig, Running
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.remember import Memories, RememberingPolicy
 from reverie.nn.rewards import RewardScale
@@ -59,10 +59,10 @@ class ModelFree(Algorithm):
         """The policy behind the preprocessor."""
         return self.preprocess.policy(super().policy, self.device)
 
-    def prepared(self, batch: Batch) -> Batch:
+    def prepare_batch(self, batch: Batch) -> Batch:
         """Return the preprocessed batch, with the states of memories if there are any."""
         batch = self.preprocess(batch) if self.preprocess.is_active else batch
-        return batch if self.memories is None else self.memories.prepared(batch, self.burn_in)
+        return batch if self.memories is None else self.memories.burn_in_batch(batch, self.burn_in)
 
     def remembering(self, policy: Policy[Any]) -> Policy[Any]:
         """Return ``policy``, around which the memories of the networks are kept if they have any."""
@@ -131,7 +131,7 @@ class ModelFreeConfig(AlgorithmConfig):
     """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
     """Layers of the networks."""
-    normalise: Normalise | None = None
+    normalise: NormalizeConfig | None = None
     """Normalise vectors, (x - mean) / std: by the first 1000 rows with fixed(1000), by all rows with running."""
     frames: Annotated[int, AtLeast(1)] = 1
     """Number of latest frames that the networks see together. The replay stores each frame once."""
@@ -189,7 +189,7 @@ class RecordedConfig(Config):
     needs_data: ClassVar[bool] = True
 
     networks: NetworkConfig = field(default_factory=NetworkConfig)
-    normalise: Normalise | None = field(default_factory=Running)
+    normalise: NormalizeConfig | None = field(default_factory=Running)
     """Normalise vectors: (x - mean) / std, over all rows of the dataset; none leaves them as they are. In the papers
     TD3+BC does, the others do not."""
 

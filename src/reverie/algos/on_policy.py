@@ -151,7 +151,7 @@ class OnPolicy(ModelFree, ABC):
         """See :class:`~reverie.algos.base.Algorithm`: V(s)."""
         return output.seen.value if isinstance(output.seen, Decision) else self.objective.network(output.seen).value
 
-    def prepared(self, batch: Batch) -> Batch:
+    def prepare_batch(self, batch: Batch) -> Batch:
         """Return the batch: :meth:`prepare_rollout` has preprocessed whole rollouts."""
         return batch
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from reverie.algos.dreamer_v1 import ActorCritic, DreamerV1, DreamerV1Config, imagination_loss
+from reverie.algos.dreamer_v1 import DreamerV1, DreamerV1Config, ImaginationActorCritic, imagination_loss_v1
 from reverie.algos.plan2explore import Exploring, ExploringConfig, actions_before
 from reverie.algos.world_model import Context, Posterior
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -25,14 +25,14 @@ class Plan2ExploreV1(Exploring, DreamerV1):
     """The learner: that of DreamerV1, an ensemble and an exploring behaviour, all trained at the same weights."""
 
     cfg: Plan2ExploreV1Config
-    explorer: ActorCritic
+    explorer: ImaginationActorCritic
 
     def __init__(
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Plan2ExploreV1Config, device: torch.device
     ) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
         self.make_ensemble(action_spec)
-        self.explorer = ActorCritic()
+        self.explorer = ImaginationActorCritic()
         self.explorer.make_heads(self.world.rssm.feature_width, action_spec, cfg)
         self.to(device)
         self.optims.update(
@@ -45,7 +45,7 @@ class Plan2ExploreV1(Exploring, DreamerV1):
         self, rows: Batch, context: Context | None, post: Posterior
     ) -> tuple[dict[str, Tensor], Metrics]:
         losses, metrics = super().behaviour_losses(rows, context, post)
-        explored = imagination_loss(self.explorer, self.world, self.start(post), self.intrinsic_reward)
+        explored = imagination_loss_v1(self.explorer, self.world, self.start(post), self.intrinsic_reward)
         ensemble = self.ensemble.loss(post, actions_before(rows, context))
         losses |= {"ensemble": ensemble, "explore_actor": explored.actor.mean()}
         losses |= {"explore_critic": explored.critic.mean()}

@@ -13,13 +13,7 @@ import torch
 from torch import Tensor
 
 from reverie.algos import dreamer_v3
-from reverie.algos.dreamer_v3 import (
-    ActorCritic,
-    DreamerV3,
-    DreamerV3Config,
-    WorldModelLosses,
-    imagination_loss,
-)
+from reverie.algos.dreamer_v3 import ActorCritic, DreamerV3, DreamerV3Config, WorldModelLosses, imagination_loss
 from reverie.algos.imagination import Dream
 from reverie.algos.plan2explore import EnsembleConfig, Exploring, ExploringConfig
 from reverie.algos.world_model import Context, Posterior
@@ -99,9 +93,9 @@ class Plan2ExploreV3Config(ExploringConfig, DreamerV3Config):
     """The predictors."""
 
 
-def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
+def with_size(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
     """``base`` with the widths of a named size of DreamerV3, the ensemble's included."""
-    config = dreamer_v3.sized(name, base or Plan2ExploreV3Config())
+    config = dreamer_v3.with_size(name, base or Plan2ExploreV3Config())
     return config.merge({"ensemble.head.units": config.reward.units})
 
 

@@ -17,7 +17,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import DiscreteQNetwork
-from reverie.objectives.categorical import averaged, per_choice
+from reverie.objectives.categorical import mean_over_choices, per_choice
 from reverie.objectives.estimators import OneRow, ValueEstimator
 from reverie.objectives.quantile import greedy_quantiles, quantile_error, quantile_targets
 from reverie.objectives.td import Losses, after, before
@@ -54,7 +54,7 @@ class QRDQNObjective(DQNObjective):
         quantiles = self.target_network(obs)  # [B, T-1, A, N]
         selector = self.network(obs) if c.double else quantiles
         pairs = zip(per_choice(quantiles, self.classes, -2), per_choice(selector, self.classes, -2), strict=True)
-        best = averaged([greedy_quantiles(*pair) for pair in pairs])  # [B, T-1, N]
+        best = mean_over_choices([greedy_quantiles(*pair) for pair in pairs])  # [B, T-1, N]
         assert isinstance(c.value_estimator, OneRow)  # as the configuration has checked
         return quantile_targets(best, batch, c.value_estimator, c.discount)
 

@@ -178,9 +178,9 @@ class R2Dreamer(DreamerV3):
         return terms | {"dynamics": dynamics, "representation": representation}, metrics
 
     @torch.no_grad()
-    def imagined(self, dream: Dream) -> tuple[Tensor, Tensor]:
+    def imagined_outcome(self, dream: Dream) -> tuple[Tensor, Tensor]:
         """See :class:`DreamerV3`; the discount is no part of the learned continuation."""
-        reward, cont = super().imagined(dream)
+        reward, cont = super().imagined_outcome(dream)
         return reward, cont * self.cfg.discount
 
 
@@ -294,9 +294,9 @@ class R2DreamerConfig(DreamerV3Config):
         return 1.0
 
 
-def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
+def with_size(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
     """``base`` with the widths of a named size of DreamerV3."""
-    return dreamer_v3.sized(name, base or R2DreamerConfig())
+    return dreamer_v3.with_size(name, base or R2DreamerConfig())
 
 
 R2DreamerConfig.learner = R2Dreamer

@@ -21,10 +21,10 @@ from reverie.core.bounds import Above, AtLeast, Finite, Ramp, Rate, first
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.action_kinds import all_classes, all_numbers, kind_of
+from reverie.nn.action_kinds import action_kind, all_classes, all_numbers
 from reverie.nn.actor_critic import MemoryNetworkConfig, MixedActor, MixedQEnsemble, QEnsemble, TanhGaussianActor
 from reverie.nn.adam import Adam
-from reverie.nn.distributions import Layout
+from reverie.nn.distributions import ActionLayout
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.normals import SquashedNormal
 from reverie.nn.optim import frozen, register_scheduled
@@ -126,13 +126,13 @@ def with_bonus(batch: Batch, bonus: Tensor) -> tuple[Batch, Tensor]:
 class MixedSACObjective(SACObjective):
     """The losses of hybrid SAC, with the terms and targets of :class:`SACObjective`.
 
-    ``actor(obs)`` gives :class:`~reverie.nn.distributions.Mixed`, and ``critic(obs, numbers)`` the values of all
-    classes beside these numbers, ``[2, ..., D]``. Values of several choices are additive, as in
+    ``actor(obs)`` gives :class:`~reverie.nn.distributions.MixedDistribution`, and ``critic(obs, numbers)`` the
+    values of all classes beside these numbers, ``[2, ..., D]``. Values of several choices are additive, as in
     :mod:`~reverie.algos.discrete_sac`.
     """
 
     def __init__(
-        self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float, layout: Layout
+        self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float, layout: ActionLayout
     ) -> None:
         """``layout``: where numbers and classes lie in the flat action."""
         super().__init__(actor, critic, cfg, target_entropy)
@@ -144,7 +144,7 @@ class MixedSACObjective(SACObjective):
         critic = MixedQEnsemble(obs_spec, action_spec, cfg.networks, copies=2, dtype=cfg.dtype)
         entropy = 0.98 * sum(map(math.log, all_classes(action_spec))) - all_numbers(action_spec)
         entropy = entropy if cfg.target_entropy is None else cfg.target_entropy
-        return cls(actor, critic, cfg, entropy, Layout(action_spec))
+        return cls(actor, critic, cfg, entropy, ActionLayout(action_spec))
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         numbers, classes = self.layout.split(action)
@@ -171,7 +171,7 @@ class SAC(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        losses = self.losses[kind_of(action_spec)]
+        losses = self.losses[action_kind(action_spec)]
         self.objective: SACObjective = losses.build(self.preprocess.spec, action_spec, cfg)
         self.to(device)
         actor, critic = self.objective.actor, self.objective.critic

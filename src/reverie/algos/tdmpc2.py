@@ -69,7 +69,7 @@ class TDMPC2Objective(nn.Module):
         value = self.two_values(self.target_critic.model, z, self.policy(z).action).amin(0)
         return reward + self.cfg.discount * (1 - terminal.float()) * value
 
-    def unroll(self, batch: Batch) -> Rollout:
+    def unroll(self, batch: Batch) -> LatentRollout:
         """Predict latents from the first row of each window ``[B, T]`` under its actions."""
         with torch.no_grad():
             encodings: Tensor = self.encoder({k: v[:, 1:].transpose(0, 1) for k, v in batch.obs.items()})  # [H, B, L]
@@ -77,14 +77,14 @@ class TDMPC2Objective(nn.Module):
         latents = [self.encoder({k: v[:, 0] for k, v in batch.obs.items()})]  # [B, L]
         for action in batch.action[:, :-1].unbind(1):
             latents.append(self.dynamics(latents[-1], action))
-        return Rollout(torch.stack(latents), encodings, target)
+        return LatentRollout(torch.stack(latents), encodings, target)
 
-    def model_losses(self, batch: Batch, rollout: Rollout) -> dict[str, Tensor]:
+    def model_losses(self, batch: Batch, rollout: LatentRollout) -> dict[str, Tensor]:
         """Section 3.1 of the paper: losses ``[H, B]`` of each step and window, before their weights rho^t."""
         z, action = rollout.latent, batch.action[:, :-1].transpose(0, 1)  # [H+1, B, L], [H, B, A]
         values = self.number(self.critic(z[:-1], action))  # [K, H, B]
         losses = {
-            "consistency": (z[1:].float() - rollout.seen.float()).square().mean(-1),
+            "consistency": (z[1:].float() - rollout.encodings.float()).square().mean(-1),
             "reward": self.number(self.reward(z[:-1], action)).loss(batch.reward[:, 1:].T),
             "critic": values.loss(rollout.target.expand(len(values.logits), -1, -1)).mean(0),
         }
@@ -104,7 +104,7 @@ class TDMPC2Objective(nn.Module):
         weights = {"consistency": c.consistency, "reward": c.reward_coef, "critic": c.value_coef, "cont": c.cont_coef}
         return torch.stack([weights[name] * x for name, x in means.items()]).sum()
 
-    def policy_loss(self, z: Tensor) -> tuple[Tensor, Policy, Tensor]:
+    def policy_loss(self, z: Tensor) -> tuple[Tensor, PolicySample, Tensor]:
         """Return -sum_t rho^t E[Q / scale + entropy] over latents ``[H+1, B, L]``: section 3.1 of the paper.
 
         Also the actions, and their values ``[H+1, B]``. Moves the scale first, by the values of the first step.
@@ -130,7 +130,7 @@ class TDMPC2Objective(nn.Module):
         mean, raw = self.prior(z).float().chunk(2, -1)  # [..., A]
         return mean, c.min_log_std + 0.5 * (c.max_log_std - c.min_log_std) * (raw.tanh() + 1)
 
-    def policy(self, z: Tensor) -> Policy:
+    def policy(self, z: Tensor) -> PolicySample:
         """Sample actions in latents ``[..., L]``: tanh of a Gaussian."""
         mean, log_std = self.gaussian(z)
         noise = self.draws.normal(*mean.shape, like=mean)
@@ -138,7 +138,7 @@ class TDMPC2Objective(nn.Module):
         gaussian = (-0.5 * noise.square() - log_std - LOG_ROOT).sum(-1)  # [...], ln of the density before tanh
         log_prob = gaussian - ((1 - action.square()).relu() + 1e-6).log().sum(-1)
         # The authors' -log_prob (A gaussian / (log_prob + 1e-8)): tanh cancels.
-        return Policy(action, mean.tanh(), log_std, -log_prob, -self.width * gaussian)
+        return PolicySample(action, mean.tanh(), log_std, -log_prob, -self.width * gaussian)
 
     def number(self, logits: Tensor) -> LogTwoHot:
         """Return the distribution of a reward or value with these logits ``[..., bins]``."""
@@ -239,7 +239,7 @@ class Draws:
         return -torch.empty_like(like).exponential_().log()
 
 
-class Policy(NamedTuple):
+class PolicySample(NamedTuple):
     """Actions of the policy in some states."""
 
     action: Tensor  # [..., A]
@@ -249,11 +249,11 @@ class Policy(NamedTuple):
     scaled_entropy: Tensor  # [...], A times that of the Gaussian before tanh
 
 
-class Rollout(NamedTuple):
+class LatentRollout(NamedTuple):
     """The world model's latents of a batch and what they are compared with. Time first."""
 
     latent: Tensor  # [H+1, B, L], of the first row, and predicted on from it
-    seen: Tensor  # [H, B, L], of the later rows; without gradient
+    encodings: Tensor  # [H, B, L], of the later rows; without gradient
     target: Tensor  # [H, B], TD targets
 
 
@@ -262,7 +262,7 @@ class Elites(NamedTuple):
 
     actions: Tensor  # [H, N, E, A]
     value: Tensor  # [N, E], descending
-    place: Tensor  # [N, E], their places among the S sequences
+    indices: Tensor  # [N, E], of them among the S sequences
     score: Tensor  # [N, E], their weights, of sum 1
     mean: Tensor  # [H, N, 1, A]
     std: Tensor  # [H, N, 1, A]
@@ -305,7 +305,7 @@ class TDMPC2(ModelFree, LatentDreamer):
         return Update(metrics=metrics, priority=losses["critic"].detach().mean(0))
 
     def state_value(self, output: Told) -> Tensor:
-        return self.judged(output.seen)
+        return self.latent_value(output.seen)
 
 
 # ---------------------------------------------------------------------- settings
@@ -384,7 +384,7 @@ SIZES: dict[str, dict[str, Any]] = {
 """Widths by number of parameters: one for two CPU cores, and the authors'."""
 
 
-def sized(name: str, base: TDMPC2Config | None = None) -> TDMPC2Config:
+def with_size(name: str, base: TDMPC2Config | None = None) -> TDMPC2Config:
     """``base`` with the widths of a named size."""
     if name.lower() not in SIZES:
         raise ConfigError(f"size = {name!r}: expected one of {', '.join(SIZES)}.{did_you_mean(name, SIZES)}")

@@ -116,18 +116,18 @@ class LatentDreamer(Dreamer):
         """The policy that dreams follow."""
         return LatentActor(self.objective, self.slices)
 
-    def judged(self, latent: Latent) -> Tensor:
+    def latent_value(self, latent: Latent) -> Tensor:
         """See :class:`Dreamer`: the mean of all critics' values of the policy's likeliest action."""
         z, o = latent.deter, self.objective
         return o.number(o.critic(z, o.gaussian(z)[0].tanh())).mean().mean(0)
 
     @torch.no_grad()
-    def described(self, latent: Latent) -> dict[str, Tensor]:
+    def describe_latent(self, latent: Latent) -> dict[str, Tensor]:
         """See :class:`Dreamer`."""
-        return self.outcome(latent) | {f"{INSIDE}deter": latent.deter, f"{INSIDE}value": self.judged(latent)}
+        return self.outcome(latent) | {f"{INSIDE}deter": latent.deter, f"{INSIDE}value": self.latent_value(latent)}
 
     @torch.no_grad()
-    def decoded(self, latent: Latent) -> dict[str, Tensor]:
+    def decode(self, latent: Latent) -> dict[str, Tensor]:
         """See :class:`Dreamer`: nothing."""
         return {}
 

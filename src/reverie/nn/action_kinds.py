@@ -15,7 +15,7 @@ def all_numbers(spec: ActionSpec) -> int:
     return sum(part.size for part in spec.parts.values())
 
 
-def kind_of(spec: ActionSpec) -> str:
+def action_kind(spec: ActionSpec) -> str:
     """Return ``continuous``, ``discrete`` (one choice), ``multi_discrete`` (several choices) or ``mixed``."""
     kinds = {part.kind for part in spec.parts.values()}
     if len(kinds) > 1:

@@ -16,7 +16,7 @@ from reverie.core.accelerate import accelerated
 from reverie.core.specs import ActionSpec
 from reverie.nn.functional import ILLEGAL, one_hot, sample_classes
 from reverie.nn.normals import Normal, Summary
-from reverie.objectives.categorical import joined, per_choice
+from reverie.objectives.categorical import join_choices, per_choice
 
 # ---------------------------------------------------------------------- classes
 
@@ -211,7 +211,7 @@ Distribution = Categoricals | Normal
 # ---------------------------------------------------------------------- numbers and choices
 
 
-class Layout:
+class ActionLayout:
     """Where the numbers and the classes of an action lie in the flat action."""
 
     def __init__(self, spec: ActionSpec) -> None:
@@ -222,7 +222,9 @@ class Layout:
     def split(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Return the numbers ``[..., C]`` and the classes ``[..., D]`` of flat actions or masks ``[..., C + D]``."""
         parts = list(zip(torch.split(flat, self.widths, -1), self.continuous, strict=True))
-        return joined([x for x, number in parts if number]), joined([x for x, number in parts if not number])
+        return join_choices([x for x, number in parts if number]), join_choices(
+            [x for x, number in parts if not number]
+        )
 
     def join(self, numbers: Tensor, classes: Tensor) -> Tensor:
         """Return the inverse of :meth:`split`."""
@@ -232,10 +234,10 @@ class Layout:
         return torch.cat([next(number_parts if number else class_parts) for number in self.continuous], -1)
 
 
-class Mixed:
+class MixedDistribution:
     """The product of a distribution of the numbers of an action and one of its choices."""
 
-    def __init__(self, numbers: Any, choices: Choices, layout: Layout) -> None:
+    def __init__(self, numbers: Any, choices: Choices, layout: ActionLayout) -> None:
         """``numbers`` is a normal distribution of any kind here, over ``[..., C]``."""
         self.numbers = numbers
         self.choices = choices

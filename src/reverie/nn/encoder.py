@@ -168,10 +168,10 @@ def flat_vector(x: Tensor, part: ObsPart) -> Tensor:
     """Flatten a vector ``[..., *shape]`` to ``[..., width]``; categoricals become one-hot float32."""
     dims = len(part.shape)
     flat = x if dims == 1 else x.reshape(*x.shape[: x.ndim - dims], -1)
-    return one_hot(flat, part.classes) if part.kind == "categorical" else flat
+    return multi_one_hot(flat, part.classes) if part.kind == "categorical" else flat
 
 
-def one_hot(index: Tensor, classes: tuple[int, ...]) -> Tensor:
+def multi_one_hot(index: Tensor, classes: tuple[int, ...]) -> Tensor:
     """Return class indices ``[..., n]`` as one-hot float32 ``[..., sum(classes)]``; an index of -1 becomes zeros."""
     if len(set(classes)) == 1:
         every = torch.arange(classes[0], device=index.device)
@@ -262,7 +262,7 @@ def fitting_kernels(size: tuple[int, int]) -> tuple[Kernels, tuple[int, int]]:
     return kernels, size
 
 
-def numbers(obs: Obs, parts: ObsSpec) -> Tensor:
+def vectors_and_one_hots(obs: Obs, parts: ObsSpec) -> Tensor:
     """Return vectors as they are and classes as one-hot vectors, concatenated: float32 ``[..., sum of widths]``."""
     return torch.cat([flat_vector(obs[key], part).float() for key, part in parts.items()], -1)
 
@@ -309,12 +309,12 @@ class DenseEncoder(nn.Module):
                 pixels.append(obs[ARRIVAL].to(dtype)[..., None, None, :].expand(*pixels[0].shape[:-1], 2))
             features.append(cnn(torch.cat(pixels, -1)))  # [..., h * w * c]
         if self.grids:
-            x = numbers(obs, self.grids)
+            x = vectors_and_one_hots(obs, self.grids)
             if self.arrival:
                 x = torch.cat([x, obs[ARRIVAL].repeat_interleave(self._elements, -1)], -1)
             features.append(self.grid_mlp(x.to(dtype)))  # [..., units]
         if self.vectors:
-            features.append(self.mlp(numbers(obs, self.vectors).to(dtype)))  # [..., units]
+            features.append(self.mlp(vectors_and_one_hots(obs, self.vectors).to(dtype)))  # [..., units]
         return torch.cat(features, -1)
 
 

@@ -21,7 +21,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK
 from reverie.core.types import Mode, Obs, Step, Told, Values
 from reverie.nn.functional import is_traced, legal_choice
-from reverie.objectives.categorical import joined, per_choice
+from reverie.objectives.categorical import join_choices, per_choice
 
 
 class Inference:
@@ -326,7 +326,7 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
             best = [sometimes_random(choice, count, chance, mask) for choice, count, mask in choices]
             state = GreedyState(advance_counters(state.steps, step))
         hot = [F.one_hot(choice, count) for choice, count in zip(best, self.classes, strict=True)]
-        return joined(hot).float(), state
+        return join_choices(hot).float(), state
 
     def tell(self, step: Step, state: GreedyState) -> Told:
         obs = step.obs_on(self.device)

@@ -105,14 +105,14 @@ ILLEGAL = -1e9
 """Logit and value of illegal actions: finite, so that it times a probability of 0 is 0."""
 
 
-def masked(x: Tensor, obs: Obs, each: int = 1) -> Tensor:
+def masked(x: Tensor, obs: Obs, repeats: int = 1) -> Tensor:
     """Return logits or values ``[..., A]`` as they are where actions are legal, and :data:`ILLEGAL` elsewhere.
 
-    With ``each`` above 1 they are ``[..., A, each]``. Without a mask all actions are legal.
+    With ``repeats`` above 1 they are ``[..., A, repeats]``. Without a mask all actions are legal.
     """
     if (legal := obs.get(MASK)) is None:
         return x
-    return x.masked_fill(~(legal if each == 1 else legal.unsqueeze(-1)), ILLEGAL)
+    return x.masked_fill(~(legal if repeats == 1 else legal.unsqueeze(-1)), ILLEGAL)
 
 
 def legal_choice(legal: Tensor) -> Tensor:

@@ -159,7 +159,7 @@ class Attentive(nn.Module):
         self.width: int = self.before * inputs + 1
         self.embed: nn.Linear = nn.Linear(inputs, cfg.units)
         self.age: nn.Parameter = nn.Parameter(0.02 * torch.randn(cfg.window, cfg.units))
-        self.blocks: nn.ModuleList = nn.ModuleList(Block(cfg.units, cfg.heads) for _ in range(cfg.layers))
+        self.blocks: nn.ModuleList = nn.ModuleList(AttentionBlock(cfg.units, cfg.heads) for _ in range(cfg.layers))
         self.norm: nn.LayerNorm = nn.LayerNorm(cfg.units)
 
     def forward(self, x: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -184,7 +184,7 @@ class Attentive(nn.Module):
         return out.view(len(x), rows, self.units), after
 
 
-class Block(nn.Module):
+class AttentionBlock(nn.Module):
     """Attention, then a perceptron, each added to what it reads."""
 
     def __init__(self, units: int, heads: int) -> None:

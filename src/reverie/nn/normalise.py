@@ -38,7 +38,7 @@ LOOKED_AT = 1000
 
 
 @dataclass(frozen=True)
-class Normalise(Choice, ABC):
+class NormalizeConfig(Choice, ABC):
     """Normalisation of vectors: ``(x - mean) / std``, clipped to ``[-clip, clip]``. Subclasses choose the rows used."""
 
     @property
@@ -53,7 +53,7 @@ class Normalise(Choice, ABC):
 
 
 @dataclass(frozen=True)
-class Fixed(Normalise):
+class Fixed(NormalizeConfig):
     """Statistics of the first rows of the run, whose actions are random; afterwards they are frozen."""
 
     rows: Annotated[int, AtLeast(2)] = 1000
@@ -67,7 +67,7 @@ class Fixed(Normalise):
 
 
 @dataclass(frozen=True)
-class Running(Normalise):
+class Running(NormalizeConfig):
     """Statistics of all rows so far, or of a whole data set (:meth:`Normaliser.fit`)."""
 
     clip: Annotated[float, Above(0)] = 10.0
@@ -196,7 +196,7 @@ class Normaliser(nn.Module):
     Only new rows of the run or the rows of a data set change the statistics, not sampled batches and not evaluations.
     """
 
-    def __init__(self, spec: ObsSpec, cfg: Normalise) -> None:
+    def __init__(self, spec: ObsSpec, cfg: NormalizeConfig) -> None:
         super().__init__()
         vectors = {key: spec[key] for key in sorted(spec) if spec[key].kind == "vector"}
         if not vectors:
@@ -221,7 +221,7 @@ class Normaliser(nn.Module):
         self.add(obs)
 
     def add(self, obs: Mapping[str, Tensor]) -> None:
-        """Add new rows ``[M, *shape]`` of the run, up to the limit of :class:`Normalise`."""
+        """Add new rows ``[M, *shape]`` of the run, up to the limit of :class:`NormalizeConfig`."""
         before, limit = self.count, self.cfg.limit
         if limit is not None:
             if before >= limit:

@@ -24,7 +24,7 @@ Summary = tuple[Tensor, Tensor]
 standard deviation of numbers, 0 of classes."""
 
 
-def mean_and_std(quantile: Callable[[Tensor], Tensor], like: Tensor) -> Summary:
+def mean_and_std_of_quantiles(quantile: Callable[[Tensor], Tensor], like: Tensor) -> Summary:
     """Return both ``[..., A]`` of numbers, given their quantiles of probabilities ``[QUANTILES, ..., A]``."""
     share = (torch.arange(QUANTILES, dtype=torch.float64, device=like.device) + 0.5) / QUANTILES
     values = quantile(share.float().view(-1, *(1 for _ in like.shape)))  # [QUANTILES, ..., A]
@@ -112,7 +112,7 @@ class TruncatedNormal(Normal):
 
     def summary(self) -> Summary:
         """Return the mean and the deviation of the truncated distribution."""
-        return mean_and_std(self.quantile, self.mean)
+        return mean_and_std_of_quantiles(self.quantile, self.mean)
 
 
 def _normal_density(x: Tensor) -> Tensor:
@@ -158,7 +158,9 @@ class TanhedNormal(Normal):
 
     def summary(self) -> Summary:
         """Return the mean and the deviation of actions, after tanh."""
-        return mean_and_std(lambda share: (self.mean + self.std * torch.special.ndtri(share)).tanh(), self.mean)
+        return mean_and_std_of_quantiles(
+            lambda share: (self.mean + self.std * torch.special.ndtri(share)).tanh(), self.mean
+        )
 
 
 # ---------------------------------------------------------------------- model-free actors
@@ -250,7 +252,7 @@ class SquashedNormal(DiagonalNormal):
     def summary(self) -> Summary:
         """Return the mean and the deviation of actions, after tanh."""
         std = exp(self.log_std)
-        return mean_and_std(lambda share: (self.mean + std * torch.special.ndtri(share)).tanh(), self.mean)
+        return mean_and_std_of_quantiles(lambda share: (self.mean + std * torch.special.ndtri(share)).tanh(), self.mean)
 
 
 def log_density(noise: Tensor, u: Tensor, log_std: Tensor) -> Tensor:

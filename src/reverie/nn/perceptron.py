@@ -19,7 +19,7 @@ ALIGNED = 16
 
 
 @dataclass(frozen=True)
-class Layout:
+class MLPLayout:
     """The places of the layers of K MLPs in their parameters ``[K, P]``."""
 
     widths: tuple[int, ...]
@@ -78,7 +78,7 @@ def concat_inputs(*parts: Tensor) -> Tensor:
 
 
 @accelerated
-def perceptron(theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
+def perceptron(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
     """Return the outputs ``[K, M, outputs]`` of K MLPs with parameters ``theta`` ``[K, P]``.
 
     Their input is the concatenation of ``parts``, as in :func:`concat_inputs`: x W + b of each layer, and ReLU or tanh
@@ -107,8 +107,8 @@ class ReluMLP(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.copies = copies
-        self.layout: Layout = Layout((inputs, *units, outputs), copies or 1, squash, tanh)
-        self.alone: Layout = replace(self.layout, copies=1)
+        self.layout: MLPLayout = MLPLayout((inputs, *units, outputs), copies or 1, squash, tanh)
+        self.alone: MLPLayout = replace(self.layout, copies=1)
         self.theta: nn.Parameter = nn.Parameter(torch.zeros(copies or 1, self.layout.stride))
         self.initialise()
 

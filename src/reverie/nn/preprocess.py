@@ -17,7 +17,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.protocols import Annealed, Memoryless, Policy, RunningStatistics, Telling
 from reverie.core.specs import ObsPart, ObsSpec, observed
 from reverie.core.types import Batch, Mode, Obs, Step, Told, Window
-from reverie.nn.normalise import Normalise, Normaliser
+from reverie.nn.normalise import Normaliser, NormalizeConfig
 from reverie.nn.rewards import Affine, Factor, ReturnRange, ReturnScaler, ReturnStd, RewardScale
 
 
@@ -96,7 +96,7 @@ class Preprocessor(nn.Module):
     """Maps rows to the inputs of networks. Each part is optional, and costs no time if it is off."""
 
     def __init__(
-        self, spec: ObsSpec, *, normalise: Normalise | None = None, frames: int = 1, frame_keys: str = "",
+        self, spec: ObsSpec, *, normalise: NormalizeConfig | None = None, frames: int = 1, frame_keys: str = "",
         reward_scale: RewardScale | None = None, discount: float = 1.0, bound_values: bool = False,
     ) -> None:  # fmt: skip
         """``spec`` describes the rows' observations, ``self.spec`` the preprocessed ones.
@@ -214,7 +214,7 @@ class PreprocessedPolicy:
             {} if frames is None else frames.initial(num_envs, self.device), self.inner.initial(num_envs)
         )
 
-    def prepared(self, step: Step, past: Obs) -> tuple[Step, Obs]:
+    def preprocess_step(self, step: Step, past: Obs) -> tuple[Step, Obs]:
         """Return the preprocessed rows, and the past frames for the next ones."""
         normaliser, frames = self.preprocess.normaliser, self.preprocess.frames
         obs = step.obs_on(self.device)
@@ -226,12 +226,12 @@ class PreprocessedPolicy:
 
     @torch.no_grad()
     def act(self, step: Step, state: PreprocessState, mode: Mode) -> tuple[Tensor, PreprocessState]:
-        step, past = self.prepared(step, state.past)
+        step, past = self.preprocess_step(step, state.past)
         action, inner = self.inner.act(step, state.state, mode)
         return action, PreprocessState(past, inner)
 
     def tell(self, step: Step, state: PreprocessState) -> Told:
-        return inspect_policy(self.inner, self.prepared(step, state.past)[0], state.state)
+        return inspect_policy(self.inner, self.preprocess_step(step, state.past)[0], state.state)
 
     def memoryless(self, mode: Mode) -> bool:
         """Return whether no frames are stacked and the inner policy is memoryless."""

@@ -16,7 +16,7 @@ from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Metrics, Obs
 from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.decoder import Prediction, make_prediction
-from reverie.nn.encoder import numbers, select
+from reverie.nn.encoder import select, vectors_and_one_hots
 from reverie.nn.heads import DenseHeadConfig, Initial
 from reverie.nn.layers import Activation, Norm
 from reverie.objectives.kl import importance_bound
@@ -92,10 +92,10 @@ class Probe(nn.Module):
         self.given: dict[str, ObsSpec] = {}
         heads = []
         for head in cfg.heads:
-            inputs_spec = select(spec, head.given) if head.given else {}
-            inputs = feature + sum(part.width for part in inputs_spec.values())
+            spec_read = select(spec, head.given) if head.given else {}
+            inputs = feature + sum(part.width for part in spec_read.values())
             for key, part in select(spec, head.keys).items():
-                self.given[key] = inputs_spec
+                self.given[key] = spec_read
                 heads.append(head.build(inputs, part.width))
         self.heads: nn.ModuleList = nn.ModuleList(heads)
 
@@ -104,8 +104,9 @@ class Probe(nn.Module):
         out = {}
         for (key, part), head in zip(self.parts.items(), self.heads, strict=True):
             if keys is None or key in keys:
-                inputs_spec = self.given[key]
-                x = torch.cat([feature, numbers(obs, inputs_spec).to(feature.dtype)], -1) if inputs_spec else feature
+                x = feature
+                if spec_read := self.given[key]:
+                    x = torch.cat([feature, vectors_and_one_hots(obs, spec_read).to(feature.dtype)], -1)
                 out[key] = make_prediction(head(x), part)
         return out
 

@@ -52,7 +52,7 @@ class Memories:
         return torch.cat([m.with_memory(obs)[1] for m, _ in self.own], -1)
 
     @torch.no_grad()
-    def prepared(self, batch: Batch, burn_in: int) -> Batch:
+    def burn_in_batch(self, batch: Batch, burn_in: int) -> Batch:
         """Return the rows of a batch ``[B, burn_in + T]`` that are learned from, beside the states before them.
 
         Only the first state is the stored one. The ``extras`` are the states before all rows that are learned from, to
@@ -73,7 +73,7 @@ class Memories:
         return replace(batch, obs=obs | states, extras={**batch.extras, MEMORY: fresh}).rows(burn_in)
 
 
-class Remembered(NamedTuple):
+class ReplayMemoryState(NamedTuple):
     """The state of a :class:`RememberingPolicy` for N environments."""
 
     before: Tensor  # [N, S], of the memories before the newest row
@@ -89,29 +89,29 @@ class RememberingPolicy:
         self.memories = memories
         self.device = device
 
-    def initial(self, num_envs: int) -> Remembered:
+    def initial(self, num_envs: int) -> ReplayMemoryState:
         blank = torch.zeros(num_envs, self.memories.width, device=self.device)
-        return Remembered(blank, blank, self.inner.initial(num_envs))
+        return ReplayMemoryState(blank, blank, self.inner.initial(num_envs))
 
-    def add_to_obs(self, step: Step, state: Remembered) -> Obs:
+    def add_to_obs(self, step: Step, state: ReplayMemoryState) -> Obs:
         """Return the observations with what networks with memory read."""
         return self.memories.add_to_obs(step.obs_on(self.device), step.is_first.to(self.device), state.after)
 
     @torch.no_grad()
-    def act(self, step: Step, state: Remembered, mode: Mode) -> tuple[Tensor, Remembered]:
+    def act(self, step: Step, state: ReplayMemoryState, mode: Mode) -> tuple[Tensor, ReplayMemoryState]:
         obs = self.add_to_obs(step, state)
         action, inner = self.inner.act(replace(step, obs=obs), state.inner, mode)
-        return action, Remembered(state.after, self.memories.after(obs), inner)
+        return action, ReplayMemoryState(state.after, self.memories.after(obs), inner)
 
-    def tell(self, step: Step, state: Remembered) -> Told:
+    def tell(self, step: Step, state: ReplayMemoryState) -> Told:
         return inspect_policy(self.inner, replace(step, obs=self.add_to_obs(step, state)), state.inner)
 
-    def after(self, state: Remembered, env_steps: int) -> Remembered:
+    def after(self, state: ReplayMemoryState, env_steps: int) -> ReplayMemoryState:
         inner = self.inner.after(state.inner, env_steps) if isinstance(self.inner, Annealed) else state.inner
         return state._replace(inner=inner)
 
-    def override(self, state: Remembered, action: Tensor) -> Remembered:
+    def override(self, state: ReplayMemoryState, action: Tensor) -> ReplayMemoryState:
         return state._replace(inner=self.inner.override(state.inner, action))
 
-    def extras(self, state: Remembered) -> dict[str, Tensor]:
+    def extras(self, state: ReplayMemoryState) -> dict[str, Tensor]:
         return {MEMORY: state.before} | self.inner.extras(state.inner)

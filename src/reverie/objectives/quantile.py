@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.core.accelerate import accelerated
 from reverie.core.types import Batch
-from reverie.objectives.categorical import per_choice, share, stacked
+from reverie.objectives.categorical import per_choice, share, stack_choices
 from reverie.objectives.estimators import OneRow
 from reverie.objectives.td import Losses, check_shapes, critic_losses
 
@@ -105,7 +105,7 @@ def quantile_error(
         The losses. The loss is a sum over the quantiles, priorities are means over them.
     """
     pairs = zip(per_choice(prediction, classes, -2), per_choice(batch.action[:, :-1], classes), strict=True)
-    theta = stacked([select_action(part, action.argmax(-1)) for part, action in pairs])  # [(D,) B, T-1, N]
+    theta = stack_choices([select_action(part, action.argmax(-1)) for part, action in pairs])  # [(D,) B, T-1, N]
     check_shapes(theta[..., 0], target[..., 0], batch)
     loss = quantile_huber(theta, target.expand(*theta.shape[:-1], -1), kappa)  # [(D,) B, T-1]
     wrong, value = loss.detach() / theta.shape[-1], theta.detach().mean(-1)  # [(D,) B, T-1]

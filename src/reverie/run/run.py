@@ -26,7 +26,7 @@ from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, ReverieError, RunError, plural
 from reverie.core.files import check_writable, write_json, writing
 from reverie.core.logger import logger
-from reverie.core.protocols import Algorithm, Env, Meter, Sink, Source, Stateful
+from reverie.core.protocols import Env, Learner, Meter, Sink, Source, Stateful
 from reverie.core.types import State
 from reverie.run import train as training
 from reverie.run.callback import Callback, Callbacks, TrainingRun
@@ -76,7 +76,7 @@ def numbers_of(measurement: MeasurementResult) -> dict[str, float]:
 class Trainable(Protocol):
     """What a run knows of its experiment."""
 
-    algo: Algorithm
+    algo: Learner
     source: Source
     """Source of the learner's batches."""
     collector: Collecting | None
