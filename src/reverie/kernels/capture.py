@@ -166,7 +166,7 @@ def _weak(step: TrainStep) -> Callable[[Batch], Update]:
 
     def prepared(batch: Batch) -> Update:
         method: Any = held()
-        return cast(Update, method(method.__self__.prepared(batch)))
+        return cast(Update, method(method.__self__.prepare_batch(batch)))
 
     return prepared
 
