@@ -104,7 +104,7 @@ class Algorithm(nn.Module):
             advance(self._ramps, self.position())
         is_plain = self._is_checked and not self._two_mode_modules
         step = self.next_step()
-        update = run(self, step, batch) if is_plain else self.run_in_train_mode(step, batch)
+        update = run_step(self, step, batch) if is_plain else self.run_in_train_mode(step, batch)
         return replace(update, metrics=mean_metrics(update.metrics)) if is_distributed() else update
 
     def next_step(self) -> TrainStep:
@@ -119,7 +119,7 @@ class Algorithm(nn.Module):
         versions = None if self._is_checked else {name: p._version for name, p in self.named_parameters()}
         self._switch(training=True)
         try:
-            update = run(self, step, batch)
+            update = run_step(self, step, batch)
         finally:
             self._switch(training=False)
         if versions is not None:
@@ -221,7 +221,7 @@ class Algorithm(nn.Module):
 
 
 @accelerated
-def run(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
+def run_step(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
     """Return ``step(batch)``, a method of ``learner``, for a batch on any device. A kernel captures and replays it."""
     return step(learner.prepare_batch(batch.to(learner.device)))
 

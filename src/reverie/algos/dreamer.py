@@ -19,7 +19,7 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, missing_method_error
 from reverie.core.specs import MASK, ObsPart, ObsSpec
 from reverie.core.types import Batch, Metrics, Mode, Step, Told
-from reverie.nn.actor import Actor, JointDistribution
+from reverie.nn.actor import DreamerActor, JointDistribution
 from reverie.nn.heads import NumberHead, TwoHotHead
 from reverie.nn.probe import Probe
 from reverie.nn.state_space import Latent
@@ -73,7 +73,7 @@ class LatentPolicy:
         self.noisy = noisy
 
     @property
-    def actor(self) -> Actor:
+    def actor(self) -> DreamerActor:
         """The policy's head."""
         return self.learner.actor
 
@@ -129,13 +129,13 @@ class Dreamer(Algorithm):
     """What all Dreamers have: a world model to look into."""
 
     world: WorldModel
-    actor: Actor
+    actor: DreamerActor
     critic: TwoHotHead | NumberHead
     obs_spec: dict[str, ObsPart]
     samples: int = 1
     """Posterior samples of each row."""
 
-    def acting(self, mode: Mode) -> Actor:
+    def acting(self, mode: Mode) -> DreamerActor:
         """Return the policy's head that acts in ``mode``: the same in all of them, but for subclasses."""
         return self.actor
 

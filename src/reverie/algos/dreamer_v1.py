@@ -19,7 +19,7 @@ from reverie.algos.world_model import Context, Posterior, WorldModel
 from reverie.core.bounds import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Update
-from reverie.nn.actor import Actor, DenseActorConfig, TanhNormal
+from reverie.nn.actor import DenseActorConfig, DreamerActor, TanhNormal
 from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.decoder import DenseDecoderConfig
 from reverie.nn.dense_rssm import DenseRSSMConfig, Gaussian
@@ -75,13 +75,13 @@ class ImaginationActorCritic(nn.Module):
     """A policy with its critic: the learner is one itself."""
 
     cfg: DreamerV1Config
-    actor: Actor
+    actor: DreamerActor
     critic: NumberHead
 
     def make_heads(self, width: int, action_spec: ActionSpec, cfg: DreamerV1Config) -> None:
         """Create the networks, for features of ``width`` numbers."""
         self.cfg = cfg
-        self.actor, self.critic = Actor(width, action_spec, cfg.actor), NumberHead(width, cfg.critic)
+        self.actor, self.critic = DreamerActor(width, action_spec, cfg.actor), NumberHead(width, cfg.critic)
 
 
 class DreamerV1(ImaginationActorCritic, DenseDreamer):

@@ -20,7 +20,7 @@ from reverie.core.bounds import AtLeast, Rate, Within
 from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, State, Update, Window
-from reverie.nn.actor import Actor
+from reverie.nn.actor import DreamerActor
 from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.heads import DenseHeadConfig, NumberHead
 from reverie.nn.normalise import MagnitudeScale
@@ -107,7 +107,7 @@ class Behaviour(nn.Module):
     def __init__(self, inputs: int, action_spec: ActionSpec, cfg: DreamerV2Config) -> None:
         super().__init__()
         self.cfg = cfg
-        self.actor: Actor = Actor(inputs, action_spec, cfg.actor)
+        self.actor: DreamerActor = DreamerActor(inputs, action_spec, cfg.actor)
         self.critic: NumberHead = NumberHead(inputs, cfg.critic)
         self.slow_critic: LateTarget | None = (
             LateTarget(self.critic, cfg.slow_rate, cfg.slow_every) if cfg.slow_every else None
@@ -193,7 +193,7 @@ class DreamerV2(DenseDreamer):
         self._policy = LatentPolicy(self, noisy=bool(cfg.noise))
 
     @property
-    def actor(self) -> Actor:  # type: ignore[override]  # others have it as an attribute
+    def actor(self) -> DreamerActor:  # type: ignore[override]  # others have it as an attribute
         return self.behaviour.actor
 
     @property

@@ -22,7 +22,7 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, Column, ObsPart, ObsSpec
 from reverie.core.types import Batch, Metrics, Update, Window
-from reverie.nn.actor import Actor, ActorConfig
+from reverie.nn.actor import ActorConfig, DreamerActor
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import log_of
 from reverie.nn.encoder import EncoderConfig
@@ -119,7 +119,7 @@ class ActorCritic(nn.Module):
     """An actor with its critic, slow critic and scale of returns: the learner is one itself."""
 
     cfg: DreamerV3Config
-    actor: Actor
+    actor: DreamerActor
     critic: TwoHotHead
     slow_critic: Target
     return_scale: PercentileScale
@@ -128,7 +128,7 @@ class ActorCritic(nn.Module):
     def make_heads(self, width: int, action_spec: ActionSpec, cfg: DreamerV3Config) -> None:
         """Create the networks, for features of ``width`` numbers."""
         self.cfg = cfg
-        self.actor = Actor(width, action_spec, cfg.actor)
+        self.actor = DreamerActor(width, action_spec, cfg.actor)
         self.critic = TwoHotHead(width, cfg.critic)
         self.slow_critic = Target(self.critic, cfg.slow_rate, cfg.slow_every, at_first=True)
         self.return_scale = PercentileScale(cfg.return_rate, cfg.return_limit)
@@ -218,7 +218,7 @@ class DreamerV3(ActorCritic, Dreamer):
         world = [scales[name] * term.detach() for name, term in terms.items() if name not in learned]  # [B, T] each
         return torch.stack(world).sum(0).mean(1).clamp(min=0)  # [B]
 
-    def imagine(self, actor: Actor, latent: Latent) -> Dream:
+    def imagine(self, actor: DreamerActor, latent: Latent) -> Dream:
         """Follow ``actor`` from the last rows of latents ``[B, T, ...]``: all of them, or ``imagine_last``."""
         start = latent.map(lambda x: x.detach()[:, -self.cfg.imagine_last :])  # [B, K, ...]
         return imagine(self.world, actor, start, self.cfg.horizon)

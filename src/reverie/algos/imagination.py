@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
-from reverie.nn.actor import Actor, JointDistribution
+from reverie.nn.actor import DreamerActor, JointDistribution
 from reverie.nn.state_space import Latent, StateSpaceModel
 
 Legal = Callable[[Tensor], Tensor]
@@ -40,7 +40,7 @@ Reward = Callable[[Dream], Tensor]
 
 
 @accelerated
-def imagine(world: LatentModel, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> Dream:
+def imagine(world: LatentModel, actor: DreamerActor, start: Latent, horizon: int, policies: int | None = None) -> Dream:
     """Follow the actor for ``horizon`` steps from latents ``[B, T, ...]``, among actions predicted to be legal.
 
     No gradient goes through time, which likelihood-ratio losses of the actor do not need. ``policies``: K, at how many
@@ -54,7 +54,7 @@ def imagine(world: LatentModel, actor: Actor, start: Latent, horizon: int, polic
 @accelerated
 def imagine_through_time(
     world: LatentModel,
-    actor: Actor,
+    actor: DreamerActor,
     start: Latent,
     horizon: int,
     policies: int | None = None,
@@ -72,7 +72,7 @@ def imagine_through_time(
 
 def roll_out(
     world: LatentModel,
-    actor: Actor,
+    actor: DreamerActor,
     start: Latent,
     horizon: int,
     *,
@@ -93,7 +93,7 @@ def roll_out(
 
 
 def dream_of(
-    actor: Actor, start: Latent, features: Tensor, actions: Tensor, legal: Tensor | None, policies: int
+    actor: DreamerActor, start: Latent, features: Tensor, actions: Tensor, legal: Tensor | None, policies: int
 ) -> Dream:
     """Return trajectories in the axes of ``start`` ``[B, T, ...]``, with the policy at the first states."""
     lead = (len(features), *start.deter.shape[:-1])  # H + 1, B, T

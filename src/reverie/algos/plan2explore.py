@@ -28,7 +28,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Mode
-from reverie.nn.actor import Actor
+from reverie.nn.actor import DreamerActor
 from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.heads import DenseHeadConfig
 from reverie.nn.normalise import MagnitudeScale
@@ -94,7 +94,7 @@ class Exploring:
 
     cfg: ExploringConfig
     world: WorldModel
-    actor: Actor
+    actor: DreamerActor
     explorer: Any
 
     def make_ensemble(self, action_spec: ActionSpec) -> None:
@@ -103,7 +103,7 @@ class Exploring:
         self.intrinsic_norm: MagnitudeScale = self.cfg.explore_norm.build()
         self.extrinsic_norm: MagnitudeScale = self.cfg.explore_norm.build()
 
-    def acting(self, mode: Mode) -> Actor:
+    def acting(self, mode: Mode) -> DreamerActor:
         """Return the exploring policy for ``explore``, and that of the task, zero-shot, for ``eval``."""
         return self.explorer.actor if mode != "eval" else self.actor
 

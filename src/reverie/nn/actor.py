@@ -175,7 +175,7 @@ ActionDraw = Callable[[JointDistribution], Tensor]
 """A function from a policy's distribution to an action ``[..., A]``: a sample, or the mode."""
 
 
-class Actor(nn.Module):
+class DreamerActor(nn.Module):
     """The policy pi(a | s) over all parts of the action."""
 
     draw: ActionDraw | None = None

@@ -64,16 +64,16 @@ class TwoHot:
         """Return the expected value, ``[...]``."""
         return symmetric_mean(torch.softmax(self.logits, -1), self.bins)
 
-    def loss(self, value: Tensor, other: Tensor | None = None, counts: float = 1.0) -> Tensor:
+    def loss(self, value: Tensor, second: Tensor | None = None, counts: float = 1.0) -> Tensor:
         """Return the cross-entropy -sum_i w_i ln p_i ``[...]``, where w are the two-hot weights of ``value`` ``[...]``.
 
-        Only two of the w_i are not 0, so only two of the ln p_i are read. With ``other``, its cross-entropy times
+        Only two of the w_i are not 0, so only two of the ln p_i are read. With ``second``, its cross-entropy times
         ``counts`` is added; the logits are then read, and their gradient computed, once for both.
         """
-        expect(self.logits.shape[:-1], value=value, other=other)
+        expect(self.logits.shape[:-1], value=value, second=second)
         index, weight = two_hot(value.float(), self.bins)  # [..., 2]
-        if other is not None:
-            index_of, weight_of = two_hot(other.float(), self.bins)
+        if second is not None:
+            index_of, weight_of = two_hot(second.float(), self.bins)
             index, weight = torch.cat([index, index_of], -1), torch.cat([weight, counts * weight_of], -1)  # [..., 4]
         return cross_entropy(self.logits, index, weight)
 
@@ -89,9 +89,9 @@ class LogTwoHot(TwoHot):
         """Return symexp of the expected bin, ``[...]``."""
         return symexp(torch.softmax(self.logits, -1) @ self.bins)
 
-    def loss(self, value: Tensor, other: Tensor | None = None, counts: float = 1.0) -> Tensor:
+    def loss(self, value: Tensor, second: Tensor | None = None, counts: float = 1.0) -> Tensor:
         """See :class:`TwoHot`; the weights are those of symlog(value)."""
-        return super().loss(symlog(value.float()), None if other is None else symlog(other.float()), counts)
+        return super().loss(symlog(value.float()), None if second is None else symlog(second.float()), counts)
 
 
 class Bernoulli:
