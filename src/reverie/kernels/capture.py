@@ -261,7 +261,7 @@ def fits(learner: Algorithm, step: TrainStep, batch: Batch) -> bool:
 
 
 def run(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
-    """Compute ``algos/base.py: run``."""
+    """Compute ``algos/base.py: run_step``."""
     steps = _captured.setdefault(learner, {})
     captured, device = steps.get(step.__name__), learner.device
     if captured is None or captured.capture_version is not learner.capture_version or captured.addresses.moved():

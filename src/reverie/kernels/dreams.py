@@ -16,18 +16,18 @@ from reverie.algos.imagination import Dream
 from reverie.kernels import gpu, rssm
 from reverie.kernels.packing import is_plain
 from reverie.kernels.steps import StepLayers, prepare, prepared_class
-from reverie.nn.actor import Actor
+from reverie.nn.actor import DreamerActor
 from reverie.nn.layers import MLP
 from reverie.nn.state_space import Latent
 
 
-def fits(world: Any, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> bool:
+def fits(world: Any, actor: DreamerActor, start: Latent, horizon: int, policies: int | None = None) -> bool:
     """Return whether :func:`imagine` can be used: both networks are the library's."""
-    own_actor = type(actor).forward is not Actor.forward or "forward" in vars(actor)
+    own_actor = type(actor).forward is not DreamerActor.forward or "forward" in vars(actor)
     return not own_actor and prepared_class(world.rssm) is not None
 
 
-def imagine(world: Any, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> Dream:
+def imagine(world: Any, actor: DreamerActor, start: Latent, horizon: int, policies: int | None = None) -> Dream:
     """Compute ``imagination.imagine``."""
     lead, latent = start.deter.shape[:-1], start.map(lambda x: x.flatten(0, 1))  # [B, T], [M, ...]
     again = gpu.ready(latent.deter) and type(actor.mlp) is MLP and is_plain(actor.mlp)

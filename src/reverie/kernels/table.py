@@ -64,7 +64,7 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (nn_adam.adam, Kernel(optim.fits, optim.adam)),
     (nn_adam.adam, Kernel(optim.fits_fused, optim.fused_adam)),
     (target.polyak, Kernel(optim.fits_polyak, optim.polyak)),
-    (base.run, Kernel(capture.fits, capture.run)),
+    (base.run_step, Kernel(capture.fits, capture.run)),
     (columns.put_rows, Kernel(rows.known, rows.put_rows)),
     (columns.extend_rows, Kernel(rows.known, rows.extend_rows)),
     (columns.gather_rows, Kernel(rows.known, rows.gather_rows)),
