@@ -42,6 +42,35 @@ class OnPolicyObjective(nn.Module, ABC):
         self.cfg = cfg
         register_scheduled(self, "entropy_coef", cfg.entropy_coef)
 
+    @abstractmethod
+    def forward(self, batch: Batch) -> Losses:
+        """The terms ``actor``, ``critic`` and ``entropy`` of a batch ``[B, T]``, weighted: their sum is the loss."""
+
+    def losses(
+        self, batch: Batch, evaluation: ActionEvaluation, actor: Tensor, value: Tensor, **metrics: Tensor
+    ) -> Losses:
+        """Return the three terms: of the ``actor``, a loss ``[B, T]``, and of the ``value`` ``[B, T]``."""
+        mask, target = ~batch.is_last, batch.extras["target"]
+        policy, error = mean_over(actor, mask), mean_over((target - value).square(), mask)
+        entropy = mean_over(evaluation.entropy, mask)
+        terms = {"actor": policy, "critic": self.cfg.value_coef * error, "entropy": -self.entropy_coef * entropy}
+        loss_metrics = {"loss/actor": policy, "loss/critic": error, "train/entropy": entropy}
+        loss_metrics |= {"train/value": mean_over(evaluation.value, mask), "train/target": mean_over(target, mask)}
+        loss_metrics |= {f"train/{name}": mean_over(x, mask) for name, x in metrics.items()}
+        return Losses(terms, {name: x.detach() for name, x in loss_metrics.items()})
+
+    def evaluate(self, batch: Batch) -> ActionEvaluation:
+        """Return what the networks say of a batch ``[B, T]`` now."""
+        state = batch.extras[MEMORY][:, 0] if MEMORY in batch.extras else None
+        policy, value, _ = self.network(batch.obs, batch.is_first, state)
+        log_prob = policy.log_prob(batch.action).masked_fill(batch.is_last, 0.0)
+        return ActionEvaluation(log_prob, policy.entropy(), value)
+
+    def advantage(self, batch: Batch) -> Tensor:
+        """Return the advantages ``[B, T]`` as the loss uses them."""
+        advantage = batch.extras["advantage"]
+        return standardize(advantage, ~batch.is_last) if self.cfg.normalise_advantage else advantage
+
     @torch.no_grad()
     def estimates(self, batch: Batch) -> dict[str, Tensor]:
         """Return :data:`ESTIMATES` of rows 0 ... T-2 of whole rollouts ``[B, T]``, ``[B, T - 1]`` each.
@@ -70,35 +99,6 @@ class OnPolicyObjective(nn.Module, ABC):
         columns = (torch.cat(log_probs, 1), value[:, :-1], advantage, target)
         memory = {MEMORY: torch.cat(states, 1)} if states else {}
         return dict(zip(ESTIMATES, columns, strict=True)) | memory
-
-    def evaluate(self, batch: Batch) -> ActionEvaluation:
-        """Return what the networks say of a batch ``[B, T]`` now."""
-        state = batch.extras[MEMORY][:, 0] if MEMORY in batch.extras else None
-        policy, value, _ = self.network(batch.obs, batch.is_first, state)
-        log_prob = policy.log_prob(batch.action).masked_fill(batch.is_last, 0.0)
-        return ActionEvaluation(log_prob, policy.entropy(), value)
-
-    def advantage(self, batch: Batch) -> Tensor:
-        """Return the advantages ``[B, T]`` as the loss uses them."""
-        advantage = batch.extras["advantage"]
-        return standardize(advantage, ~batch.is_last) if self.cfg.normalise_advantage else advantage
-
-    @abstractmethod
-    def forward(self, batch: Batch) -> Losses:
-        """The terms ``actor``, ``critic`` and ``entropy`` of a batch ``[B, T]``, weighted: their sum is the loss."""
-
-    def losses(
-        self, batch: Batch, evaluation: ActionEvaluation, actor: Tensor, value: Tensor, **metrics: Tensor
-    ) -> Losses:
-        """Return the three terms: of the ``actor``, a loss ``[B, T]``, and of the ``value`` ``[B, T]``."""
-        mask, target = ~batch.is_last, batch.extras["target"]
-        policy, error = mean_over(actor, mask), mean_over((target - value).square(), mask)
-        entropy = mean_over(evaluation.entropy, mask)
-        terms = {"actor": policy, "critic": self.cfg.value_coef * error, "entropy": -self.entropy_coef * entropy}
-        loss_metrics = {"loss/actor": policy, "loss/critic": error, "train/entropy": entropy}
-        loss_metrics |= {"train/value": mean_over(evaluation.value, mask), "train/target": mean_over(target, mask)}
-        loss_metrics |= {f"train/{name}": mean_over(x, mask) for name, x in metrics.items()}
-        return Losses(terms, {name: x.detach() for name, x in loss_metrics.items()})
 
 
 class ActionEvaluation(NamedTuple):

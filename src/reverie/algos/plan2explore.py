@@ -53,20 +53,6 @@ class Ensemble(nn.Module):
         x = torch.cat([feature, action], -1) if self.cfg.action_conditioned else feature
         return torch.stack([model(x) for model in self.models]).float()
 
-    def disagreement(self, feature: Tensor, action: Tensor) -> Tensor:
-        """Return the standard deviation of the predictions ``[...]``, the mean over their numbers.
-
-        Sekar et al. (2020), equation 5, has the variance.
-        """
-        deviation = self(feature, action).std(0, correction=0).mean(-1)
-        return deviation.log() if self.cfg.log else deviation
-
-    def target(self, post: Posterior) -> Tensor:
-        """Return what is predicted, ``[B, T, outputs]``, without gradient."""
-        latent = post.latent
-        targets = {"stoch": latent.stoch.flatten(-2), "deter": latent.deter, "embed": post.embed}
-        return targets.get(self.cfg.target, latent.feature).detach().float()
-
     def loss(self, post: Posterior, action: Tensor) -> Tensor:
         """Return -ln p of the targets under unit normals around the predictions, the sum over the models: ``[]``.
 
@@ -77,6 +63,20 @@ class Ensemble(nn.Module):
         feature, rows = post.latent.feature.detach(), target.shape[1]
         error: Tensor = self(feature[:, :rows], action[:, :rows].to(feature.dtype)) - target
         return (0.5 * (error.square() + math.log(2 * math.pi)).sum(-1)).flatten(1).mean(1).sum()
+
+    def target(self, post: Posterior) -> Tensor:
+        """Return what is predicted, ``[B, T, outputs]``, without gradient."""
+        latent = post.latent
+        targets = {"stoch": latent.stoch.flatten(-2), "deter": latent.deter, "embed": post.embed}
+        return targets.get(self.cfg.target, latent.feature).detach().float()
+
+    def disagreement(self, feature: Tensor, action: Tensor) -> Tensor:
+        """Return the standard deviation of the predictions ``[...]``, the mean over their numbers.
+
+        Sekar et al. (2020), equation 5, has the variance.
+        """
+        deviation = self(feature, action).std(0, correction=0).mean(-1)
+        return deviation.log() if self.cfg.log else deviation
 
 
 def actions_before(rows: Batch, context: Context | None) -> Tensor:

@@ -89,10 +89,8 @@ class Prototypes(Representer):
         views = self.views(rows)
         start = Context(context.latent.map(lambda x: torch.cat([x, x])), torch.cat([context.action, context.action]))
         posterior = world.observe(views, start)
-        embed, feature = (
-            self.of_embed(posterior.embed.float()),
-            self.of_feature(posterior.latent.feature.float()),
-        )  # [2B, T, P]
+        embed = self.of_embed(posterior.embed.float())  # [2B, T, P]
+        feature = self.of_feature(posterior.latent.feature.float())  # [2B, T, P]
         with torch.no_grad():
             slow = self.slow_of_embed(self.slow_encoder(dict(views.obs), world.dtype).float())  # [2B, T, P]
             targets = self.targets(self.scores(slow))  # [2B, T', K]

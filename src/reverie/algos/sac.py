@@ -56,28 +56,10 @@ class SACObjective(TDObjective):
         self.log_temperature: nn.Parameter = nn.Parameter(torch.tensor(math.log(first(cfg.temperature) or 1.0)))
         register_scheduled(self, "set_temperature", cfg.temperature)
 
-    @classmethod
-    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> SACObjective:
-        """Build the networks for these specs and the losses over them."""
-        width = action_spec.width
-        actor = TanhGaussianActor(obs_spec, width, cfg.networks, cfg.dtype)
-        critic = QEnsemble(obs_spec, width, cfg.networks, copies=2, dtype=cfg.dtype)
-        return cls(actor, critic, cfg, -float(width) if cfg.target_entropy is None else cfg.target_entropy)
-
-    @property
-    def temperature(self) -> Tensor:
-        """Alpha ``[]``, the weight of the entropy; without gradient."""
-        constant = self.set_temperature
-        return constant if isinstance(constant, Tensor) else self.log_temperature.detach().exp()
-
     def critic_loss(self, batch: Batch) -> Losses:
         """J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5."""
         values = self.values(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
         return regression_error(values, self.targets(batch), batch, self.cfg.critic_loss, scale=0.5)
-
-    def values(self, obs: Obs, action: Tensor) -> Tensor:
-        """Q_1 and Q_2 of the actions that were taken, ``[2, ...]``."""
-        return self.critic(obs, action)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """The terms ``actor`` and ``temperature``: equations 9 and 18, from the same actions.
@@ -101,10 +83,28 @@ class SACObjective(TDObjective):
         batch, earlier_bonus = with_bonus(batch, bonus)
         return self.cfg.value_estimator(batch, value + bonus, self.cfg.discount) - earlier_bonus
 
+    def values(self, obs: Obs, action: Tensor) -> Tensor:
+        """Q_1 and Q_2 of the actions that were taken, ``[2, ...]``."""
+        return self.critic(obs, action)
+
     def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
         """min_i Q_i(s, a) of ``critic`` and -ln pi(a | s), ``[...]`` each; here of sampled actions."""
         action, log_pi = self.actor(obs).sample()  # [..., A], [...]
         return critic(obs, action).amin(0), -log_pi
+
+    @property
+    def temperature(self) -> Tensor:
+        """Alpha ``[]``, the weight of the entropy; without gradient."""
+        constant = self.set_temperature
+        return constant if isinstance(constant, Tensor) else self.log_temperature.detach().exp()
+
+    @classmethod
+    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> SACObjective:
+        """Build the networks for these specs and the losses over them."""
+        width = action_spec.width
+        actor = TanhGaussianActor(obs_spec, width, cfg.networks, cfg.dtype)
+        critic = QEnsemble(obs_spec, width, cfg.networks, copies=2, dtype=cfg.dtype)
+        return cls(actor, critic, cfg, -float(width) if cfg.target_entropy is None else cfg.target_entropy)
 
 
 def with_bonus(batch: Batch, bonus: Tensor) -> tuple[Batch, Tensor]:
