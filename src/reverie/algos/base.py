@@ -40,7 +40,7 @@ def dreamt_name(key: str) -> str:
 class Algorithm(nn.Module):
     """A learner as a module: its state is its parameters, buffers and optimisers, and what :meth:`extra_state` adds.
 
-    A subclass implements :meth:`train_step`. It must change all state in place, as a captured update goes on using the
+    A subclass implements :meth:`train_step`. It must change all state in place, as a captured update keeps using the
     same memory.
 
     Modules that behave differently while they learn, such as dropout and batch norm, are in eval mode, and in train
@@ -84,14 +84,14 @@ class Algorithm(nn.Module):
     @property
     def policy(self) -> Policy[Any]:
         """The policy, which acts with the newest weights: what a subclass has assigned to ``self._policy``."""
-        if self._two_mode_modules is None:  # a config with a `build` of its own has made this learner
+        if self._two_mode_modules is None:  # a config with a custom `build` has made this learner
             self.enter_eval_mode()
         return self._policy
 
     def update(self, batch: Batch) -> Update:
         """Take one gradient step on a batch on any device. Does not wait for the device; the caller owns the result.
 
-        Of several learners, the metrics are the means of theirs.
+        With several learners, metrics are averaged.
 
         Raises:
             ConfigError: after the first update, a parameter is in no optimiser.
@@ -139,7 +139,7 @@ class Algorithm(nn.Module):
         """Put the modules that learn in train mode, and differ in it, into eval mode until the next update.
 
         Those that ``__init__`` has put into eval mode stay there. Done once, as it takes longer than a small update:
-        call it again after replacing a module or an optimiser, and after ``train()``. Updates are then captured anew.
+        call it again after replacing a module or an optimiser, and after ``train()``. Updates are then captured again.
         """
         self.capture_version = object()
         modules = [module for module in self.modules() if module.training and has_two_modes(module)]
@@ -200,7 +200,7 @@ class Algorithm(nn.Module):
         return optims
 
     def extra_state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold beside parameters, buffers and optimisers, such as counters in Python."""
+        """Return what a checkpoint must hold besides parameters, buffers and optimisers, such as counters in Python."""
         return {}
 
     def load_extra_state(self, state: State) -> None:

@@ -45,7 +45,7 @@ class DQNObjective(TDObjective):
     def critic_loss(self, batch: Batch) -> Losses:
         """E[L(Q(s, a) - y)]: Algorithm 1, whose errors are clipped to [-1, 1] (methods, "Training algorithm").
 
-        Of several choices, the mean of L(Q_d(s, a_d) - y) over them: Tavakoli et al., whose priorities are sums, ours
+        With several choices, the mean of L(Q_d(s, a_d) - y) over them: Tavakoli et al., whose priorities are sums, ours
         means.
         """
         values: Tensor = self.network(before(batch.obs))  # [B, T-1, A]

@@ -60,7 +60,7 @@ class DreamerConfig(AlgorithmConfig):
 
     @property
     def transform(self) -> RewardTransform:
-        """Of the rewards that are learned."""
+        """The transform of the rewards that are learned."""
         return IDENTITY
 
 
@@ -191,7 +191,7 @@ class Dreamer(Algorithm):
 
     @torch.no_grad()
     def describe_latent(self, latent: Latent) -> dict[str, Tensor]:
-        """Return what the networks say of latents ``[B, T, ...]``, by the names of :meth:`dream`."""
+        """Return the predictions of all networks for latents ``[B, T, ...]``, by the names of :meth:`dream`."""
         inside = {"deter": latent.deter, "stoch": latent.stoch, "value": self.latent_value(latent)}
         return self.decode(latent) | self.outcome(latent) | {f"{INSIDE}{k}": v for k, v in inside.items()}
 

@@ -224,7 +224,7 @@ class DreamerV2(DenseDreamer):
         return {"carried": {name: self.get_buffer(name) for name in CARRIED}} if self.cfg.carry else {}
 
     def load_extra_state(self, state: State) -> None:
-        """Restore it; that of another number of windows is left out, as all cursors begin anew then."""
+        """Restore it, unless the number of windows has changed: then all cursors start over."""
         for name, x in state.get("carried", {}).items() if self.cfg.carry else ():
             if (buffer := self.get_buffer(name)).shape == x.shape:
                 buffer.copy_(x)

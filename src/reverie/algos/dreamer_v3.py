@@ -226,7 +226,7 @@ class DreamerV3(ActorCritic, Dreamer):
     # ------------------------------------------------------------------ what variants replace
 
     def world_model_loss(self, batch: Batch, post: Posterior) -> tuple[Terms, Metrics]:
-        """See the function of this name."""
+        """Return the loss terms ``[B, T]`` of the function of this name, and metrics."""
         return world_model_loss(self.world, batch, post, self.cfg.free_nats)
 
     @torch.no_grad()

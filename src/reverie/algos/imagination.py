@@ -61,7 +61,7 @@ def imagine_through_time(
     *,
     through_policy: bool = False,
 ) -> Dream:
-    """Do :func:`imagine` with the gradient of every step with respect to the actions before it.
+    """Imagine as :func:`imagine` does, with the gradient of every step with respect to the actions before it.
 
     Hafner et al. (2020), algorithm 1: the policy reads each state without gradient, so that it reaches the actor only
     through what its actions lead to. With ``through_policy`` it reads them with gradient.

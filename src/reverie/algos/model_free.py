@@ -74,7 +74,7 @@ class ModelFree(Algorithm):
         return RememberingPolicy(policy, memories, self.device)
 
     def state_value(self, output: Told) -> Tensor:
-        """See :class:`Algorithm`: the highest value of an action, or min_i Q_i(s, a) of the policy's likeliest."""
+        """Return the highest value of an action, or min_i Q_i(s, a) of the policy's likeliest action."""
         choice = output.choice
         if isinstance(choice, Values):
             return best_value(choice.values, choice.values, choice.classes)

@@ -25,7 +25,7 @@ def has_two_modes(module: nn.Module) -> bool:
 def check_trained(learner: nn.Module, optims: Mapping[str, Optimiser], before: Mapping[str, int]) -> None:
     """Raise ConfigError unless, after the first update, each parameter is in an optimiser, frozen, or was written to.
 
-    ``before``: how often each was written to before. A learner without any known optimiser trains in a way of its own.
+    ``before``: how often each was written to before. A learner without any known optimiser is not checked.
     """
     trained: set[int] = set()
     for optim in optims.values():

@@ -60,7 +60,7 @@ class OnPolicyObjective(nn.Module, ABC):
         return Losses(terms, {name: x.detach() for name, x in loss_metrics.items()})
 
     def evaluate(self, batch: Batch) -> ActionEvaluation:
-        """Return what the networks say of a batch ``[B, T]`` now."""
+        """Evaluate the actions of a batch ``[B, T]`` with the current networks."""
         state = batch.extras[MEMORY][:, 0] if MEMORY in batch.extras else None
         policy, value, _ = self.network(batch.obs, batch.is_first, state)
         log_prob = policy.log_prob(batch.action).masked_fill(batch.is_last, 0.0)
@@ -75,8 +75,8 @@ class OnPolicyObjective(nn.Module, ABC):
     def estimates(self, batch: Batch) -> dict[str, Tensor]:
         """Return :data:`ESTIMATES` of rows 0 ... T-2 of whole rollouts ``[B, T]``, ``[B, T - 1]`` each.
 
-        Nothing has been learned since the actions were taken: so this is what the networks said then. The last row is
-        only bootstrapped from. With memory, ``memory`` is the state before each sequence, at all of its rows.
+        The networks are still those that chose the actions: nothing has been learned since. The last row only gives
+        the value to bootstrap from. With memory, ``memory`` is the state before each sequence, at all of its rows.
         """
         c, state = self.cfg, batch.extras[MEMORY][:, 0] if MEMORY in batch.extras else None
         rows = batch.shape[1] - 1
@@ -148,7 +148,7 @@ class OnPolicy(ModelFree, ABC):
         """Return the optimiser of all parameters."""
 
     def state_value(self, output: Told) -> Tensor:
-        """See :class:`~reverie.algos.base.Algorithm`: V(s)."""
+        """Return V(s), ``[...]``."""
         return output.seen.value if isinstance(output.seen, Decision) else self.objective.network(output.seen).value
 
     def prepare_batch(self, batch: Batch) -> Batch:

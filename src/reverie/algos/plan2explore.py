@@ -142,7 +142,7 @@ class Plan2Explore(Exploring, DreamerV2):
         self.optims.update({f"explore_{name}": optim for name, optim in self.explorer.optims.items()})
 
     def learn(self, rows: Batch, context: Context | None = None) -> tuple[dict[str, Tensor], Metrics, Posterior]:
-        """Do the update of DreamerV2, then train the ensemble and the exploring behaviour.
+        """Update as DreamerV2 does, then train the ensemble and the exploring behaviour.
 
         Ensemble and behaviours learn from latents that were computed before the world model's update.
         """

@@ -43,7 +43,7 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         self.explore_optim: Optim = cfg.optim.build([p for head in heads for p in head.parameters()])
 
     def learn(self, context: Context, rows: Batch) -> tuple[WorldModelLosses, Metrics]:
-        """Do the update of DreamerV3, and train the ensemble and the exploring behaviour at the same weights."""
+        """Update as DreamerV3 does, and train the ensemble and the exploring behaviour at the same weights."""
         losses = self.losses(context, rows)
         explored, metrics = self.exploring_loss(rows, losses.post)
         metrics |= losses.metrics | self.optim.step(self.total(losses.terms))
@@ -69,7 +69,7 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         return torch.cat([torch.zeros_like(disagreement[:1]), disagreement])
 
     def critic_feature(self, post: Posterior) -> Tensor:
-        """See :class:`DreamerV3`; unless ``reward`` is in ``grad_heads``, the critic alone learns."""
+        """Return features without gradient, for the critic alone, unless ``reward`` is in ``grad_heads``."""
         feature = post.latent.feature
         return feature if "reward" in self.cfg.grad_heads else feature.detach()
 

@@ -72,7 +72,7 @@ class PPO(OnPolicy):
         return GlobalAdamConfig(form="torch", lr=c.lr, eps=c.adam_eps, clip=c.clip_gradient).build(self.parameters())
 
     def update(self, batch: Batch) -> Update:
-        """See :class:`~reverie.algos.base.Algorithm`. With ``target_kl``, waits for the divergence first."""
+        """Update with a batch. With ``target_kl``, wait for the divergence first."""
         limit = self.cfg.target_kl
         if limit is not None:
             metrics = self.run_in_train_mode(self.measure, batch).metrics

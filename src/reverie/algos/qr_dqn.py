@@ -47,8 +47,8 @@ class QRDQNObjective(DQNObjective):
     def targets(self, batch: Batch) -> Tensor:
         """y_j = r + gamma (1 - terminal) theta'_j(s', a*), a* with the highest mean: Algorithm 1.  ``[B, T - 1, N]``.
 
-        With ``double`` the online network chooses a*. Of several choices, the j-th quantile is the mean of the choices'
-        j-th ones.
+        With ``double`` the online network chooses a*. With several choices, the j-th quantile is the mean
+        of the choices' j-th ones.
         """
         obs, c = after(batch.obs), self.cfg
         quantiles = self.target_network(obs)  # [B, T-1, A, N]

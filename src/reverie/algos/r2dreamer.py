@@ -40,7 +40,7 @@ class Representer(nn.Module):
     """The networks of a representation loss. This one has none, and no loss."""
 
     def move(self) -> None:
-        """Do what comes before each update."""
+        """Prepare the next update: called before each one."""
 
     def forward(self, world: WorldModel, context: Context, rows: Batch, post: Posterior) -> dict[str, Tensor]:
         """Return loss terms, each ``[]`` or ``[B, T]``, of rows ``[B, T]`` with their posterior."""
@@ -85,7 +85,7 @@ class Prototypes(Representer):
         self.slow_of_embed.update()
 
     def forward(self, world: WorldModel, context: Context, rows: Batch, post: Posterior) -> dict[str, Tensor]:
-        """See :class:`Representer`. Both views, ``[2B, T]``, are filtered anew."""
+        """Return the loss terms of both views, ``[2B, T]``, which the world model filters again."""
         views = self.views(rows)
         start = Context(context.latent.map(lambda x: torch.cat([x, x])), torch.cat([context.action, context.action]))
         posterior = world.observe(views, start)
@@ -128,7 +128,7 @@ class Prototypes(Representer):
 
 
 class NoDecoder(nn.Module):
-    """In place of a decoder: predicts no observation."""
+    """Stands for a decoder, and predicts no observation."""
 
     def forward(self, latent: Latent) -> dict[str, Tensor]:
         return {}
@@ -156,7 +156,7 @@ class R2Dreamer(DreamerV3):
         return losses, losses.metrics | self.optim.step(self.total(losses.terms))
 
     def losses(self, context: Context, rows: Batch) -> WorldModelLosses:
-        """See :meth:`DreamerV3.losses`; with the terms of the representation loss."""
+        """Return the losses of DreamerV3 and the terms of the representation loss."""
         losses = super().losses(context, rows)
         terms = self.representation(self.world, context, rows, losses.post)
         metrics = losses.metrics | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
@@ -167,7 +167,7 @@ class R2Dreamer(DreamerV3):
         return super().window_priority({k: v for k, v in terms.items() if v.ndim})
 
     def world_model_loss(self, batch: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
-        """See :func:`~reverie.algos.dreamer_v3.world_model_loss`; the KL is of the distributions without unimix."""
+        """Return the world model's losses of DreamerV3, with the KL of the distributions without unimix."""
         rssm, deter = self.world.rssm, post.latent.deter
         logits = rssm.posterior(torch.cat([deter, post.embed], -1)), rssm.prior_net(deter)  # [B, T, S * C] each
         log_post, log_prior = (torch.log_softmax(x.float().view(post.stats.shape), -1) for x in logits)
@@ -177,7 +177,7 @@ class R2Dreamer(DreamerV3):
 
     @torch.no_grad()
     def imagined_outcome(self, dream: Dream) -> tuple[Tensor, Tensor]:
-        """See :class:`DreamerV3`; the discount is no part of the learned continuation."""
+        """Multiply the learned continuation by the discount, which it does not include here."""
         reward, cont = super().imagined_outcome(dream)
         return reward, cont * self.cfg.discount
 

@@ -152,7 +152,7 @@ class MixedSACObjective(SACObjective):
         return (values * classes).sum(-1)
 
     def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
-        """See :class:`SACObjective`: of sampled numbers, and exact over the classes beside them."""
+        """Return both as :class:`SACObjective` does: of sampled numbers, and exact over the classes."""
         policy = self.actor(obs)
         numbers, log_pi = policy.numbers.sample()  # [..., C], [...]
         values: Tensor = critic(obs, numbers)  # [2, ..., D]

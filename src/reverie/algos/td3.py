@@ -82,7 +82,7 @@ class TD3(DDPG):
     def next_step(self) -> TrainStep:
         """Return the step of the critics, every d-th time with the actor and the targets: Algorithm 1.
 
-        Each of the two methods does the same work every time, and has a CUDA graph of its own.
+        Each of the two methods does the same work every time, and has its own CUDA graph.
         """
         self.updates += 1
         return self.train_step if self.updates % self.cfg.policy_delay == 0 else self.critic_step

@@ -1,4 +1,4 @@
-"""How agents look into TD-MPC2: its world model and policy with the methods of the Dreamers'."""
+"""How agents look into TD-MPC2: its world model and policy, with the methods of the Dreamers."""
 
 from __future__ import annotations
 
@@ -117,23 +117,23 @@ class LatentDreamer(Dreamer):
         return LatentActor(self.objective, self.slices)
 
     def latent_value(self, latent: Latent) -> Tensor:
-        """See :class:`Dreamer`: the mean of all critics' values of the policy's likeliest action."""
+        """Return the mean of all critics' values ``[...]`` of the policy's likeliest action."""
         z, o = latent.deter, self.objective
         return o.number(o.critic(z, o.gaussian(z)[0].tanh())).mean().mean(0)
 
     @torch.no_grad()
     def describe_latent(self, latent: Latent) -> dict[str, Tensor]:
-        """See :class:`Dreamer`."""
+        """Return reward, continuation, latent and value of latents ``[B, T, ...]``, by the names of :meth:`dream`."""
         return self.outcome(latent) | {f"{INSIDE}deter": latent.deter, f"{INSIDE}value": self.latent_value(latent)}
 
     @torch.no_grad()
     def decode(self, latent: Latent) -> dict[str, Tensor]:
-        """See :class:`Dreamer`: nothing."""
+        """Return nothing: there is no decoder."""
         return {}
 
     @torch.no_grad()
     def outcome(self, latent: Latent) -> dict[str, Tensor]:
-        """See :class:`Dreamer`: without ``episodic``, episodes go on always."""
+        """Return ``reward`` and ``cont``; without ``episodic``, episodes never end."""
         logit = self.objective.ends(latent.deter)
         reward = latent.stoch[..., 0, 0].float()
         return {"reward": reward, "cont": torch.ones_like(reward) if logit is None else torch.sigmoid(-logit)}

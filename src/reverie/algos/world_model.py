@@ -129,5 +129,5 @@ class WorldModel(nn.Module):
 
 
 def repeat_windows(batch: Batch, samples: int) -> Batch:
-    """Return a batch ``[B * samples, T]`` with each of its windows so many times, one after the other."""
+    """Return a batch ``[B * samples, T]`` that has each window ``samples`` times, one after the other."""
     return batch if samples == 1 else batch.map(lambda x: x.repeat_interleave(samples, 0))

@@ -122,7 +122,7 @@ class JointDistribution:
     def add_exploration_noise(self, action: Tensor, noise: float | Tensor) -> Tensor:
         """Return ``action`` ``[..., A]`` with exploration noise: DreamerV1's code.
 
-        Continuous parts get a normal of deviation ``noise``; discrete ones are drawn anew with probability ``noise``.
+        Continuous parts get a normal of deviation ``noise``; discrete ones are random with probability ``noise``.
         """
         out = []
         for key, part in self.parts.items():

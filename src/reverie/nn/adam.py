@@ -52,7 +52,7 @@ class GlobalAdam(Optim):
         p  <- p - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps)
 
     In algorithm 1 of that paper, and in PyTorch, eps is added after the correction: at the first update as if it were
-    32 times as large here. The form ``torch`` is that, with decay lr in place of decay.
+    32 times as large here. The form ``torch`` is that, with decay lr instead of decay.
     """
 
     @torch.no_grad()
@@ -87,7 +87,7 @@ class AdamSettings(NamedTuple):
     eps: float = 1e-8
     cosine: int = 0
     rate: Tensor | None = None
-    """The learning rate ``[]`` in place of ``lr``, where it changes with env steps."""
+    """The learning rate ``[]`` instead of ``lr``, if it changes with env steps."""
 
 
 class Adam:

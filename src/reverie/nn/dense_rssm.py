@@ -86,7 +86,7 @@ class Categorical(LatentKind):
         return categorical_kl(p, q)
 
     def log_prob(self, stats: Tensor, z: Tensor) -> Tensor:
-        """See :class:`LatentKind`. Classes get no gradient."""
+        """Return ln p ``[...]`` of z, whose classes get no gradient."""
         return (stats * z.detach()).sum((-2, -1))
 
     def entropy(self, stats: Tensor) -> Tensor:
@@ -276,7 +276,7 @@ class DenseRSSM(StateSpaceModel):
 
     @staticmethod
     def _split(layer: Linear, column: int) -> Tensor:
-        """Draw the weights of the inputs before and after ``column`` anew, as of two layers; return the latter."""
+        """Initialise the weights of the inputs before and after ``column`` as two layers; return the latter."""
         parts = layer.weight.detach().tensor_split([column], 1)
         return [nn.init.xavier_uniform_(part) for part in parts][1]
 

@@ -292,7 +292,7 @@ def likeliest(actor: nn.Module, obs: Obs) -> Tensor:
 class GreedyPolicy(CountingPolicy[GreedyState]):
     """An epsilon-greedy policy: the class of the highest value, sometimes a random legal one while exploring.
 
-    Of several choices each is random for itself, with the probability epsilon: the authors' code of Tavakoli et al.
+    With several choices, each is random by itself with the probability epsilon: the authors' code of Tavakoli et al.
     2018, arXiv:1711.08946.
     """
 

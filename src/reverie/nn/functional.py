@@ -169,7 +169,7 @@ def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor
 
 
 def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Do the same as :func:`conv_unfold_norm_silu` with a sigmoid in place of norm and SiLU."""
+    """Compute :func:`conv_unfold_norm_silu` with a sigmoid instead of norm and SiLU."""
     return torch.sigmoid(_conv_to_four(x, weight, bias))
 
 

@@ -163,7 +163,7 @@ class Attentive(nn.Module):
         self.norm: nn.LayerNorm = nn.LayerNorm(cfg.units)
 
     def forward(self, x: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Each row has a window of its own, so what it sees does not depend on the batch's."""
+        """Attend from each row to its own window, so that the result does not depend on the other rows of the batch."""
         rows, window = x.shape[1], self.before + 1
         past, num_past = state[:, :-1].view(-1, self.before, self.inputs), state[:, -1:]  # [B, W-1, I], [B, 1]
         row = torch.arange(rows, device=x.device, dtype=x.dtype)

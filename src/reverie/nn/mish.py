@@ -49,7 +49,7 @@ class LatentConfig(NetworkConfig):
 
 
 Weights = tuple[Tensor, ...]
-"""Of one layer of one copy: weight ``[outputs, inputs]``, bias ``[outputs]``; scale and shift of its norm, if any."""
+"""One layer of one copy: weight ``[outputs, inputs]``, bias ``[outputs]``; scale and shift of its norm, if any."""
 
 
 class MishLayer(nn.Module):
@@ -82,7 +82,7 @@ class MishMLP(nn.Module):
         self, inputs: int, units: tuple[int, ...], outputs: int, *, copies: int | None = None, simplex: int = 0,
         dropout: float = 0.0, zero: bool = False,
     ) -> None:  # fmt: skip
-        """``simplex``: a norm follows the last layer, and a softmax of each so many numbers. ``zero``: outputs of 0."""
+        """``simplex``: after the last layer, a norm and a softmax of every ``simplex`` numbers. ``zero``: outputs 0."""
         super().__init__()
         n, widths = copies or 1, (inputs, *units)
         hidden = [MishLayer(i, o, n) for i, o in zip(widths, units, strict=False)]
@@ -107,7 +107,7 @@ class MishMLP(nn.Module):
         return outputs[0] if self.alone else torch.stack(outputs)
 
     def _dropped(self, x: Tensor, copies: int) -> Tensor | None:
-        """Return the factors ``[K, ..., units]`` by which dropout multiplies what the first layers say."""
+        """Return the factors ``[K, ..., units]`` by which dropout multiplies the outputs of the first layers."""
         if self.dropout is None or not self.dropout.training:
             return None
         factors: Tensor = self.dropout(x.new_ones(copies, *x.shape[:-1], self.units))

@@ -102,7 +102,7 @@ class TruncatedNormal(Normal):
         return self.clipped(self.mean)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """See :class:`Normal`; of values in [-1, 1]."""
+        """Return the log-density ``[...]`` of values ``[..., A]`` in [-1, 1]."""
         z = (value.float() - self.mean) / self.std
         return (-0.5 * z * z - LOG_ROOT - self.std.log() - self.mass.log()).sum(-1)
 

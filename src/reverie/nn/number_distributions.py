@@ -90,7 +90,7 @@ class LogTwoHot(TwoHot):
         return symexp(torch.softmax(self.logits, -1) @ self.bins)
 
     def loss(self, value: Tensor, second: Tensor | None = None, counts: float = 1.0) -> Tensor:
-        """See :class:`TwoHot`; the weights are those of symlog(value)."""
+        """Return the cross-entropy of :class:`TwoHot`, with the weights of symlog(value)."""
         return super().loss(symlog(value.float()), None if second is None else symlog(second.float()), counts)
 
 

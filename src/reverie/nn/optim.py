@@ -1,6 +1,6 @@
 """Optimisers of all parameters at once: LaProp with adaptive clipping (DreamerV3), RMSProp (A2C); and their base.
 
-The state of an optimiser stays at the same addresses, also when one is loaded: a captured update goes on using it.
+The state of an optimiser stays at the same addresses, also when one is loaded: a captured update keeps using it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def rate_of(lr: Rate, device: torch.device) -> float | Tensor:
 
 
 def advance(ramps: Iterable[tuple[Ramp, Tensor]], step: int) -> None:
-    """Set the tensor of each ramp to its value at this env step, in place, as captured updates go on reading it."""
+    """Set the tensor of each ramp to its value at this env step, in place, as captured updates keep reading it."""
     for ramp, value in ramps:
         value.fill_(ramp.at(step))
 
@@ -137,11 +137,11 @@ class Optim:
     def gradients(self, loss: Tensor, keep: bool = False) -> Tensors:
         """Compute and return the gradient of ``loss`` for each parameter. ``keep`` its graph for another loss.
 
-        Of several learners, it is the mean of their gradients.
+        With several learners, it is the mean of their gradients.
         """
         for p in self.params:
             p.grad = None
-        # An actor's loss may also depend on the world model, which has an optimiser of its own.
+        # An actor's loss may also depend on the world model, which has its own optimiser.
         inputs = [p for p in self.params if p.requires_grad]
         loss.backward(inputs=inputs, retain_graph=keep)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         grads = [p.grad for p in self.params if p.grad is not None]
@@ -194,7 +194,7 @@ class Optim:
         """Return the clipped gradients of all tensors as one flat vector ``[count]``."""
         ratio = grad_norms / (self.cfg.agc * param_norms.clamp(min=self.cfg.agc_min_norm))  # [P]; not used if agc is 0
         clip = 1 / ratio.clamp(min=1) if self.cfg.agc else torch.ones_like(ratio)  # [P]
-        if self.owner is not None:  # two large kernels in place of a small one for each tensor
+        if self.owner is not None:  # two large kernels instead of a small one for each tensor
             flat = torch.cat([grad.flatten() for grad in grads])
             return flat.mul_(clip.index_select(0, self.owner))  # clip[owner] would make the numbers 64 bits wide
         flat = torch.empty_like(self.square)

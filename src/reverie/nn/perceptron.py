@@ -55,7 +55,7 @@ class MLPLayout:
 
     @cached_property
     def places(self) -> tuple[tuple[int, int, int, int, int], ...]:
-        """Of each layer: its inputs and outputs, and where its weights begin and end, and its biases end."""
+        """For each layer, its inputs and outputs, where its weights begin and end, and where its biases end."""
         sizes = list(pairwise(self.widths))
         starts = accumulate(((i + 1) * o for i, o in sizes), initial=0)
         return tuple((i, o, at, at + i * o, at + (i + 1) * o) for (i, o), at in zip(sizes, starts, strict=False))
@@ -128,7 +128,7 @@ class ReluMLP(nn.Module):
 
     @property
     def meaning(self) -> dict[str, Tensor]:
-        """What is saved beside ``theta``, as it may fit another MLP: ``widths``; ``tanh`` between layers, on top."""
+        """What is saved with ``theta``, which could fit another MLP: ``widths``; ``tanh`` between layers, on top."""
         layout = self.layout
         return {"widths": torch.tensor(layout.widths), "tanh": torch.tensor([layout.tanh, layout.squash])}
 

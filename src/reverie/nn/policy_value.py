@@ -173,7 +173,7 @@ class RecurrentPolicy(StatelessStorage[MemoryState]):
         return MemoryState(blank, blank)
 
     def evaluate(self, step: Step, state: MemoryState) -> Decision:
-        """Return what the networks say of rows, ``[N, 1]``."""
+        """Return policy, values and state for rows ``[N, 1]``."""
         obs = {key: x.unsqueeze(1) for key, x in step.obs_on(self.device).items()}  # [N, 1, ...]
         decision: Decision = self.network(obs, step.is_first.to(self.device).unsqueeze(1), state.after)
         return decision

@@ -1,4 +1,4 @@
-"""The memories of a learner that replays: their states beside the rows, in learning and in acting.
+"""The memories of a learner that replays: their states are stored with the rows, and used in learning and acting.
 
 Kapturowski et al., "Recurrent experience replay in distributed reinforcement learning", ICLR 2019 (R2D2): the state
 before each row is stored with the row; sequences begin from it, after rows that bring it up to date. Here each update
@@ -53,7 +53,7 @@ class Memories:
 
     @torch.no_grad()
     def burn_in_batch(self, batch: Batch, burn_in: int) -> Batch:
-        """Return the rows of a batch ``[B, burn_in + T]`` that are learned from, beside the states before them.
+        """Return the rows of a batch ``[B, burn_in + T]`` that are learned from, with the states before them.
 
         Only the first state is the stored one. The ``extras`` are the states before all rows that are learned from, to
         be written back. Losses read windows from row 0 or from row 1 on: a target's other states are left out.

@@ -82,7 +82,7 @@ class ReturnRange(HostBuffers):
     def add(self, reward: Tensor, is_first: Tensor) -> None:
         """Extend the bounds by rows ``[...]``; the first row of an episode has no reward, so it is skipped.
 
-        Of several learners, the rows of all count.
+        With several learners, the rows of all count.
         """
         earned = reward[~is_first]
         ends = [earned.min(), earned.max()] if len(earned) else [math.inf, -math.inf]

@@ -73,7 +73,7 @@ def likely_values(values: Tensor, logits: Tensor, log_threshold: float, classes:
     """Return ``values`` ``[..., A]`` of classes whose logit is at least the highest plus ``log_threshold``, else -inf.
 
     The highest is that of the same choice. That is G(a | s) / max_b G(b | s) >= threshold: discrete BCQ (Fujimoto et
-    al. 2019), algorithm 1, which has > in place of >=, so that a threshold of 1 would leave no action.
+    al. 2019), algorithm 1, which has > instead of >=, so that a threshold of 1 would leave no action.
     """
     pairs = zip(per_choice(values, classes), per_choice(logits, classes), strict=True)
     return join_choices(

@@ -15,7 +15,7 @@ from reverie.objectives.td import Losses, mean_over
 def choice_gap(values: Tensor, batch: Batch, classes: Sequence[int] = ()) -> Tensor:
     """E[ln sum_a' exp Q(s, a') - Q(s, a)], ``[]``, 0 or more: CQL(H), equation 4. The sum is over all actions.
 
-    Of several choices it is that of additive values, the sum of the gaps of the choices.
+    With several choices, whose values are additive, it is the sum of their gaps.
 
     Args:
         values: Q of all actions, ``[B, T - 1, A]`` of one critic, or ``[K, B, T - 1, A]`` of K, over which the gap is

@@ -92,7 +92,7 @@ def quantile_error(
 ) -> Losses:
     """Return the term ``critic``: :func:`quantile_huber` of the taken actions, averaged as in ``td.critic_losses``.
 
-    Of several choices, the mean over them: each has quantiles of its own for the same target.
+    With several choices, return the mean over them: each has its own quantiles for the same target.
 
     Args:
         prediction: quantiles of all actions, ``[B, T - 1, A, N]``.

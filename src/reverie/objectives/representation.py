@@ -1,6 +1,6 @@
 """Losses that tie latents to embedded observations without a decoder.
 
-N rows, E numbers of an embedding, K prototypes. Of several learners, the rows of all count (``core/learners.py``).
+N rows, E numbers of an embedding, K prototypes. With several learners, the rows of all count (``core/learners.py``).
 """
 
 from __future__ import annotations
