@@ -63,22 +63,6 @@ class TDMPC2Objective(nn.Module):
 
     # ---------------------------------------------------------------- learning
 
-    @torch.no_grad()
-    def targets(self, z: Tensor, reward: Tensor, terminal: Tensor) -> Tensor:
-        """The y = r + gamma (1 - terminal) min_{i of two} Q'_i(z', pi(z')), ``[H, B]``: section 3.1."""
-        value = self.two_values(self.target_critic.model, z, self.policy(z).action).amin(0)
-        return reward + self.cfg.discount * (1 - terminal.float()) * value
-
-    def unroll(self, batch: Batch) -> LatentRollout:
-        """Predict latents from the first row of each window ``[B, T]`` under its actions."""
-        with torch.no_grad():
-            encodings: Tensor = self.encoder({k: v[:, 1:].transpose(0, 1) for k, v in batch.obs.items()})  # [H, B, L]
-        target = self.targets(encodings, batch.reward[:, 1:].T, batch.is_terminal[:, 1:].T)
-        latents = [self.encoder({k: v[:, 0] for k, v in batch.obs.items()})]  # [B, L]
-        for action in batch.action[:, :-1].unbind(1):
-            latents.append(self.dynamics(latents[-1], action))
-        return LatentRollout(torch.stack(latents), encodings, target)
-
     def model_losses(self, batch: Batch, rollout: LatentRollout) -> dict[str, Tensor]:
         """Section 3.1 of the paper: losses ``[H, B]`` of each step and window, before their weights rho^t."""
         z, action = rollout.latent, batch.action[:, :-1].transpose(0, 1)  # [H+1, B, L], [H, B, A]
@@ -115,6 +99,22 @@ class TDMPC2Objective(nn.Module):
         self.rescale(value[0].detach())
         gain = value / self.scale + self.cfg.entropy_coef * policy.scaled_entropy
         return -(gain.mean(1) * self.rhos).mean(), policy, value
+
+    @torch.no_grad()
+    def targets(self, z: Tensor, reward: Tensor, terminal: Tensor) -> Tensor:
+        """The y = r + gamma (1 - terminal) min_{i of two} Q'_i(z', pi(z')), ``[H, B]``: section 3.1."""
+        value = self.two_values(self.target_critic.model, z, self.policy(z).action).amin(0)
+        return reward + self.cfg.discount * (1 - terminal.float()) * value
+
+    def unroll(self, batch: Batch) -> LatentRollout:
+        """Predict latents from the first row of each window ``[B, T]`` under its actions."""
+        with torch.no_grad():
+            encodings: Tensor = self.encoder({k: v[:, 1:].transpose(0, 1) for k, v in batch.obs.items()})  # [H, B, L]
+        target = self.targets(encodings, batch.reward[:, 1:].T, batch.is_terminal[:, 1:].T)
+        latents = [self.encoder({k: v[:, 0] for k, v in batch.obs.items()})]  # [B, L]
+        for action in batch.action[:, :-1].unbind(1):
+            latents.append(self.dynamics(latents[-1], action))
+        return LatentRollout(torch.stack(latents), encodings, target)
 
     @torch.no_grad()
     def rescale(self, value: Tensor) -> None:
