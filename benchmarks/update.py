@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from machine import child, machine, matrix_gflops, seconds_since_start, write
 
-from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
+from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, with_size
 from reverie.core.machine import choose_device, keep_freed_memory, peak_memory, wait_for
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
@@ -41,7 +41,7 @@ SETTINGS = {
 def config(name: str, precision: str = "float32") -> DreamerV3Config:
     """The learner's settings."""
     size, _, _, changes = SETTINGS[name]
-    return sized(size, DreamerV3Config().merge({**changes, "precision": precision}))
+    return with_size(size, DreamerV3Config().merge({**changes, "precision": precision}))
 
 
 def build(name: str, precision: str = "float32") -> DreamerV3:

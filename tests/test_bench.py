@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from reverie.algos.base import Algorithm
-from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
+from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, with_size
 from reverie.algos.ppo import PPOConfig
 from reverie.algos.settings import AlgorithmConfig
 from reverie.cli import main
@@ -65,7 +65,7 @@ def weights(*modules: torch.nn.Module) -> int:
 
 def test_operations_of_an_update_are_those_of_its_equations() -> None:
     """Two for each weight and row forwards, four backwards; nothing backwards through the imagination."""
-    config = sized("1m").merge({"batch_length": 16, "horizon": 5})
+    config = with_size("1m").merge({"batch_length": 16, "horizon": 5})
     with torch.device("meta"):
         learner = DreamerV3(VECTOR, TURNS, config, torch.device("meta"))
     world, actor, critic = learner.world, learner.actor, learner.critic
@@ -208,7 +208,7 @@ def test_settings_are_those_that_train_would_have() -> None:
     said = BenchCommand(image="8x8x3", batch="2x4", precision="bfloat16", envs=5, steps=7, threads=1, size="1m")
     config = settings(said)
     assert (config.algo.batch_size, config.algo.batch_length, config.algo.precision) == (2, 4, "bfloat16")
-    assert (config.env.num, config.steps, config.threads, config.algo.rssm) == (5, 7, 1, sized("1m").rssm)
+    assert (config.env.num, config.steps, config.threads, config.algo.rssm) == (5, 7, 1, with_size("1m").rssm)
 
 
 def test_shapes_become_specs() -> None:

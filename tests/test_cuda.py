@@ -38,7 +38,7 @@ RUNS: dict[str, dict[str, Any]] = {
                               "schedule.report_every": 60},
     "bcq": RECORDED,
 }  # fmt: skip
-WAIT = {"nn/exploration.py:act", "algos/bcq.py:act", "algos/world_model.py:act", "algos/world_model.py:extras"}
+WAIT = {"nn/exploration.py:act", "algos/bcq.py:act", "algos/dreamer.py:act", "algos/dreamer.py:extras"}
 """What waits for the device whenever environments are stepped: for actions, and for what is stored beside them."""
 
 

@@ -23,7 +23,7 @@ import yaml
 
 import d4rl_files
 from reverie.algos.dqn import DQNConfig
-from reverie.algos.dreamer_v3 import SIZES, DreamerV3, sized
+from reverie.algos.dreamer_v3 import SIZES, DreamerV3, with_size
 from reverie.algos.sac import SACConfig
 from reverie.cli.main import COMMANDS
 from reverie.cli.parse import flags_of
@@ -458,7 +458,7 @@ TURNS = ActionSpec(parts={"action": ActionPart(kind="continuous", size=6)})
 def test_the_table_of_sizes() -> None:
     expected = []
     for name in SIZES:
-        config = sized(name)
+        config = with_size(name)
         with torch.device("meta"):  # shapes without memory
             pair = ((IMAGE, SIX), (VECTOR, TURNS))
             counts = [DreamerV3(obs, act, config, torch.device("meta")).optim.count for obs, act in pair]

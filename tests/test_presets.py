@@ -10,7 +10,7 @@ import yaml
 
 from reverie import api
 from reverie.algos.dqn import DQNConfig
-from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, sized
+from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, with_size
 from reverie.api import train_config
 from reverie.cli import main
 from reverie.cli import train as commands
@@ -87,7 +87,7 @@ def test_without_a_gpu_runs_are_short(gpus: list[int], algorithm: str, env: str,
     if algorithm == "dreamer_v3":
         assert config.evaluates_during_training
         sizes = {"nano": config, "12m": merge_layers(algorithm, env=env, size="12m")}
-        assert all(made.algo.rssm == sized(size, DreamerV3Config()).rssm for size, made in sizes.items())
+        assert all(made.algo.rssm == with_size(size, DreamerV3Config()).rssm for size, made in sizes.items())
     assert (config == published) == (name == plain)
 
 
@@ -406,8 +406,8 @@ def test_a_whole_experiment_of_python_takes_no_lower_layers(files: dict[str, str
 def test_a_size_is_of_any_algorithm_that_has_some() -> None:
     own = DreamerV3Config(horizon=7)
     for given in (own, ExperimentConfig(algo=own)):
-        assert settings_of(given, size="nano").algo == sized("nano", own)
-    assert settings_of("dreamer_v3", preset="atari", size="nano").algo == sized("nano", PRESETS["atari"]().algo)
+        assert settings_of(given, size="nano").algo == with_size("nano", own)
+    assert settings_of("dreamer_v3", preset="atari", size="nano").algo == with_size("nano", PRESETS["atari"]().algo)
     with pytest.raises(ConfigError, match="has no named sizes"):
         settings_of(WHOLE, size="nano")
 

@@ -54,7 +54,7 @@ def learner_and_batch(name: str, settings: dict[str, int] | None = None) -> tupl
             for key, column in learner.extra_spec.items()
         },
     )  # fmt: skip
-    return learner, learner.estimated(batch) if hasattr(learner, "estimated") else batch
+    return learner, learner.prepare_rollout(batch) if hasattr(learner, "prepare_rollout") else batch
 
 
 def measure(name: str) -> float:

@@ -12,11 +12,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import update as bench
 
 from reverie.algos import r2dreamer
+from reverie.algos.dense_dreamer import DenseDreamer, DenseDreamerConfig
 from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.r2dreamer import R2DreamerConfig
 from reverie.algos.tdmpc2 import TDMPC2Config
-from reverie.algos.world_model import DenseDreamer, DenseDreamerConfig
 from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
@@ -66,7 +66,7 @@ def decoderless(setting: str) -> Subject:
     keep_freed_memory()
     plain = setting.replace("R2-vector", "V").replace("R2-image", "I")
     size, obs, action, changes = bench.SETTINGS[plain]
-    agent = r2dreamer.sized(size, R2DreamerConfig().merge(changes)).build(obs, action, choose_device("auto"))
+    agent = r2dreamer.with_size(size, R2DreamerConfig().merge(changes)).build(obs, action, choose_device("auto"))
     data = noise_batch(agent, obs, action).to(agent.device)
     return Subject(agent.optim.count, lambda: agent.update(data), acting(agent.policy, obs))
 

@@ -20,7 +20,7 @@ from reverie.core.errors import RunError
 from reverie.core.types import Step
 from reverie.envs.flat import make_flat
 from reverie.experiment.config import ExperimentConfig
-from reverie.nn.actor_critic import kind_of
+from reverie.nn.action_kinds import action_kind
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "algos"))
@@ -95,7 +95,8 @@ def agent_of(algo, actions, tmp_path, masks=False, seeing=True, **env):
 
 
 CASES = {
-    name: (contracts.tiny(name), kind_of(contracts.ACTIONS.get(name, contracts.MOVES))) for name in contracts.CONFIGS
+    name: (contracts.tiny(name), action_kind(contracts.ACTIONS.get(name, contracts.MOVES)))
+    for name in contracts.CONFIGS
 }
 CASES["tdmpc2"] = (CASES["tdmpc2"][0].merge({"iterations": 1}), "continuous")  # each is a part of the graph
 EARLIER = {name: config.merge(dreamer.EARLIER) for name, config in dreamer.CONFIGS.items()}

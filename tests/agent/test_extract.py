@@ -45,7 +45,7 @@ def test_states_are_those_that_the_model_has_of_the_rows(agent, tmp_path, monkey
     found = arrays_in(extract(agent, out=tmp_path / name).path)
     with torch.no_grad():
         _, latent, probs = agent.algo.world.observe(rows)
-        expected = agent.algo.described(latent)
+        expected = agent.algo.describe_latent(latent)
     count = len(whole["reward"])
     assert count > 7 * 3
     assert {len(values) for values in found.values()} == {count}

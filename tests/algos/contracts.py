@@ -155,7 +155,7 @@ def batch(agent, spec="vector", seed=0) -> Batch:
         is_terminal=last & (torch.rand(b, t, generator=g) < 0.5), weight=torch.ones(b), index=torch.arange(b),
         extras={key: torch.randn(b, t, *part.shape, generator=g) for key, part in agent.extra_spec.items()},
     )  # fmt: skip
-    return agent.estimated(rows) if agent.window.rollout else rows
+    return agent.prepare_rollout(rows) if agent.window.rollout else rows
 
 
 def shown(spec="vector", envs=2, seed=0, first=True) -> Step:

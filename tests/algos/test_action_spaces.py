@@ -20,7 +20,7 @@ from reverie.algos.sac import SACConfig
 from reverie.core.action_codec import ActionCodec
 from reverie.core.discover import GROUP, algorithm_config, algorithms
 from reverie.core.specs import MASK, ActionPart, ActionSpec
-from reverie.nn.actor_critic import kind_of
+from reverie.nn.action_kinds import action_kind
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
 from reverie.nn.functional import legal_choice
 from reverie.objectives import categorical
@@ -69,7 +69,7 @@ def test_actions_of_every_kind_are_learned_and_taken(name: str) -> None:
     assert not config.on_policy or config.action_kinds == SPACES.keys()
     for kind in config.action_kinds:
         codec = ActionCodec(space := SPACES[kind])
-        assert kind_of(codec.spec) == kind
+        assert action_kind(codec.spec) == kind
         agent = config.build(SPECS["vector"], codec.spec, seed=1)
         agent.acts = codec.spec
         for seed in range(2):

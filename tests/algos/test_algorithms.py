@@ -34,7 +34,6 @@ from reverie.core.types import Batch
 from reverie.distributed.wire import acting, adopt, serialize_weights
 from reverie.kernels.capture import WARM_UPS, CapturedTrainStep
 from reverie.nn.memory import MEMORY
-from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.estimators import GAE, TD1, NStep, TDLambda, VTrace
 
@@ -117,7 +116,7 @@ def test_replays_learn_what_updates_learn(name, spec, functions):
         for agent, call in ((eager, steps(eager)[index]), (replayed, update)):
             data = [batch(agent, spec, seed) for seed in range(WARM_UPS + 3)]
             torch.manual_seed(5)
-            seen.append([call(agent.prepared(x) if agent is eager else x) for x in data])
+            seen.append([call(agent.prepare_batch(x) if agent is eager else x) for x in data])
         assert tapes.calls == ["warm up"] * WARM_UPS + ["capture"] + ["replay"] * 2
         for expected, got in zip(*seen, strict=True):
             torch.testing.assert_close(got.metrics, expected.metrics, rtol=0, atol=0)
@@ -134,7 +133,7 @@ def test_an_update_neither_waits_for_the_device_nor_copies_from_the_host(name):
         data = data if name in ON_POLICY else data.to("meta")
         for step in steps(agent):
             with device_only():
-                update = step(agent.prepared(data))
+                update = step(agent.prepare_batch(data))
             assert all(x.device.type == "meta" and not x.requires_grad for x in update.metrics.values())
 
 

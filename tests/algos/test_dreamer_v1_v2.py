@@ -6,14 +6,15 @@ import pytest
 import torch
 from dreamer import ACTIONS, CONFIGS, EARLIER, batch, build_earlier, shown
 
-from reverie.algos.world_model import repeated
+from reverie.algos.world_model import repeat_windows
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
 from reverie.experiment.bench import noise_batch
 from reverie.nn.dense_rssm import CELLS, CellStack
-from reverie.nn.distributions import Support, TanhedNormal, TruncatedNormal
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.layers import StridedConv
+from reverie.nn.normals import TanhedNormal, TruncatedNormal
+from reverie.nn.number_distributions import Support
 from reverie.objectives.kl import Balanced, Free, categorical_kl, gaussian_kl
 from reverie.objectives.policy import Dynamics, Mixed, Reinforce
 
@@ -191,7 +192,7 @@ def test_a_carried_state_makes_two_batches_one():
     whole = agent.world.observe(long, None, 2).latent.deter
     found = []
     for part in (long.rows(0, 6), long.rows(6)):
-        post = agent.world.observe(part, agent.carried(), 2)
+        post = agent.world.observe(part, agent.carried_context(), 2)
         agent.carry_on(part, post)
         found.append(post.latent.deter)
     assert (long.is_first[:, 6:].any(), long.is_first[:2, 6].any()) == (True, False)
@@ -252,7 +253,7 @@ def test_probes_change_the_latents_only_if_asked():
         agent = build_earlier("pydreamer", probe__gradients=gradients, aux__weight=0.0)
         rows = batch(agent)
         post = agent.world.observe(rows, samples=2)
-        losses, _ = agent.losses(repeated(rows, 2), post, {"kl": torch.zeros(6, 6)})
+        losses, _ = agent.losses(repeat_windows(rows, 2), post, {"kl": torch.zeros(6, 6)})
         loss = losses["model" if gradients else "probe"]
         (found[gradients],) = torch.autograd.grad(loss, [post.latent.stoch], allow_unused=True)
     assert found[False] is None

@@ -9,7 +9,7 @@ import torch
 from dreamer import batch, build, shown
 
 from reverie.algos import dreamer_v3
-from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, replay_value_loss, sized
+from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, replay_value_loss, with_size
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.nn.state_space import Latent
@@ -26,15 +26,15 @@ def test_parameter_counts_of_the_authors(size):
     spec = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}
     actions = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(6,))})
     with torch.device("meta"):  # shapes without memory
-        agent = DreamerV3(spec, actions, sized(size), torch.device("meta"))
+        agent = DreamerV3(spec, actions, with_size(size), torch.device("meta"))
     assert agent.optim.count == COUNTS[size]
 
 
 def test_every_named_size_builds_and_names_are_forgiving():
-    assert sized("12M") == sized("12m") == DreamerV3Config()
-    assert sized("xl").rssm.deter == SIZES["XL"]["deter"] == 4096
+    assert with_size("12M") == with_size("12m") == DreamerV3Config()
+    assert with_size("xl").rssm.deter == SIZES["XL"]["deter"] == 4096
     with pytest.raises(ConfigError, match=r"size = '13m'.*Did you mean '1m', '12m'"):
-        sized("13m")
+        with_size("13m")
 
 
 def test_weights_of_the_losses_are_the_papers():

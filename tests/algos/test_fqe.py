@@ -79,7 +79,7 @@ def test_units_change_what_is_expected_at_first_and_bound_what_is_next():
     plain, shifted = learner(), learner(Units(shift=5.0, scale=2.0, low=4.9, high=5.1))
     critic, same = plain.objective.critic, shifted.objective.critic
     torch.testing.assert_close(same(data.obs, data.action), 5 + 2 * critic(data.obs, data.action))
-    worth = shifted.worth(data)
+    worth = shifted.value(data)
     assert worth.shape == (4, 2)
     assert 4.9 <= worth.min() <= worth.max() <= 5.1
 
@@ -93,7 +93,7 @@ def test_the_unit_of_rewards_does_not_change_what_is_learned(unit):
         of_other = other.update(replace(data, reward=data.reward * unit))
         torch.testing.assert_close(of_other.priority, of_one.priority)
         torch.testing.assert_close(of_other.metrics, of_one.metrics)
-    torch.testing.assert_close(other.worth(data) / unit, one.worth(data))
+    torch.testing.assert_close(other.value(data) / unit, one.value(data))
 
 
 def test_weights_decay_beside_the_step_of_adam():

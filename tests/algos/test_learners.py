@@ -11,7 +11,7 @@ from windows import ACTS, MOVE, OBS, batch, steps
 
 from reverie.algos.bc import BCConfig
 from reverie.algos.bcq import BCQConfig
-from reverie.algos.cql import RETURN, CQLConfig, Lagrange, ReturnsToGo
+from reverie.algos.cql import CQLConfig, Lagrange
 from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_crr import DiscreteCRRConfig
@@ -19,6 +19,7 @@ from reverie.algos.discrete_sac import DiscreteSACConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.iql import IQLConfig
 from reverie.algos.qr_dqn import QRDQNConfig
+from reverie.algos.returns_to_go import RETURN, ReturnsToGo
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
 from reverie.core.columns import Column
@@ -152,7 +153,7 @@ def test_dueling_streams_are_joined_by_equation_9():
         (4, 6), (6, 5, 1), (6, 5, 3),
     )  # fmt: skip
     torch.testing.assert_close(made(x), value + advantage - advantage.mean(-1, keepdim=True))
-    quantiles, x = Dueling(4, (5,), classes=(3,), each=2), torch.randn(7, 4)  # joined one by one
+    quantiles, x = Dueling(4, (5,), classes=(3,), outputs=2), torch.randn(7, 4)  # joined one by one
     assert quantiles.shared is None
     advantage = quantiles.advantage(x).view(7, 3, 2)
     expected = quantiles.value(x)[:, None] + advantage - advantage.mean(1, keepdim=True)

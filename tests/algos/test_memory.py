@@ -43,7 +43,7 @@ def test_padded_sequences_are_ragged_ones_and_those_that_hold_several_episodes(n
     for given in ([whole], [padded(*ragged)], ragged):
         total, count = 0.0, 0
         for data in given:
-            ready, n = agent.prepared(data), int(transition_mask(data.is_last).sum())
+            ready, n = agent.prepare_batch(data), int(transition_mask(data.is_last).sum())
             total, count = total + o(ready).total() * n, count + n
         learned = [p for p in o.parameters() if p.requires_grad]
         found.append((total / count, torch.autograd.grad(total / count, learned, allow_unused=True)))
@@ -59,7 +59,7 @@ def test_states_that_begin_a_sequence_are_brought_up_to_date_by_each_network(nam
         if not p.requires_grad:
             p.data.mul_(1.1)  # targets
     data = rows(agent, 5, first=[1])
-    ready = agent.prepared(data)
+    ready = agent.prepare_batch(data)
     assert ready.shape == (1, 3)
     for network, cut in (*agent.memories.own, *agent.memories.targets):
         long = {BEGUN: data.is_first, network.memory_key: data.extras[MEMORY][..., cut]} | data.obs
@@ -80,7 +80,7 @@ def test_what_is_stored_in_acting_is_what_learning_computes(name):
         _, state = agent.policy.act(Step(obs={"state": data.obs["state"][:, t]}, **now), state, "explore")
         stored.append(agent.policy.extras(state)[MEMORY])
     seen = replace(data, extras={MEMORY: torch.stack(stored, 1)})
-    torch.testing.assert_close(agent.prepared(seen).extras[MEMORY], seen.extras[MEMORY])
+    torch.testing.assert_close(agent.prepare_batch(seen).extras[MEMORY], seen.extras[MEMORY])
 
 
 def test_what_a_transformer_does_not_see_is_nothing_to_it():

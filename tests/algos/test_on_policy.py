@@ -9,10 +9,11 @@ from contracts import BOTH, CHOICE, CHOICES, SPECS, batch, build, padded, shown
 from reverie.algos.ppo import PPOConfig
 from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
-from reverie.nn.distributions import Choices, FreeNormal, Layout, Mixed
+from reverie.nn.distributions import ActionLayout, Choices, MixedDistribution
 from reverie.nn.memory import GRU, LSTM
+from reverie.nn.normals import FreeNormal
 from reverie.nn.optim import GlobalRMSpropConfig
-from reverie.objectives.policy import clipped_surrogate, standardised
+from reverie.objectives.policy import clipped_surrogate, standardize
 
 
 def rollout(rows=12, envs=3, seed=0):
@@ -73,10 +74,10 @@ def test_surrogate_by_hand():
 def test_advantages_are_standardised_over_what_counts():
     x, mask = torch.tensor([[1.0, 2.0, 99.0], [4.0, 99.0, 99.0]]), torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()
     kept = x[mask]
-    torch.testing.assert_close(standardised(x, mask)[mask], (kept - kept.mean()) / kept.std())
+    torch.testing.assert_close(standardize(x, mask)[mask], (kept - kept.mean()) / kept.std())
     alone = torch.tensor([True, False])
-    assert standardised(torch.tensor([3.0, 5.0]), alone)[0] == 3.0  # a single one stays, instead of NaN
-    assert torch.isfinite(standardised(x, torch.zeros_like(mask))).all()
+    assert standardize(torch.tensor([3.0, 5.0]), alone)[0] == 3.0  # a single one stays, instead of NaN
+    assert torch.isfinite(standardize(x, torch.zeros_like(mask))).all()
 
 
 # ---------------------------------------------------------------- memory
@@ -151,7 +152,7 @@ def test_acting_remembers_what_learning_sees():
 def test_mixed_actions_are_the_sum_of_their_parts():
     logits, mean, log_std = torch.randn(5, 3), torch.randn(5, 2), torch.randn(2)
     spec = {"a": ActionPart(kind="categorical", classes=(3,)), "b": ActionPart(kind="continuous", size=2)}
-    joint = Mixed(FreeNormal(mean, log_std), Choices(logits, (3,)), Layout(ActionSpec(parts=spec)))
+    joint = MixedDistribution(FreeNormal(mean, log_std), Choices(logits, (3,)), ActionLayout(ActionSpec(parts=spec)))
     one, other = torch.distributions.Categorical(logits=logits), torch.distributions.Normal(mean, log_std.exp())
     action, density = joint.sample()
     torch.testing.assert_close(density, one.log_prob(action[:, :3].argmax(-1)) + other.log_prob(action[:, 3:]).sum(-1))

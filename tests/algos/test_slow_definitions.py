@@ -40,7 +40,7 @@ from windows import (
 
 from reverie.algos.bc import BCObjective
 from reverie.algos.bcq import BCQConfig, BCQObjective
-from reverie.algos.cql import RETURN, Best, CQLConfig, CQLObjective, Expected, Fixed, Lagrange, Mode, Soft
+from reverie.algos.cql import Best, CQLConfig, CQLObjective, Expected, Fixed, Lagrange, Mode, Soft
 from reverie.algos.crr import All, Binary, CRRConfig, CRRObjective, Exp
 from reverie.algos.ddpg import DDPGConfig, DDPGObjective
 from reverie.algos.discrete_bcq import DiscreteBCQConfig, DiscreteBCQObjective
@@ -50,18 +50,20 @@ from reverie.algos.discrete_sac import DiscreteSACConfig, DiscreteSACObjective
 from reverie.algos.dqn import DQNConfig, DQNObjective
 from reverie.algos.iql import IQLConfig, IQLObjective
 from reverie.algos.qr_dqn import QRDQNConfig, QRDQNObjective
+from reverie.algos.returns_to_go import RETURN
 from reverie.algos.sac import MixedSACObjective, SACConfig, SACObjective
 from reverie.algos.td3 import TD3Config, TD3Objective
 from reverie.algos.td3_bc import TD3BCConfig, TD3BCObjective
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.nn.actor_critic import Stacked
-from reverie.nn.distributions import Choices, DiagonalNormal, Layout, Mixed, SquashedNormal
+from reverie.nn.distributions import ActionLayout, Choices, MixedDistribution
+from reverie.nn.normals import DiagonalNormal, SquashedNormal
 from reverie.objectives.estimators import GAE, TD0, TD1, NStep, TDLambda
 
 ENTROPY, LATENT, SAMPLES, QUANTILES = -1.5, 3, 3, 4
 ONE, TWO = (ACTS,), (2, 3)
 """The classes of a single choice and of two."""
-LAYOUT = Layout(
+LAYOUT = ActionLayout(
     ActionSpec(parts={
         "a": ActionPart(kind="categorical", classes=(2,)), "b": ActionPart(kind="continuous", size=2),
         "c": ActionPart(kind="categorical", classes=(3,)),
@@ -87,7 +89,7 @@ def choosing(classes: tuple[int, ...] = ONE) -> Tiny:
 
 
 def both(kind: Callable[..., Any]) -> Tiny:
-    return Tiny(9, lambda y: Mixed(kind(*y[..., :4].tanh().chunk(2, -1)), Choices(y[..., 4:], TWO), LAYOUT))
+    return Tiny(9, lambda y: MixedDistribution(kind(*y[..., :4].tanh().chunk(2, -1)), Choices(y[..., 4:], TWO), LAYOUT))
 
 
 def values(copies: int, classes: tuple[int, ...] = ONE, acts: int = 0) -> Tiny:

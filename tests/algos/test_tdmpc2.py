@@ -10,7 +10,7 @@ import torch
 from contracts import MOVES, SPECS, batch, build, shown, tiny
 
 import reverie
-from reverie.algos.tdmpc2 import SIZES, Draws, TDMPC2Config, sized
+from reverie.algos.tdmpc2 import SIZES, Draws, TDMPC2Config, with_size
 from reverie.core.accelerate import only
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
@@ -151,10 +151,10 @@ def test_what_is_said_of_rows_is_what_acting_saw():
 
 
 def test_sizes_and_settings_that_cannot_be():
-    assert [sized(name).networks.latent for name in SIZES] == [64, 128, 512, 768, 768, 1376]
-    assert sized("5M") == TDMPC2Config()
+    assert [with_size(name).networks.latent for name in SIZES] == [64, 128, 512, 768, 768, 1376]
+    assert with_size("5M") == TDMPC2Config()
     with pytest.raises(ConfigError, match="size = '6m'"):
-        sized("6m")
+        with_size("6m")
 
 
 def test_images_alone_are_the_latent_and_are_moved():
@@ -172,7 +172,7 @@ def test_images_alone_are_the_latent_and_are_moved():
     moves = cnn.moves(torch.zeros(4000, 1, 1, 1))
     assert sorted(set(moves.flatten().tolist())) == [-3, -2, -1, 0, 1, 2, 3]
     cnn.moves = lambda x: torch.tensor([[0, 0], [3, -1], [-3, 2]])
-    moved = cnn.seen(image.float() / 255) + 0.5
+    moved = cnn.augment(image.float() / 255) + 0.5
     assert [tuple(int(n) for n in x[..., 0].nonzero()[0]) for x in moved] == [(30, 30), (29, 33), (32, 27)]
     z = agent.objective.encoder({"image": image})
     torch.testing.assert_close(z.view(3, -1, 8).sum(-1), torch.ones(3, 8))

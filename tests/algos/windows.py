@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.algos.cql import RETURN
+from reverie.algos.returns_to_go import RETURN
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
-from reverie.nn.distributions import DiagonalNormal, SquashedNormal
+from reverie.nn.normals import DiagonalNormal, SquashedNormal
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0, TD1, NStep, ValueEstimator
 

@@ -108,7 +108,7 @@ def test_a_loop_of_ones_own() -> None:
             scores += [episode.score for episode in collector.collect()]
             if len(collector) >= 50:
                 batch = collector.sample()
-                losses = collector.algo.objective.critic_loss(collector.algo.prepared(batch))
+                losses = collector.algo.objective.critic_loss(collector.algo.prepare_batch(batch))
                 collector.algo.minimise(losses)
                 collector.feedback(batch.index, losses.update())
         replays = collector.source.replays

@@ -19,8 +19,8 @@ from reverie.core.accelerate import Kernel, only
 from reverie.core.types import Batch
 from reverie.kernels.compiler import kernels
 from reverie.kernels.table import ROWS
-from reverie.nn.optim import AdamSettings
-from reverie.nn.perceptron import Layout
+from reverie.nn.adam import AdamSettings
+from reverie.nn.perceptron import MLPLayout
 from reverie.objectives.estimators import TD0, TD1, NStep
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
@@ -99,7 +99,7 @@ def targets(estimator):
 
 def mlp(copies, squash, parts, shared=False):
     def make(normal, s):
-        layout = Layout((sum(parts), s["n"], s["k"], 3), copies, squash)
+        layout = MLPLayout((sum(parts), s["n"], s["k"], 3), copies, squash)
         inputs = [normal(s["m"] * (1 if shared and i == 0 else 2), width) for i, width in enumerate(parts)]
         return 0.2 * normal(copies, layout.stride), layout, *inputs
 

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from reverie.algos import imagination
 from reverie.core.specs import ActionPart, ActionSpec
+from reverie.distributed.actors import Actor
 from reverie.kernels import dreams, steps
 from reverie.kernels.compiler import kernels
 from reverie.kernels.steps import METHODS, prepared_class, step_linear
+from reverie.nn.actor import ActorConfig
 from reverie.nn.dense_rssm import CELLS, Categorical, DenseRSSMConfig, Gaussian
-from reverie.nn.heads import Actor, ActorConfig
 from reverie.nn.rssm import RSSMConfig
 from reverie.nn.state_space import StateSpaceModel
 

@@ -10,7 +10,8 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
 from reverie.kernels.tape import Tape
 from reverie.nn.actor_critic import DeterministicActor, Inputs, NetworkConfig, QEnsemble, Stacked
-from reverie.nn.optim import Adam, frozen
+from reverie.nn.adam import Adam
+from reverie.nn.optim import frozen
 from reverie.nn.target import Target
 
 SMALL = NetworkConfig(units=(7, 5))

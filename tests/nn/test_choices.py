@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart
 from reverie.nn.actor_critic import ChoicesActor, MixedActor, NetworkConfig
-from reverie.nn.distributions import Choices, DiagonalNormal, Layout, Mixed
+from reverie.nn.distributions import ActionLayout, Choices, MixedDistribution
 from reverie.nn.functional import masked
+from reverie.nn.normals import DiagonalNormal
 
 SPEC = {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")}
 
@@ -58,17 +59,17 @@ MIXED = ActionSpec(
 
 
 def test_numbers_and_choices_lie_where_the_flat_action_has_them():
-    layout, flat = Layout(MIXED), torch.arange(8.0).expand(4, 8)
-    numbers, classes = layout.apart(flat)
+    layout, flat = ActionLayout(MIXED), torch.arange(8.0).expand(4, 8)
+    numbers, classes = layout.split(flat)
     assert (numbers[0].tolist(), classes[0].tolist()) == ([2, 3, 7], [0, 1, 4, 5, 6])
-    assert torch.equal(layout.together(numbers, classes), flat)
+    assert torch.equal(layout.join(numbers, classes), flat)
 
 
 def test_a_product_has_the_draws_modes_and_densities_of_its_parts():
     torch.manual_seed(0)
     mean, log_std = torch.tensor([0.1, -0.2, 0.3]).expand(20_000, 3), torch.tensor(-3.0).expand(20_000, 3)
     logits = torch.tensor([0.0, 1.0, 2.0, 0.0, 0.5]).expand(20_000, 5)
-    made = Mixed(DiagonalNormal(mean, log_std), Choices(logits, (2, 3)), Layout(MIXED))
+    made = MixedDistribution(DiagonalNormal(mean, log_std), Choices(logits, (2, 3)), ActionLayout(MIXED))
     action, density = made.sample()
     one, two = logits[0, :2].softmax(-1), logits[0, 2:].softmax(-1)
     expected = torch.cat([one, mean[0, :2], two, mean[0, 2:]])

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch.distributions import Categorical, Normal
 
-from reverie.nn.distributions import Bernoulli, Categoricals, TwoHot, log_of, softmax, straight_through
+from reverie.nn.actor import ActorConfig
+from reverie.nn.distributions import Categoricals, log_of, softmax, straight_through
 from reverie.nn.functional import unimix_probs
-from reverie.nn.heads import ActorConfig
+from reverie.nn.number_distributions import Bernoulli, TwoHot
 from reverie.objectives.transforms import symexp_bins, two_hot
 
 

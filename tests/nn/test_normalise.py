@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
-from reverie.nn.normalise import LOOKED_AT, TOGETHER, Fixed, Moments, Normalise, Normaliser, Running
+from reverie.nn.normalise import LOOKED_AT, TOGETHER, Fixed, Moments, Normaliser, NormalizeConfig, Running
 from reverie.nn.rewards import ReturnScaler, running_returns
 
 SPEC = {
@@ -36,7 +36,7 @@ def rows(count: int, seed: int = 0) -> dict[str, torch.Tensor]:
     }
 
 
-def fed(cfg: Normalise, seen: dict[str, torch.Tensor], envs: int) -> Normaliser:
+def fed(cfg: NormalizeConfig, seen: dict[str, torch.Tensor], envs: int) -> Normaliser:
     """A normaliser that has seen these rows, a few at a time."""
     made = Normaliser({key: part for key, part in (SPEC | VECTOR).items() if key in seen}, cfg)
     for i in range(0, len(next(iter(seen.values()))), envs):
@@ -81,7 +81,7 @@ def test_many_rows_at_once_take_little_memory() -> None:
 
 
 @pytest.mark.parametrize("cfg", [Fixed(50), Running()])
-def test_vectors_have_mean_0_and_deviation_1_and_nothing_else_changes(cfg: Normalise) -> None:
+def test_vectors_have_mean_0_and_deviation_1_and_nothing_else_changes(cfg: NormalizeConfig) -> None:
     seen, x = rows(50), rows(8, seed=1)
     made = fed(cfg, seen, envs=2)
     got = made(x)

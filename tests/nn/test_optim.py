@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from reverie.core.errors import ConfigError, RunError
+from reverie.nn.adam import Adam
 from reverie.nn.normalise import PercentileScale, percentiles
-from reverie.nn.optim import Adam, OptimConfig
+from reverie.nn.optim import OptimConfig
 from reverie.nn.target import Target
 
 

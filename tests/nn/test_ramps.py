@@ -11,8 +11,9 @@ from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.sac import SACConfig
 from reverie.core.bounds import Ramp
 from reverie.core.errors import ConfigError
+from reverie.nn.adam import Adam, GlobalAdamConfig
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, _along
-from reverie.nn.optim import Adam, GlobalAdamConfig, OptimConfig, advance, ramps_of
+from reverie.nn.optim import OptimConfig, advance, ramps_of
 
 POINTS = [[100, 0.0], [200, 1e-2], [400, 5e-3]]
 
@@ -21,8 +22,8 @@ def test_a_ramp_is_linear_between_its_points_and_constant_outside():
     ramp = Ramp.of(POINTS, "lr")
     found = [ramp.at(step) for step in (0, 100, 125, 200, 300, 400, 10**9)]
     assert found == pytest.approx([0.0, 0.0, 2.5e-3, 1e-2, 7.5e-3, 5e-3, 5e-3])
-    traced = [float(_along(ramp, torch.tensor(step))) for step in (0, 100, 125, 200, 300, 400, 10**9)]
-    assert traced == pytest.approx(found)  # as exported policies compute it
+    is_traced = [float(_along(ramp, torch.tensor(step))) for step in (0, 100, 125, 200, 300, 400, 10**9)]
+    assert is_traced == pytest.approx(found)  # as exported policies compute it
 
 
 @pytest.mark.parametrize("wrong", [[], [[0, 1], [0, 2]], [[5, 1], [3, 2]], [[0, -1.0]], [[0, 1, 2]], [["a", 1]]])

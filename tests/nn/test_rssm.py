@@ -12,7 +12,8 @@ import torch
 from reverie.algos.imagination import imagine, open_loop
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec
-from reverie.nn.heads import Actor, ActorConfig
+from reverie.distributed.actors import Actor
+from reverie.nn.actor import ActorConfig
 from reverie.nn.rssm import RSSM, RSSMConfig
 from reverie.nn.state_space import Latent
 

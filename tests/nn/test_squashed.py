@@ -3,7 +3,7 @@
 import torch
 
 from reverie.nn.actor_critic import draws
-from reverie.nn.distributions import LOG_STD, SquashedNormal
+from reverie.nn.normals import LOG_STD, SquashedNormal
 
 
 def test_density_of_a_draw_is_that_of_its_action():
@@ -19,7 +19,7 @@ def test_several_draws_are_of_the_same_distribution():
     assert action.shape == (2, 20_000, 2)
     torch.testing.assert_close(action.atanh().mean(1), policy.mean, atol=0.05, rtol=0)
     torch.testing.assert_close(action.double().atanh().std(1).float(), policy.log_std.exp(), atol=0.05, rtol=0)
-    torch.testing.assert_close(policy.repeated(20_000).log_prob(action), density, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(policy.repeat(20_000).log_prob(action), density, rtol=1e-2, atol=1e-2)
 
 
 def test_ln_sigma_is_kept_within_limits_beyond_which_it_has_no_gradient():

@@ -17,16 +17,19 @@ import torch
 from torch import Tensor
 
 from reverie.algos import dreamer_v1, dreamer_v2
+from reverie.algos.dense_dreamer import DenseDreamer
 from reverie.algos.dreamer_v1 import DreamerV1, DreamerV1Config
 from reverie.algos.dreamer_v2 import Behaviour, DreamerV2, DreamerV2Config
 from reverie.algos.imagination import Dream, open_loop
 from reverie.algos.plan2explore import Plan2Explore, Plan2ExploreConfig, actions_before
-from reverie.algos.world_model import Context, DenseDreamer
+from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
-from reverie.nn.distributions import Categoricals, TanhedNormal, straight_through
-from reverie.nn.heads import Actor, JointDistribution, TanhNormal, TruncNormal
+from reverie.distributed.actors import Actor
+from reverie.nn.actor import JointDistribution, TanhNormal, TruncNormal
+from reverie.nn.distributions import Categoricals, straight_through
+from reverie.nn.normals import TanhedNormal
 from reverie.nn.state_space import Latent, StateSpaceModel
 
 from .comparison import MISSING, Comparison

@@ -16,8 +16,8 @@ from reverie.core.accelerate import switched_off
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
+from reverie.nn.actor import JointDistribution
 from reverie.nn.decoder import SymlogVector, UnitImage
-from reverie.nn.heads import JointDistribution
 
 from .comparison import MISSING, Comparison
 

@@ -22,9 +22,10 @@ from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
-from reverie.nn.distributions import Categoricals, Normal, straight_through
-from reverie.nn.heads import JointDistribution, NormalTanh, TanhNormal
-from reverie.nn.optim import GlobalAdamConfig
+from reverie.nn.actor import JointDistribution, NormalTanh, TanhNormal
+from reverie.nn.adam import GlobalAdamConfig
+from reverie.nn.distributions import Categoricals, straight_through
+from reverie.nn.normals import Normal
 from reverie.nn.probe import Mlp
 from reverie.objectives.kl import importance_bound
 from reverie.objectives.policy import Dynamics, Reinforce
@@ -600,7 +601,7 @@ class RecordingPyDreamer(Recording):
         for number in (1, 2, 3):
             rows, before = self.batch(number)
             action = before.repeat_interleave(self.samples, 0)
-            found, post = self.noted(rows, agent.carried() or self.start(len(action), action), number)
+            found, post = self.noted(rows, agent.carried_context() or self.start(len(action), action), number)
             agent.carry_on(rows, post)
             if number == 1:
                 found["acting/action"] = acting

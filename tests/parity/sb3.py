@@ -23,10 +23,11 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import Inputs
+from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.memory import LSTM, MEMORY
-from reverie.nn.optim import GlobalAdamConfig, GlobalRMSpropConfig, Optim
+from reverie.nn.optim import GlobalRMSpropConfig, Optim
 from reverie.nn.perceptron import ReluMLP
-from reverie.nn.policy_value import Branch, PolicyValue, PolicyValueConfig
+from reverie.nn.policy_value import PolicyValue, PolicyValueBranch, PolicyValueConfig
 from reverie.objectives.estimators import GAE
 
 from .comparison import Comparison
@@ -128,7 +129,7 @@ class Recording:
         cfg = PolicyValueConfig(activation=activation, memory=memory, critic_memory=kind)  # type: ignore[arg-type]
         network = PolicyValue(self.obs_spec, self.action_spec, cfg)
         if memory is not None and kind == "none":
-            network.critic = Branch(Projected(self.obs_spec, cfg, memory.units), 1, cfg, 1.0, None)
+            network.critic = PolicyValueBranch(Projected(self.obs_spec, cfg, memory.units), 1, cfg, 1.0, None)
         for branch, name in ((network.actor, "pi"), (network.critic, "vf")):
             first, *_, last = branch.body.layout.widths
             branch.body = ReluMLP(first, tuple(self.meta["net_arch"][name]), last, tanh=activation == "tanh")

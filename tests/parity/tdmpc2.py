@@ -17,15 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.algos import tdmpc2
-from reverie.algos.tdmpc2 import TDMPC2, Draws, Plan, TDMPC2Config
+from reverie.algos.tdmpc2 import TDMPC2, Draws, TDMPC2Config
+from reverie.algos.tdmpc2_planner import Plan
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 from reverie.nn.cnn import Shifted
-from reverie.nn.distributions import LogTwoHot
 from reverie.nn.functional import shifted
 from reverie.nn.mish import LatentConfig, LatentEncoder
 from reverie.nn.normalise import percentiles
+from reverie.nn.number_distributions import LogTwoHot
 from reverie.objectives.transforms import symlog, two_hot
 
 from .comparison import MISSING, Comparison
@@ -251,7 +252,7 @@ class Recording:
             o.draws = Recorded(normal + [d[k] for k in ("action_eps",) if k in d], list(d["q_perm"]), d["gumbel"])
             seen: list[dict[str, Tensor]] = []
             with self.watched(o, "refine", lambda found, actions, value, seen=seen: seen.append(
-                {"actions": actions, "value": value, "elite_idxs": found.place, "elite_value": found.value,
+                {"actions": actions, "value": value, "elite_idxs": found.indices, "elite_value": found.value,
                  "score": found.score, "mean": found.mean, "std": found.std}
             )):  # fmt: skip
                 action, after = self.act(obs, torch.from_numpy(self.arrays["data/plan/prev_mean"]), case)
@@ -322,7 +323,7 @@ class Recording:
         if seen["ends"] is not None:
             info |= termination_statistics(seen["ends"][-1] > 0, torch.from_numpy(d["terminated"][-1, :, 0]) > 0)
         said = {
-            "next_z": unrolled.seen, "zs": unrolled.latent, "td_targets": unrolled.target, "qs": logits[1],
+            "next_z": unrolled.encodings, "zs": unrolled.latent, "td_targets": unrolled.target, "qs": logits[1],
             "reward_preds": logits[2], "termination_logit": seen["ends"], "scale_after": o.scale,
             **{k: info[k] for k in info if not k.startswith("pi_")}, **{f"info/{k}": v for k, v in info.items()},
             **{f"policy/pi_{k}": v for k, v in policy._asdict().items()}, "policy/action": policy.action,

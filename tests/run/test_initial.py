@@ -17,7 +17,7 @@ import torch
 import reverie
 from logged import logged
 from reverie.agent.loading import load
-from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, sized
+from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, with_size
 from reverie.core.errors import ReverieError, RunError
 from reverie.run.folder import read_saved
 
@@ -240,7 +240,7 @@ MyConfig.learner = My
 def test_a_variant_begins_with_the_networks_that_fit(tmp_path):
     small = {k: v for k, v in SMALL.items() if "networks" not in k} | {"replay_ratio": 0, "steps": 40}
     small |= {"env": "CartPole-v1", "algo.batch_length": 8}
-    base, tiny = tmp_path / "base", sized("nano").merge({"rssm.deter": 16, "rssm.hidden": 8})
+    base, tiny = tmp_path / "base", with_size("nano").merge({"rssm.deter": 16, "rssm.hidden": 8})
     reverie.train(tiny, run=base, **small)
     mine = MyConfig(**{f.name: getattr(tiny, f.name) for f in fields(DreamerV3Config)}).merge({"encoder.units": 9})
     with logged() as said:

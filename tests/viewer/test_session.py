@@ -153,7 +153,9 @@ def test_edits(session):
     assert [row.origin for row in session.timeline.dream[5:]] == ["imagined", "edited", "imagined", "imagined"]
     assert all(row.latent.stoch[0, 1].argmax() == value for row in session.timeline.dream[at:])
     assert session.latent(at)["held"] == {"1": value}
-    decoded = session.agent.algo.described(session.timeline.dream[at].latent.map(lambda x: x[:, None]))["observation"]
+    decoded = session.agent.algo.describe_latent(session.timeline.dream[at].latent.map(lambda x: x[:, None]))[
+        "observation"
+    ]
     assert session.timeline.dream[at].predictions["observation"] == pytest.approx(decoded[0, 0].numpy(), abs=1e-6)
     session.edit(3, 0, 0)
     assert [row.origin for row in session.timeline.dream[2:5]] == ["seen", "edited", "imagined"]

@@ -184,7 +184,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _decode(self, latent: Latent) -> dict[str, torch.Tensor]:
         """Return predicted observations ``[N, ...]`` by key."""
-        return predicted_observations(self._learner.decoded(latent), self.agent.obs_spec)
+        return predicted_observations(self._learner.decode(latent), self.agent.obs_spec)
 
     def _features(self, latent: Latent) -> dict[str, torch.Tensor]:
         """Return latents in place of observations: the features ``[N, F]``, and masks."""

@@ -150,7 +150,7 @@ def _latent_arrays(agent: Agent, latent: Latent, stats: torch.Tensor, obs: Obs) 
     learner = require_world_model(agent)
     rssm = learner.world.rssm
     arrays: Rows = {}
-    for name, values in learner.described(latent).items():
+    for name, values in learner.describe_latent(latent).items():
         array_name = f"state/{name.removeprefix(INSIDE)}" if name.startswith(INSIDE) else f"prediction/{name}"
         arrays[array_name] = to_numpy(values[0])
     for moment, distribution in (("posterior", stats), ("prior", rssm.p(latent.deter))):

@@ -15,15 +15,16 @@ from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_figures import FPS, open_renderer_or_image
 from reverie.agent.player import Actions, AgentState, Player, parse_mode
 from reverie.algos.base import INSIDE, dreamt_name
-from reverie.algos.world_model import Context, Dreamer, WorldModel
+from reverie.algos.dreamer import Dreamer
+from reverie.algos.world_model import Context, WorldModel
 from reverie.core.errors import ConfigError, DataError, plural
 from reverie.core.files import writing
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.types import Batch, Mode, Step
 from reverie.log.video import IMAGINED_COLOR, OBSERVED_COLOR, border, tile, write_video
+from reverie.nn.actor import JointDistribution
 from reverie.nn.dense_rssm import Categorical, Gaussian
 from reverie.nn.distributions import Categoricals
-from reverie.nn.heads import JointDistribution
 from reverie.nn.state_space import Latent
 
 STEPS = 15
@@ -142,7 +143,7 @@ class WorldModelInspector:
         rssm, initial = self.world.rssm, self.world.rssm.initial(1, self.world.dtype)
         self.draws: bool = bool(rssm.stats_by_name(rssm.p(initial.deter)))
         """Whether its states are drawn from distributions."""
-        self.keys: list[str] = list(predicted_observations(self.learner.decoded(initial), player.obs_spec))
+        self.keys: list[str] = list(predicted_observations(self.learner.decode(initial), player.obs_spec))
         """The observations that are dreamt."""
 
     def act(self, latent: Latent, mode: Mode) -> Tensor:
@@ -177,7 +178,7 @@ class WorldModelInspector:
     def predict(self, latents: Sequence[Latent]) -> Predictions:
         """Return the predictions of all heads for T states ``[B, ...]``, as ``[B, T, ...]``."""
         latent = Latent(*(torch.stack(parts, 1) for parts in zip(*latents, strict=True)))  # [B, T, ...]
-        predictions = {name: to_numpy(values) for name, values in self.learner.described(latent).items()}
+        predictions = {name: to_numpy(values) for name, values in self.learner.describe_latent(latent).items()}
         predictions |= {"policy": to_numpy(action_probabilities(self.policy(latent)))}
         if not self.draws:
             return predictions

@@ -237,7 +237,7 @@ class OffPolicyEstimator:
         index = torch.from_numpy(rows - fqe.window.context)
         actions = torch.from_numpy(chosen[rows])[:, None].expand(-1, times, -1, -1)  # [E, T, k, A]; the last counts
         batch = Batch.from_columns(self.dataset.storage.gather(index, times), index, extras={CHOSEN: actions})
-        return np.asarray(fqe.worth(batch)[:, -1].cpu().numpy(), np.float64)
+        return np.asarray(fqe.value(batch)[:, -1].cpu().numpy(), np.float64)
 
     def state_dict(self) -> State:
         """Return the critics, their optimisers, and the state of their sampler."""

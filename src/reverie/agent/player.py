@@ -27,7 +27,7 @@ from reverie.envs.make import MakeEnv, make_gym
 from reverie.envs.wrappers import FrameStack
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.nn.encoder import CoderConfig, DenseCoderConfig
-from reverie.nn.preprocess import told
+from reverie.nn.preprocess import inspect_policy
 from reverie.run.collect import initial_state, random_action
 from reverie.run.evaluate import episode_limit
 
@@ -195,7 +195,7 @@ class Player:
         single, step, before = self._prepare_input(obs, state, is_first, reward, action_mask)
         device = self.algo.device
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            return single, told(self.algo.policy, step, before.policy)
+            return single, inspect_policy(self.algo.policy, step, before.policy)
 
     def random_action(self, obs: Mapping[str, Any], rng: np.random.Generator) -> Any:
         """Return a random action that is legal by the mask in ``obs``, an observation as learners see it."""

@@ -32,7 +32,7 @@ from reverie.core.specs import ObsPart
 from reverie.core.types import Mode, Step, Told, Values
 from reverie.experiment.environments import make_eval_env
 from reverie.log.artifacts import missing_package_error
-from reverie.nn.preprocess import told
+from reverie.nn.preprocess import inspect_policy
 
 Format = Literal["onnx", "torch"]
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
@@ -279,7 +279,7 @@ def compare_with_agent(
 def _policy_output(policy: Policy[Any], step: Step, state: Any, noise: NoiseRecorder, mode: Mode) -> Told | None:
     """Return what the policy chose by with the recorded ``noise``; None if it cannot tell, or drew the action."""
     with contextlib.suppress(ConfigError), NoiseRecorder([draw.values for draw in noise.drawn]):
-        output = told(policy, step, state)
+        output = inspect_policy(policy, step, state)
         return output if mode == "eval" or isinstance(output.choice, Values) else None
     return None
 

@@ -16,6 +16,35 @@ from reverie.nn.optim import GlobalRMSpropConfig, Optim
 from reverie.objectives.estimators import GAE, ValueEstimator
 from reverie.objectives.td import Losses
 
+# ---------------------------------------------------------------------- losses
+
+
+class A2CObjective(OnPolicyObjective):
+    """The losses of A2C: see :class:`~reverie.algos.on_policy.OnPolicyObjective`."""
+
+    def forward(self, batch: Batch) -> Losses:
+        """E[-A ln pi(a|s)], the value's squared error and the entropy: Mnih et al. 2016, section 4."""
+        evaluation = self.evaluate(batch)
+        return self.losses(batch, evaluation, -evaluation.log_prob * self.advantage(batch), evaluation.value)
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class A2C(OnPolicy):
+    """The learner of A2C."""
+
+    losses: type[A2CObjective] = A2CObjective
+    cfg: A2CConfig
+
+    def build_optim(self) -> Optim:
+        c = self.cfg
+        settings = GlobalRMSpropConfig(form=c.rms_form, lr=c.lr, decay=c.rms_decay, eps=c.rms_eps, clip=c.clip_gradient)
+        return settings.build(self.parameters())
+
+
+# ---------------------------------------------------------------------- settings
+
 
 @dataclass(frozen=True, kw_only=True)
 class A2CConfig(OnPolicyConfig):
@@ -42,27 +71,6 @@ class A2CConfig(OnPolicyConfig):
             raise ConfigError(
                 f"batch_size = {self.batch_size}: a batch is one whole rollout. Leave it out and set algo.rollout."
             )
-
-
-class A2CObjective(OnPolicyObjective):
-    """The losses of A2C: see :class:`~reverie.algos.on_policy.OnPolicyObjective`."""
-
-    def forward(self, batch: Batch) -> Losses:
-        """E[-A ln pi(a|s)], the value's squared error and the entropy: Mnih et al. 2016, section 4."""
-        found = self.evaluate(batch)
-        return self.losses(batch, found, -found.log_prob * self.advantage(batch), found.value)
-
-
-class A2C(OnPolicy):
-    """The learner of A2C."""
-
-    losses: type[A2CObjective] = A2CObjective
-    cfg: A2CConfig
-
-    def build_optim(self) -> Optim:
-        c = self.cfg
-        settings = GlobalRMSpropConfig(form=c.rms_form, lr=c.lr, decay=c.rms_decay, eps=c.rms_eps, clip=c.clip_gradient)
-        return settings.build(self.parameters())
 
 
 A2CConfig.learner = A2C

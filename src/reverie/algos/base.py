@@ -40,7 +40,7 @@ def dreamt_name(key: str) -> str:
 class Algorithm(nn.Module):
     """A learner as a module: its state is its parameters, buffers and optimisers, and what :meth:`extra_state` adds.
 
-    A subclass implements :meth:`train_step`. It must change all state in place, as a captured update goes on using the
+    A subclass implements :meth:`train_step`. It must change all state in place, as a captured update keeps using the
     same memory.
 
     Modules that behave differently while they learn, such as dropout and batch norm, are in eval mode, and in train
@@ -84,14 +84,14 @@ class Algorithm(nn.Module):
     @property
     def policy(self) -> Policy[Any]:
         """The policy, which acts with the newest weights: what a subclass has assigned to ``self._policy``."""
-        if self._two_mode_modules is None:  # a config with a `build` of its own has made this learner
+        if self._two_mode_modules is None:  # a config with a custom `build` has made this learner
             self.enter_eval_mode()
         return self._policy
 
     def update(self, batch: Batch) -> Update:
         """Take one gradient step on a batch on any device. Does not wait for the device; the caller owns the result.
 
-        Of several learners, the metrics are the means of theirs.
+        With several learners, metrics are averaged.
 
         Raises:
             ConfigError: after the first update, a parameter is in no optimiser.
@@ -104,7 +104,7 @@ class Algorithm(nn.Module):
             advance(self._ramps, self.position())
         is_plain = self._is_checked and not self._two_mode_modules
         step = self.next_step()
-        update = run(self, step, batch) if is_plain else self.run_in_train_mode(step, batch)
+        update = run_step(self, step, batch) if is_plain else self.run_in_train_mode(step, batch)
         return replace(update, metrics=mean_metrics(update.metrics)) if is_distributed() else update
 
     def next_step(self) -> TrainStep:
@@ -119,7 +119,7 @@ class Algorithm(nn.Module):
         versions = None if self._is_checked else {name: p._version for name, p in self.named_parameters()}
         self._switch(training=True)
         try:
-            update = run(self, step, batch)
+            update = run_step(self, step, batch)
         finally:
             self._switch(training=False)
         if versions is not None:
@@ -127,7 +127,7 @@ class Algorithm(nn.Module):
             self._is_checked = True
         return update
 
-    def prepared(self, batch: Batch) -> Batch:
+    def prepare_batch(self, batch: Batch) -> Batch:
         """Return what :meth:`train_step` gets of a batch on the learner's device; by default the batch itself."""
         return batch
 
@@ -139,12 +139,12 @@ class Algorithm(nn.Module):
         """Put the modules that learn in train mode, and differ in it, into eval mode until the next update.
 
         Those that ``__init__`` has put into eval mode stay there. Done once, as it takes longer than a small update:
-        call it again after replacing a module or an optimiser, and after ``train()``. Updates are then captured anew.
+        call it again after replacing a module or an optimiser, and after ``train()``. Updates are then captured again.
         """
         self.capture_version = object()
         modules = [module for module in self.modules() if module.training and has_two_modes(module)]
-        earlier = [module for module in self._two_mode_modules or () if module not in modules]
-        self._two_mode_modules = (*earlier, *modules)
+        previous = [module for module in self._two_mode_modules or () if module not in modules]
+        self._two_mode_modules = (*previous, *modules)
         ramps = [(ramp, m.get_buffer(name)) for m in self.modules() for name, ramp in vars(m).get("ramps", {}).items()]
         self._ramps = ramps + [pair for optim in self.optimisers().values() for pair in ramps_of(optim)]
         self._switch(training=False)
@@ -153,7 +153,7 @@ class Algorithm(nn.Module):
         for module in self._two_mode_modules or ():
             vars(module)["training"] = training  # module.train() would take 1 us for each module below it too
 
-    def state_value(self, told: Told) -> Tensor:
+    def state_value(self, output: Told) -> Tensor:
         """Return what the critic expects of rows ``[N]``, given what the policy chooses their actions by.
 
         Raises:
@@ -194,13 +194,13 @@ class Algorithm(nn.Module):
         for module_name, module in self.named_modules():
             for key, value in vars(module).items():
                 for name, optim in value.items() if isinstance(value, dict) else ((key, value),):
-                    if isinstance(optim, Optimiser) and not any(optim is known for known in optims.values()):
+                    if isinstance(optim, Optimiser) and not any(optim is optimizer for optimizer in optims.values()):
                         suffix = "" if name.endswith("optim") else "_optim"
                         optims[f"{module_name}.{name}".lstrip(".") + suffix] = optim
         return optims
 
     def extra_state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold beside parameters, buffers and optimisers, such as counters in Python."""
+        """Return what a checkpoint must hold besides parameters, buffers and optimisers, such as counters in Python."""
         return {}
 
     def load_extra_state(self, state: State) -> None:
@@ -221,12 +221,12 @@ class Algorithm(nn.Module):
 
 
 @accelerated
-def run(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
+def run_step(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
     """Return ``step(batch)``, a method of ``learner``, for a batch on any device. A kernel captures and replays it."""
-    return step(learner.prepared(batch.to(learner.device)))
+    return step(learner.prepare_batch(batch.to(learner.device)))
 
 
 def mean_metrics(metrics: Metrics) -> Metrics:
     """Return the mean of each metric over all learners."""
-    together = averaged(torch.stack([value.float() for value in metrics.values()])) if metrics else torch.empty(0)
-    return dict(zip(metrics, together.unbind(), strict=True))
+    means = averaged(torch.stack([value.float() for value in metrics.values()])) if metrics else torch.empty(0)
+    return dict(zip(metrics, means.unbind(), strict=True))

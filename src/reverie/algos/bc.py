@@ -17,6 +17,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update, Window
+from reverie.nn.action_kinds import all_classes
 from reverie.nn.actor_critic import (
     ChoicesActor,
     DeterministicActor,
@@ -24,15 +25,55 @@ from reverie.nn.actor_critic import (
     MemoryNetworkConfig,
     MixedActor,
     NetworkConfig,
-    all_classes,
 )
+from reverie.nn.adam import Adam
 from reverie.nn.exploration import Gaussian, NoisyPolicy, SampledPolicy
-from reverie.nn.optim import Adam
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 
-CLONES = {"deterministic": "continuous", "stochastic": "continuous", "categorical": "categorical", "mixed": "mixed"}
-"""The kind of actions that each kind of policy imitates; the first for a kind is its default."""
+# ---------------------------------------------------------------------- losses
+
+
+class BCObjective(nn.Module):
+    """The loss of behaviour cloning. ``objective(batch)`` is its term ``actor``; nothing else of this library is used.
+
+    ``actor(obs)`` is an action ``[..., A]``, or a distribution over actions of any kind with ``log_prob(action)``
+    ``[...]``.
+    """
+
+    def __init__(self, actor: nn.Module) -> None:
+        super().__init__()
+        self.actor = actor
+
+    def forward(self, batch: Batch) -> Losses:
+        """Return E[(pi(s) - a)^2] or E[-ln pi(a | s)] of a batch ``[B, T]``; last rows of episodes have no action."""
+        policy, action = self.actor(before(batch.obs)), batch.action[:, :-1]
+        deterministic = isinstance(policy, Tensor)
+        error = (policy - action).square().mean(-1) if deterministic else -policy.log_prob(action)  # [B, T-1]
+        return Losses({"actor": mean_over(error, transition_mask(batch.is_last))})
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class BC(ModelFree):
+    """The learner of behaviour cloning: an actor, its update and its policy."""
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        self.window: Window = replace(self.window, has_priorities=False)
+        clone = cfg.fitting(action_spec)
+        actor = cloning_actor(clone, self.preprocess.spec, action_spec, cfg.networks, cfg.dtype)
+        self.objective: BCObjective = BCObjective(actor)
+        self.to(device)
+        self.optims: dict[str, Adam] = {"actor": Adam(actor.parameters(), cfg.lr)}
+        policy: Policy[Any] = SampledPolicy(actor, device)
+        if clone == "deterministic":
+            policy = NoisyPolicy(actor, Gaussian(sigma=0.0), action_spec.width, device)
+        self._policy = self.remembering(policy)
+
+    def train_step(self, batch: Batch) -> Update:
+        return Update(metrics=self.minimise(self.objective(batch)))
 
 
 def cloning_actor(
@@ -46,6 +87,13 @@ def cloning_actor(
     if clone == "categorical":
         return ChoicesActor(obs_spec, all_classes(action_spec), cfg, dtype)
     return MixedActor(obs_spec, action_spec, cfg, dtype)
+
+
+# ---------------------------------------------------------------------- settings
+
+
+CLONES = {"deterministic": "continuous", "stochastic": "continuous", "categorical": "categorical", "mixed": "mixed"}
+"""The kind of actions that each kind of policy imitates; the first for a kind is its default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,45 +133,6 @@ class BCConfig(RecordedConfig, ModelFreeConfig):
                 f"one of {', '.join(fit)}, or None to choose it by the kind of the actions."
             )
         return self.clone or fit[0]
-
-
-class BCObjective(nn.Module):
-    """The loss of behaviour cloning. ``objective(batch)`` is its term ``actor``; nothing else of this library is used.
-
-    ``actor(obs)`` is an action ``[..., A]``, or a distribution over actions of any kind with ``log_prob(action)``
-    ``[...]``.
-    """
-
-    def __init__(self, actor: nn.Module) -> None:
-        super().__init__()
-        self.actor = actor
-
-    def forward(self, batch: Batch) -> Losses:
-        """Return E[(pi(s) - a)^2] or E[-ln pi(a | s)] of a batch ``[B, T]``; last rows of episodes have no action."""
-        policy, action = self.actor(before(batch.obs)), batch.action[:, :-1]
-        deterministic = isinstance(policy, Tensor)
-        error = (policy - action).square().mean(-1) if deterministic else -policy.log_prob(action)  # [B, T-1]
-        return Losses({"actor": mean_over(error, transition_mask(batch.is_last))})
-
-
-class BC(ModelFree):
-    """The learner of behaviour cloning: an actor, its update and its policy."""
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCConfig, device: torch.device) -> None:
-        super().__init__(obs_spec, cfg, device)
-        self.window: Window = replace(self.window, has_priorities=False)
-        clone = cfg.fitting(action_spec)
-        actor = cloning_actor(clone, self.preprocess.spec, action_spec, cfg.networks, cfg.dtype)
-        self.objective: BCObjective = BCObjective(actor)
-        self.to(device)
-        self.optims: dict[str, Adam] = {"actor": Adam(actor.parameters(), cfg.lr)}
-        policy: Policy[Any] = SampledPolicy(actor, device)
-        if clone == "deterministic":
-            policy = NoisyPolicy(actor, Gaussian(sigma=0.0), action_spec.width, device)
-        self._policy = self.remembering(policy)
-
-    def train_step(self, batch: Batch) -> Update:
-        return Update(metrics=self.minimise(self.objective(batch)))
 
 
 BCConfig.learner = BC

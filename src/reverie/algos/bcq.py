@@ -18,139 +18,22 @@ from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Update
-from reverie.nn.actor_critic import Inputs, Network, NetworkConfig, QEnsemble, values_of
-from reverie.nn.exploration import Unaffected
-from reverie.nn.functional import traced
-from reverie.nn.optim import Adam, frozen
+from reverie.nn.actor_critic import Inputs, Network, NetworkConfig, QEnsemble, many_action_values
+from reverie.nn.adam import Adam
+from reverie.nn.exploration import StatelessStorage
+from reverie.nn.functional import is_traced
+from reverie.nn.optim import frozen
 from reverie.nn.perceptron import ReluMLP
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, squared_error
 from reverie.objectives.transforms import exp
 
+# ---------------------------------------------------------------------- losses
+
+
 LATENT = 0.5
 """Latents are clipped to [-LATENT, LATENT] when actions are sampled: appendix D.1."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BCQConfig(RecordedConfig, TDConfig):
-    """Settings of BCQ: those of the paper's appendix D and of its authors' code (github.com/sfujim/BCQ)."""
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
-
-    batch_size: int = 100
-    samples: Annotated[int, AtLeast(1)] = 10
-    """n, actions sampled for each next state; the target uses the best."""
-    act_samples: Annotated[int, AtLeast(1)] = 10
-    """n, actions sampled to act; the best is taken. The authors' code samples 100."""
-    phi: Annotated[float, AtLeast(0)] = 0.05
-    """Largest perturbation of an action, in units of the policy's range [-1, 1]. 0 leaves actions as they are."""
-    lmbda: Annotated[float, Within("[0, 1]")] = 0.75
-    """Lambda, weight of min(Q1, Q2) in the target; max(Q1, Q2) has weight 1 - lambda (equation 13)."""
-    latent: Annotated[int | None, AtLeast(1)] = None
-    """Dimensions of the VAE's latent; None: 2 A, where A is the dimension of actions."""
-    lr: Annotated[Rate, Above(0)] = 1e-3
-    """Learning rate of all networks."""
-    networks: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(400, 300)))
-    """Layers of the perturbation network and of the critics."""
-    vae: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(750, 750)))
-    """Layers of the VAE's encoder and decoder."""
-
-
-LATENT_LOG_STD = (-4.0, 15.0)
-"""Limits of ln sigma of the latent, for numerical stability: from the code of the authors of BCQ."""
-
-
-class Coded(NamedTuple):
-    """The output of a variational autoencoder for an action."""
-
-    action: Tensor  # [..., A], decoded from a sampled latent
-    mean: Tensor  # [..., L], mean of the latent
-    log_std: Tensor  # [..., L], ln sigma of the latent
-
-
-class ActionVAE(nn.Module):
-    """A conditional variational autoencoder, E(s, a) and D(s, z): Kingma and Welling 2014; Sohn, Lee and Yan 2015."""
-
-    def __init__(
-        self, obs_spec: ObsSpec, width: int, latent: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32
-    ) -> None:
-        """``width`` is that of actions, ``latent`` that of latents. Encoder and decoder share a CNN for images."""
-        super().__init__()
-        self.latent = latent
-        self.inputs: Inputs = Inputs(obs_spec, cfg, dtype)
-        self.encoder: ReluMLP = ReluMLP(self.inputs.width + width, cfg.units, 2 * latent)
-        self.decoder: ReluMLP = ReluMLP(self.inputs.width + latent, cfg.units, width, squash=True)
-
-    def forward(self, obs: Obs, action: Tensor) -> Coded:
-        """Encode and decode actions ``[..., A]`` given observations, by a latent z ~ N(mean, std^2); with gradient."""
-        features = self.inputs(obs)  # [..., F]
-        code: Tensor = self.encoder(features, action.to(features.dtype))
-        mean, raw = code.float().chunk(2, -1)  # [..., L]
-        log_std = raw.clamp(*LATENT_LOG_STD)
-        latent = mean + exp(log_std) * torch.randn_like(mean)
-        return Coded(self.decoder(features, latent.to(features.dtype)).float(), mean, log_std)
-
-    def decode(self, obs: Obs, latent: Tensor) -> Tensor:
-        """Return the actions ``[..., n, A]`` of n latents ``[..., n, L]`` for each observation ``[..., *shape]``."""
-        features = self.inputs(obs)
-        return self.decoder(features, latent.to(features.dtype)).float()
-
-
-class Perturbation(Network):
-    """The perturbation network xi, which changes actions by at most phi: BCQ (Fujimoto et al. 2019), section 4.1."""
-
-    of_several = True
-    """See :func:`~reverie.nn.actor_critic.values_of`."""
-
-    def __init__(
-        self, obs_spec: ObsSpec, width: int, phi: float, cfg: NetworkConfig, dtype: torch.dtype = torch.float32
-    ) -> None:
-        super().__init__(obs_spec, width, cfg, dtype, more=width, squash=True)
-        self.phi = phi
-
-    def forward(self, obs: Obs, action: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the actions ``[..., A]``, or n for each observation ``[..., n, A]``, perturbed within [-1, 1]."""
-        return (action + self.phi * super().forward(obs, action)).clamp(-1, 1)
-
-
-class Decided(NamedTuple):
-    """The state of :class:`BestOfSeveral`."""
-
-    steps: Tensor  # [] int64, number of decisions in mode "eval"
-
-
-class BestOfSeveral(Unaffected[Decided]):
-    """A policy that samples n latents, each of which is decoded to an action, and takes the best action.
-
-    Exploring draws from the CPU's default generator. In evaluations, the number of decisions so far is the seed, so
-    that evaluations are reproducible and do not change the default generator.
-    """
-
-    def __init__(self, best: Callable[[Obs, Tensor], Tensor], samples: int, latent: int, device: torch.device) -> None:
-        """``best(obs, latent)`` returns the best action ``[N, A]`` of n = ``samples`` latents ``[N, n, L]``."""
-        self.best = best
-        self.samples = samples
-        self.latent = latent
-        self.device = device
-
-    def initial(self, num_envs: int) -> Decided:
-        return Decided(torch.zeros((), dtype=torch.int64))
-
-    @torch.no_grad()
-    def act(self, step: Step, state: Decided, mode: Mode) -> tuple[Tensor, Decided]:
-        generator = None
-        if mode == "eval" and not traced(state.steps):
-            generator = torch.Generator().manual_seed(int(state.steps))
-            state = Decided(state.steps + 1)
-        latent = torch.randn(*step.is_first.shape, self.samples, self.latent, generator=generator).clamp(
-            -LATENT, LATENT
-        )
-        obs = step.obs_on(self.device)
-        return self.best(obs, latent.to(self.device, non_blocking=True)).cpu(), state
-
-    def memoryless(self, mode: Mode) -> bool:
-        return True  # the state only counts decisions, which seed the latents of evaluations
 
 
 class BCQObjective(TDObjective):
@@ -206,8 +89,8 @@ class BCQObjective(TDObjective):
         """
         c, obs = self.cfg, after(batch.obs)
         decoded = self.vae.decode(obs, self.latents(batch.reward[:, 1:], c.samples))  # [B, T-1, n, A]
-        action = values_of(self.target_perturb.model, obs, decoded)
-        q = values_of(self.target_critic.model, obs, action)  # [2, B, T-1, n]
+        action = many_action_values(self.target_perturb.model, obs, decoded)
+        q = many_action_values(self.target_critic.model, obs, action)  # [2, B, T-1, n]
         value = (c.lmbda * q.amin(0) + (1 - c.lmbda) * q.amax(0)).amax(-1)  # [B, T-1]
         return c.value_estimator(batch, value, c.discount)
 
@@ -229,8 +112,8 @@ class BCQObjective(TDObjective):
     @torch.no_grad()
     def best_action(self, obs: Obs, latent: Tensor) -> Tensor:
         """argmax_a Q_1(s, a), ``[..., A]``, over n actions decoded from ``latent`` and perturbed: equation 11."""
-        action = values_of(self.perturb, obs, self.vae.decode(obs, latent))  # [..., n, A]
-        best = values_of(self.critic, obs, action, first=True).argmax(-1)  # [...]
+        action = many_action_values(self.perturb, obs, self.vae.decode(obs, latent))  # [..., n, A]
+        best = many_action_values(self.critic, obs, action, first=True).argmax(-1)  # [...]
         index = best[..., None, None].expand(*best.shape, 1, action.shape[-1])
         return action.gather(-2, index).squeeze(-2)
 
@@ -240,15 +123,18 @@ def divergence_from_standard(mean: Tensor, log_std: Tensor) -> Tensor:
     return 0.5 * (mean.square() + exp(2 * log_std) - 1) - log_std
 
 
+# ---------------------------------------------------------------------- learner
+
+
 class BCQ(ModelFree):
     """The learner of BCQ: a VAE of actions, a perturbation network, two critics, their update and the policy."""
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCQConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        seen, width = self.preprocess.spec, action_spec.width
-        vae = ActionVAE(seen, width, cfg.latent or 2 * width, cfg.vae, cfg.dtype)
-        perturb = Perturbation(seen, width, cfg.phi, cfg.networks, cfg.dtype)
-        critic = QEnsemble(seen, width, cfg.networks, copies=2, dtype=cfg.dtype)
+        spec, width = self.preprocess.spec, action_spec.width
+        vae = ActionVAE(spec, width, cfg.latent or 2 * width, cfg.vae, cfg.dtype)
+        perturb = Perturbation(spec, width, cfg.phi, cfg.networks, cfg.dtype)
+        critic = QEnsemble(spec, width, cfg.networks, copies=2, dtype=cfg.dtype)
         self.objective: BCQObjective = BCQObjective(vae, perturb, critic, cfg)
         self.to(device)
         for name, network in {"vae": vae, "critic": critic, "actor": perturb}.items():
@@ -265,6 +151,130 @@ class BCQ(ModelFree):
         o.target_perturb.update()
         o.target_critic.update()
         return Update(metrics=metrics, priority=critic.priority)
+
+
+LATENT_LOG_STD = (-4.0, 15.0)
+"""Limits of ln sigma of the latent, for numerical stability: from the code of the authors of BCQ."""
+
+
+class ActionVAE(nn.Module):
+    """A conditional variational autoencoder, E(s, a) and D(s, z): Kingma and Welling 2014; Sohn, Lee and Yan 2015."""
+
+    def __init__(
+        self, obs_spec: ObsSpec, width: int, latent: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32
+    ) -> None:
+        """``width`` is that of actions, ``latent`` that of latents. Encoder and decoder share a CNN for images."""
+        super().__init__()
+        self.latent = latent
+        self.inputs: Inputs = Inputs(obs_spec, cfg, dtype)
+        self.encoder: ReluMLP = ReluMLP(self.inputs.width + width, cfg.units, 2 * latent)
+        self.decoder: ReluMLP = ReluMLP(self.inputs.width + latent, cfg.units, width, squash=True)
+
+    def forward(self, obs: Obs, action: Tensor) -> VAEOutput:
+        """Encode and decode actions ``[..., A]`` given observations, by a latent z ~ N(mean, std^2); with gradient."""
+        features = self.inputs(obs)  # [..., F]
+        code: Tensor = self.encoder(features, action.to(features.dtype))
+        mean, raw = code.float().chunk(2, -1)  # [..., L]
+        log_std = raw.clamp(*LATENT_LOG_STD)
+        latent = mean + exp(log_std) * torch.randn_like(mean)
+        return VAEOutput(self.decoder(features, latent.to(features.dtype)).float(), mean, log_std)
+
+    def decode(self, obs: Obs, latent: Tensor) -> Tensor:
+        """Return the actions ``[..., n, A]`` of n latents ``[..., n, L]`` for each observation ``[..., *shape]``."""
+        features = self.inputs(obs)
+        return self.decoder(features, latent.to(features.dtype)).float()
+
+
+class VAEOutput(NamedTuple):
+    """The output of a variational autoencoder for an action."""
+
+    action: Tensor  # [..., A], decoded from a sampled latent
+    mean: Tensor  # [..., L], mean of the latent
+    log_std: Tensor  # [..., L], ln sigma of the latent
+
+
+class Perturbation(Network):
+    """The perturbation network xi, which changes actions by at most phi: BCQ (Fujimoto et al. 2019), section 4.1."""
+
+    of_several = True
+    """See :func:`~reverie.nn.actor_critic.many_action_values`."""
+
+    def __init__(
+        self, obs_spec: ObsSpec, width: int, phi: float, cfg: NetworkConfig, dtype: torch.dtype = torch.float32
+    ) -> None:
+        super().__init__(obs_spec, width, cfg, dtype, extra_inputs=width, squash=True)
+        self.phi = phi
+
+    def forward(self, obs: Obs, action: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the actions ``[..., A]``, or n for each observation ``[..., n, A]``, perturbed within [-1, 1]."""
+        return (action + self.phi * super().forward(obs, action)).clamp(-1, 1)
+
+
+class StepCount(NamedTuple):
+    """The state of :class:`BestOfSeveral`."""
+
+    steps: Tensor  # [] int64, number of decisions in mode "eval"
+
+
+class BestOfSeveral(StatelessStorage[StepCount]):
+    """A policy that samples n latents, each of which is decoded to an action, and takes the best action.
+
+    Exploring draws from the CPU's default generator. In evaluations, the number of decisions so far is the seed, so
+    that evaluations are reproducible and do not change the default generator.
+    """
+
+    def __init__(self, best: Callable[[Obs, Tensor], Tensor], samples: int, latent: int, device: torch.device) -> None:
+        """``best(obs, latent)`` returns the best action ``[N, A]`` of n = ``samples`` latents ``[N, n, L]``."""
+        self.best = best
+        self.samples = samples
+        self.latent = latent
+        self.device = device
+
+    def initial(self, num_envs: int) -> StepCount:
+        return StepCount(torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def act(self, step: Step, state: StepCount, mode: Mode) -> tuple[Tensor, StepCount]:
+        generator = None
+        if mode == "eval" and not is_traced(state.steps):
+            generator = torch.Generator().manual_seed(int(state.steps))
+            state = StepCount(state.steps + 1)
+        latent = torch.randn(*step.is_first.shape, self.samples, self.latent, generator=generator).clamp(
+            -LATENT, LATENT
+        )
+        obs = step.obs_on(self.device)
+        return self.best(obs, latent.to(self.device, non_blocking=True)).cpu(), state
+
+    def memoryless(self, mode: Mode) -> bool:
+        return True  # the state only counts decisions, which seed the latents of evaluations
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class BCQConfig(RecordedConfig, TDConfig):
+    """Settings of BCQ: those of the paper's appendix D and of its authors' code (github.com/sfujim/BCQ)."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+
+    batch_size: int = 100
+    samples: Annotated[int, AtLeast(1)] = 10
+    """n, actions sampled for each next state; the target uses the best."""
+    act_samples: Annotated[int, AtLeast(1)] = 10
+    """n, actions sampled to act; the best is taken. The authors' code samples 100."""
+    phi: Annotated[float, AtLeast(0)] = 0.05
+    """Largest perturbation of an action, in units of the policy's range [-1, 1]. 0 leaves actions as they are."""
+    lmbda: Annotated[float, Within("[0, 1]")] = 0.75
+    """Lambda, weight of min(Q1, Q2) in the target; max(Q1, Q2) has weight 1 - lambda (equation 13)."""
+    latent: Annotated[int | None, AtLeast(1)] = None
+    """Dimensions of the VAE's latent; None: 2 A, where A is the dimension of actions."""
+    lr: Annotated[Rate, Above(0)] = 1e-3
+    """Learning rate of all networks."""
+    networks: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(400, 300)))
+    """Layers of the perturbation network and of the critics."""
+    vae: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(750, 750)))
+    """Layers of the VAE's encoder and decoder."""
 
 
 BCQConfig.learner = BCQ

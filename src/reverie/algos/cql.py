@@ -9,30 +9,168 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from reverie.algos.model_free import RecordedConfig
+from reverie.algos.returns_to_go import RETURN, ReturnsToGo, UnknownReturnPolicy
 from reverie.algos.sac import SAC, SACConfig, SACObjective
-from reverie.core import types
 from reverie.core.bounds import Above, AtLeast, Finite, Rate, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import RowAnnotator, RowStorage
-from reverie.core.specs import EXTRAS, ActionSpec, Column, ObsSpec
-from reverie.core.types import FLAGS, Batch, Step, Update
-from reverie.nn.actor_critic import NetworkConfig, draws, values_of
-from reverie.nn.exploration import SampledPolicy
-from reverie.nn.optim import Adam
+from reverie.core.protocols import RowAnnotator
+from reverie.core.specs import ActionSpec, Column, ObsSpec
+from reverie.core.types import Batch, Update
+from reverie.nn.actor_critic import NetworkConfig, draws, many_action_values
+from reverie.nn.adam import Adam
 from reverie.nn.rewards import Factor, ReturnStd
-from reverie.objectives.returns import returns_to_go, transition_mask
+from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, regression_error
+
+# ---------------------------------------------------------------------- losses
+
 
 MAX_MULTIPLIER = 1e6
 """Upper bound of the multiplier: the authors' code."""
+
+
+class CQLObjective(SACObjective):
+    """The losses of CQL: those of :class:`~reverie.algos.sac.SACObjective` but for the critics'.
+
+    With a floor, ``batch.extras["return"]`` ``[B, T]`` must hold the discounted return from each row on, -inf where it
+    is unknown. With lagrange there is a term ``lagrange_multiplier`` of the one parameter ``log_multiplier``.
+    """
+
+    cfg: CQLConfig
+    log_multiplier: nn.Parameter | None
+
+    def __init__(self, actor: nn.Module, critic: nn.Module, cfg: CQLConfig, target_entropy: float) -> None:
+        super().__init__(actor, critic, cfg, target_entropy)
+        learned = cfg.conservatism if isinstance(cfg.conservatism, Lagrange) else None
+        self.log_multiplier = nn.Parameter(torch.tensor(math.log(learned.initial))) if learned else None
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """sum_i E[(Q_i(s, a) - y)^2] + alpha E[T ln sum_a' exp(Q_i(s, a') / T) - Q_i(s, a)]: equation 4.
+
+        The sum over all actions is estimated by importance sampling: exp Q of sampled actions over their density
+        (appendix F). As in the authors' code there are N of each of three kinds in one sum, which is not divided by
+        3 N. The dataset's own action is not among them, as its density is unknown.
+        """
+        action, log_density = self.sampled(batch)
+        every = torch.cat([batch.action[:, :-1].unsqueeze(-2), action], -2)  # [B, T-1, 1 + M, A]
+        values = many_action_values(self.critic, before(batch.obs), every)  # [2, B, T-1, 1 + M]
+        chosen, sampled = torch.split(values, [1, action.shape[-2]], -1)
+        chosen = chosen.squeeze(-1)  # [2, B, T-1]
+        losses = regression_error(chosen, self.targets(batch), batch, self.cfg.critic_loss)
+        sampled, floored = self.apply_floor(sampled, batch)
+        heat = self.cfg.cql_temperature
+        soft = heat * ((sampled - log_density) / heat).logsumexp(-1)  # [2, B, T-1]
+        gap = mean_over((soft - chosen).mean(0), transition_mask(batch.is_last))
+        return self.with_penalty(losses, gap, critics=len(values), metrics=floored)
+
+    def with_penalty(self, losses: Losses, gap: Tensor, critics: int, metrics: dict[str, Tensor]) -> Losses:
+        """Add the penalty to ``losses``: ``gap`` ``[]``, the mean over critics, times weight or multiplier."""
+        terms, metrics = dict(losses.terms), {**losses.metrics, **metrics, "train/conservative_gap": gap.detach()}
+        kind = self.cfg.conservatism
+        if isinstance(kind, Lagrange):
+            assert self.log_multiplier is not None
+            multiplier = self.log_multiplier.clamp(max=math.log(MAX_MULTIPLIER)).exp()
+            conservative = multiplier.detach() * (gap - kind.threshold)
+            terms["lagrange_multiplier"] = -multiplier * (gap - kind.threshold).detach()
+            metrics["train/lagrange_multiplier"] = multiplier.detach()
+        else:
+            assert isinstance(kind, Fixed)
+            conservative = kind.weight * gap
+        conservative = critics * conservative
+        terms["critic"] = terms["critic"] + conservative
+        return Losses(terms, {**metrics, "loss/conservative": conservative.detach()}, losses.priority)
+
+    @torch.no_grad()
+    def sampled(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Sample M = 3 N actions ``[B, T - 1, M, A]`` for each state; return them and their log-densities.
+
+        N are uniform in [-1, 1]^A, N are from pi(s) and N from pi(s'). Log-densities are ``[B, T - 1, M]``.
+        """
+        actions, n = batch.action[:, :-1], self.cfg.samples
+        wide = (*actions.shape[:-1], n, actions.shape[-1])
+        uniform = torch.empty(wide, dtype=actions.dtype, device=actions.device).uniform_(-1, 1)
+        density = torch.full_like(uniform[..., 0], -actions.shape[-1] * math.log(2))  # ln(1 / 2^A)
+        current, following = draws(self.actor(before(batch.obs)), n), draws(self.actor(after(batch.obs)), n)
+        return torch.cat([uniform, current[0], following[0]], -2), torch.cat([density, current[1], following[1]], -1)
+
+    def apply_floor(self, values: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Raise values ``[2, B, T - 1, M]`` of the policy's sampled actions to the floor; return them and the metrics.
+
+        max(Q(s, a), V(s)), a ~ pi: Cal-QL, section 5. As in its authors' code, values of uniform actions are unchanged.
+        """
+        if self.cfg.floor is None:
+            return values, {}
+        floor = batch.extras[RETURN][:, :-1, None]  # [B, T-1, 1]
+        uniform, policy = values[..., : self.cfg.samples], values[..., self.cfg.samples :]
+        below = (policy.detach() < floor).to(values.dtype).mean((0, -1))  # [B, T-1]
+        metrics = {"train/below_floor": mean_over(below, transition_mask(batch.is_last))}
+        return torch.cat([uniform, torch.maximum(policy, floor)], -1), metrics
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """Y = r + gamma (1 - terminal) V(s'), V by ``cfg.backup``: equation 3.  ``[B, T - 1]``."""
+        obs, c = after(batch.obs), self.cfg
+        if isinstance(c.backup, Soft):
+            return super().targets(batch)
+        if isinstance(c.backup, Best):
+            action, _ = draws(self.actor(obs), c.backup.n)  # [B, T-1, n, A]
+            value = many_action_values(self.target_critic.model, obs, action).amax(-1).amin(0)  # [B, T-1]
+        elif isinstance(c.backup, Mode):
+            value = self.target_critic(obs, self.actor(obs).mode()).amin(0)  # [B, T-1]
+        else:
+            value, _ = self.expected(obs, self.target_critic)  # [B, T-1]
+        return c.value_estimator(batch, value, c.discount)
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class CQL(SAC):
+    """The learner of CQL: actor, two critics, a temperature, perhaps a multiplier, their update and the policy."""
+
+    cfg: CQLConfig
+    objective: CQLObjective
+    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": CQLObjective}
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: CQLConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, action_spec, cfg, device)
+        if isinstance(cfg.conservatism, Lagrange) and self.objective.log_multiplier is not None:
+            self.optims["lagrange_multiplier"] = Adam([self.objective.log_multiplier], cfg.conservatism.lr)
+        if cfg.floor is not None:
+            self.extra_spec: dict[str, Column] = {
+                RETURN: Column(shape=(), dtype="float32", blank=-math.inf, in_checkpoints=False)
+            }
+            self._policy = UnknownReturnPolicy(self.objective.actor, device)
+
+    @property
+    def annotator(self) -> RowAnnotator | None:
+        """With a floor, the returns of episodes that a run collects are known when they have ended."""
+        return None if self.cfg.floor is None else ReturnsToGo(self.cfg.discount)
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
+        update = super().train_step(self.scaled(batch))
+        if self.objective.log_multiplier is not None:
+            with torch.no_grad():  # at the bound and beyond it would have no gradient, and never come back
+                self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER) - 1e-6)
+        return update
+
+    def scaled(self, batch: Batch) -> Batch:
+        """Return ``batch`` with its returns multiplied by the factor that scales the rewards."""
+        rewards = self.preprocess.rewards
+        if RETURN not in batch.extras or rewards is None:
+            return batch
+        return replace(batch, extras={**batch.extras, RETURN: batch.extras[RETURN] * rewards.factor})
+
+
+# ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True)
@@ -97,10 +235,6 @@ class Best(Backup):
     """Number of sampled actions."""
 
 
-RETURN = "return"
-"""Name of the column of returns-to-go."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class CQLConfig(RecordedConfig, SACConfig):
     """Settings of CQL: those of its authors' code for MuJoCo (github.com/aviralkumar2907/CQL) and of appendix F."""
@@ -137,181 +271,6 @@ class CQLConfig(RecordedConfig, SACConfig):
                 "of rewards that are not shifted. Use factor(...), or write shifted rewards: reverie data convert "
                 "--reward."
             )
-
-
-class CQLObjective(SACObjective):
-    """The losses of CQL: those of :class:`~reverie.algos.sac.SACObjective` but for the critics'.
-
-    With a floor, ``batch.extras["return"]`` ``[B, T]`` must hold the discounted return from each row on, -inf where it
-    is unknown. With lagrange there is a term ``lagrange_multiplier`` of the one parameter ``log_multiplier``.
-    """
-
-    cfg: CQLConfig
-    log_multiplier: nn.Parameter | None
-
-    def __init__(self, actor: nn.Module, critic: nn.Module, cfg: CQLConfig, target_entropy: float) -> None:
-        super().__init__(actor, critic, cfg, target_entropy)
-        learned = cfg.conservatism if isinstance(cfg.conservatism, Lagrange) else None
-        self.log_multiplier = nn.Parameter(torch.tensor(math.log(learned.initial))) if learned else None
-
-    def critic_loss(self, batch: Batch) -> Losses:
-        """sum_i E[(Q_i(s, a) - y)^2] + alpha E[T ln sum_a' exp(Q_i(s, a') / T) - Q_i(s, a)]: equation 4.
-
-        The sum over all actions is estimated by importance sampling: exp Q of sampled actions over their density
-        (appendix F). As in the authors' code there are N of each of three kinds in one sum, which is not divided by
-        3 N. The dataset's own action is not among them, as its density is unknown.
-        """
-        action, log_density = self.sampled(batch)
-        every = torch.cat([batch.action[:, :-1].unsqueeze(-2), action], -2)  # [B, T-1, 1 + M, A]
-        values = values_of(self.critic, before(batch.obs), every)  # [2, B, T-1, 1 + M]
-        taken, others = torch.split(values, [1, action.shape[-2]], -1)
-        taken = taken.squeeze(-1)  # [2, B, T-1]
-        losses = regression_error(taken, self.targets(batch), batch, self.cfg.critic_loss)
-        others, floored = self.apply_floor(others, batch)
-        heat = self.cfg.cql_temperature
-        soft = heat * ((others - log_density) / heat).logsumexp(-1)  # [2, B, T-1]
-        gap = mean_over((soft - taken).mean(0), transition_mask(batch.is_last))
-        return self.with_penalty(losses, gap, critics=len(values), metrics=floored)
-
-    def with_penalty(self, losses: Losses, gap: Tensor, critics: int, metrics: dict[str, Tensor]) -> Losses:
-        """Add the penalty to ``losses``: ``gap`` ``[]``, the mean over critics, times weight or multiplier."""
-        terms, metrics = dict(losses.terms), {**losses.metrics, **metrics, "train/conservative_gap": gap.detach()}
-        kind = self.cfg.conservatism
-        if isinstance(kind, Lagrange):
-            assert self.log_multiplier is not None
-            multiplier = self.log_multiplier.clamp(max=math.log(MAX_MULTIPLIER)).exp()
-            conservative = multiplier.detach() * (gap - kind.threshold)
-            terms["lagrange_multiplier"] = -multiplier * (gap - kind.threshold).detach()
-            metrics["train/lagrange_multiplier"] = multiplier.detach()
-        else:
-            assert isinstance(kind, Fixed)
-            conservative = kind.weight * gap
-        conservative = critics * conservative
-        terms["critic"] = terms["critic"] + conservative
-        return Losses(terms, {**metrics, "loss/conservative": conservative.detach()}, losses.priority)
-
-    @torch.no_grad()
-    def sampled(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Sample M = 3 N actions ``[B, T - 1, M, A]`` for each state; return them and their log-densities.
-
-        N are uniform in [-1, 1]^A, N are from pi(s) and N from pi(s'). Log-densities are ``[B, T - 1, M]``.
-        """
-        taken, n = batch.action[:, :-1], self.cfg.samples
-        wide = (*taken.shape[:-1], n, taken.shape[-1])
-        uniform = torch.empty(wide, dtype=taken.dtype, device=taken.device).uniform_(-1, 1)
-        density = torch.full_like(uniform[..., 0], -taken.shape[-1] * math.log(2))  # ln(1 / 2^A)
-        here, there = draws(self.actor(before(batch.obs)), n), draws(self.actor(after(batch.obs)), n)
-        return torch.cat([uniform, here[0], there[0]], -2), torch.cat([density, here[1], there[1]], -1)
-
-    def apply_floor(self, values: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Raise values ``[2, B, T - 1, M]`` of the policy's sampled actions to the floor; return them and the metrics.
-
-        max(Q(s, a), V(s)), a ~ pi: Cal-QL, section 5. As in its authors' code, values of uniform actions are unchanged.
-        """
-        if self.cfg.floor is None:
-            return values, {}
-        floor = batch.extras[RETURN][:, :-1, None]  # [B, T-1, 1]
-        uniform, policy = values[..., : self.cfg.samples], values[..., self.cfg.samples :]
-        below = (policy.detach() < floor).to(values.dtype).mean((0, -1))  # [B, T-1]
-        metrics = {"train/below_floor": mean_over(below, transition_mask(batch.is_last))}
-        return torch.cat([uniform, torch.maximum(policy, floor)], -1), metrics
-
-    @torch.no_grad()
-    def targets(self, batch: Batch) -> Tensor:
-        """Y = r + gamma (1 - terminal) V(s'), V by ``cfg.backup``: equation 3.  ``[B, T - 1]``."""
-        obs, c = after(batch.obs), self.cfg
-        if isinstance(c.backup, Soft):
-            return super().targets(batch)
-        if isinstance(c.backup, Best):
-            action, _ = draws(self.actor(obs), c.backup.n)  # [B, T-1, n, A]
-            value = values_of(self.target_critic.model, obs, action).amax(-1).amin(0)  # [B, T-1]
-        elif isinstance(c.backup, Mode):
-            value = self.target_critic(obs, self.actor(obs).mode()).amin(0)  # [B, T-1]
-        else:
-            value, _ = self.expected(obs, self.target_critic)  # [B, T-1]
-        return c.value_estimator(batch, value, c.discount)
-
-
-class CQL(SAC):
-    """The learner of CQL: actor, two critics, a temperature, perhaps a multiplier, their update and the policy."""
-
-    cfg: CQLConfig
-    objective: CQLObjective
-    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": CQLObjective}
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: CQLConfig, device: torch.device) -> None:
-        super().__init__(obs_spec, action_spec, cfg, device)
-        if isinstance(cfg.conservatism, Lagrange) and self.objective.log_multiplier is not None:
-            self.optims["lagrange_multiplier"] = Adam([self.objective.log_multiplier], cfg.conservatism.lr)
-        if cfg.floor is not None:
-            self.extra_spec: dict[str, Column] = {
-                RETURN: Column(shape=(), dtype="float32", blank=-math.inf, in_checkpoints=False)
-            }
-            self._policy = Unreturned(self.objective.actor, device)
-
-    @property
-    def annotator(self) -> RowAnnotator | None:
-        """With a floor, the returns of episodes that a run collects are known when they have ended."""
-        return None if self.cfg.floor is None else ReturnsToGo(self.cfg.discount)
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
-        update = super().train_step(self.scaled(batch))
-        if self.objective.log_multiplier is not None:
-            with torch.no_grad():  # at the bound and beyond it would have no gradient, and never come back
-                self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER) - 1e-6)
-        return update
-
-    def scaled(self, batch: Batch) -> Batch:
-        """Return ``batch`` with its returns multiplied by the factor that scales the rewards."""
-        rewards = self.preprocess.rewards
-        if RETURN not in batch.extras or rewards is None:
-            return batch
-        return replace(batch, extras={**batch.extras, RETURN: batch.extras[RETURN] * rewards.factor})
-
-
-class ReturnsToGo:
-    """Writes the returns-to-go of an episode's rows when a terminal row has ended it. A ``RowAnnotator``."""
-
-    def __init__(self, discount: float) -> None:
-        self.discount = discount
-        self.begun: list[int] = []  # number of the row at which each stream's episode began
-
-    def on_add(self, storage: RowStorage, step: Step) -> None:
-        now, self.begun = storage.count - 1, self.begun or [storage.oldest] * storage.streams
-        for stream, (first, terminal) in enumerate(zip(step.is_first.tolist(), step.is_terminal.tolist(), strict=True)):
-            if first:
-                self.begun[stream] = now
-            if terminal:
-                self._write(storage, stream, self.begun[stream])
-
-    def on_extend(self, storage: RowStorage) -> None:
-        self.begun = [self._write(storage, stream, storage.oldest) for stream in range(storage.streams)]
-
-    def _write(self, storage: RowStorage, stream: int, start: int) -> int:
-        """Write the returns-to-go of a stream's rows from ``start`` on; return where its last episode begins."""
-        start = max(start, storage.oldest)  # an episode may be longer than the memory
-        names = ["reward", *FLAGS]
-        rows = storage.read(start, storage.count, names, stream)
-        reward, first, last, terminal = (rows[name][0] for name in names)
-        found = returns_to_go(reward=reward, first=first, last=last, terminal=terminal, discount=self.discount)
-        storage.replace(EXTRAS + RETURN, start, stream, found)
-        begins = np.flatnonzero(first)
-        return start + int(begins[-1]) if len(begins) else start
-
-
-class Unreturned(SampledPolicy):
-    """A stochastic policy that stores -inf (unknown) as the return-to-go of each row."""
-
-    def initial(self, num_envs: int) -> Any:
-        return torch.full((num_envs,), -math.inf)
-
-    def act(self, step: Step, state: Any, mode: types.Mode) -> tuple[Tensor, Any]:
-        action, _ = super().act(step, None, mode)
-        return action, state
-
-    def extras(self, state: Any) -> dict[str, Tensor]:
-        return {RETURN: state}
 
 
 CQLConfig.learner = CQL

@@ -18,13 +18,104 @@ from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import GaussianActor, QEnsemble, draws, values_of
+from reverie.nn.actor_critic import GaussianActor, QEnsemble, draws, many_action_values
+from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, squared_error
 from reverie.objectives.transforms import exp
+
+# ---------------------------------------------------------------------- losses
+
+
+class CRRObjective(TDObjective):
+    """The losses of CRR over any distribution of actions and any number of critics.
+
+    ``actor(obs)`` is a distribution with ``sample() -> (action [..., A], log pi [...])`` and ``log_prob(action)``;
+    ``critic(obs, action)`` gives the values ``[K, ...]`` of K critics.
+    """
+
+    def __init__(self, actor: nn.Module, critic: nn.Module, cfg: Any, within: Clip = None) -> None:
+        """``cfg``: a CRRConfig, or a DiscreteCRRConfig. ``within`` clips the values that targets bootstrap from."""
+        super().__init__(cfg)
+        self.within = within
+        self.actor = actor
+        self.critic = critic
+        self.target_actor: Target = Target(actor, cfg.tau, cfg.target_every)
+        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1."""
+        values = self.critic(before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
+        return squared_error(values, self.targets(batch), batch)
+
+    def actor_loss(self, batch: Batch) -> Losses:
+        """E[-f(A) ln pi(a | s)], where f has no gradient: equation 2."""
+        obs, action, mask = before(batch.obs), batch.action[:, :-1], transition_mask(batch.is_last)
+        policy = self.actor(obs)
+        with torch.no_grad():
+            advantage = self.advantage(obs, action, policy)  # [B, T-1]
+            weight = self.cfg.filter(advantage)
+        metrics = {"train/advantage": mean_over(advantage, mask), "train/weight": mean_over(weight, mask)}
+        return Losses({"actor": -mean_over(weight * policy.log_prob(action), mask)}, metrics)
+
+    @torch.no_grad()
+    def advantage(self, obs: Obs, action: Tensor, policy: Any) -> Tensor:
+        """A ``[...]`` of actions ``[..., A]`` over a baseline of m actions sampled from the policy: table 1."""
+        value = self.critic(obs, action).amin(0)
+        drawn, _ = draws(policy, self.cfg.samples)  # [..., m, A]
+        values = many_action_values(self.critic, obs, drawn).amin(0)  # [..., m]
+        return value - (values.mean(-1) if self.cfg.baseline == "mean" else values.amax(-1))
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """Y = r + gamma (1 - terminal) min_i Q'_i(s', a'), a' ~ pi'(s'): Algorithm 1.  ``[B, T - 1]``."""
+        obs = after(batch.obs)
+        action, _ = self.target_actor(obs).sample()
+        return self.bootstrap_value(batch, self.target_critic(obs, action).amin(0))
+
+    def bootstrap_value(self, batch: Batch, value: Tensor) -> Tensor:
+        """Return the targets ``[B, T - 1]`` from the value ``[B, T - 1]`` of next states, which is clipped first."""
+        value = value if self.within is None else self.within(value)
+        return self.cfg.value_estimator(batch, value, self.cfg.discount)
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class CRR(ModelFree):
+    """The learner of CRR: actor and critic, their update and the policy."""
+
+    losses: type[CRRObjective] = CRRObjective
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        self.objective: CRRObjective = self.build_objective(self.preprocess.spec, action_spec)
+        self.to(device)
+        actor, critic = self.objective.actor, self.objective.critic
+        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
+        self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
+        self._policy = SampledPolicy(actor, device)
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""
+        o = self.objective
+        critic = o.critic_loss(batch)
+        metrics = self.minimise(critic) | self.minimise(o.actor_loss(batch))
+        o.target_actor.update()
+        o.target_critic.update()
+        return Update(metrics=metrics, priority=critic.priority)
+
+    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> CRRObjective:
+        """Build the networks for these specs and the losses over them."""
+        c, width = self.cfg, action_spec.width
+        actor = GaussianActor(obs_spec, width, c.networks, c.dtype)
+        critic = QEnsemble(obs_spec, width, c.networks, copies=c.critics, dtype=c.dtype)
+        return self.losses(actor, critic, c, self.within_range)
+
+
+# ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True)
@@ -100,89 +191,6 @@ class CRRConfig(FilterConfig, BoundedConfig, TDConfig):
     """Baseline of the advantage, of the values of the policy's actions: table 1."""
     samples: Annotated[int, AtLeast(1)] = 4
     """m, actions sampled from the policy for the baseline."""
-
-
-class CRRObjective(TDObjective):
-    """The losses of CRR over any distribution of actions and any number of critics.
-
-    ``actor(obs)`` is a distribution with ``sample() -> (action [..., A], log pi [...])`` and ``log_prob(action)``;
-    ``critic(obs, action)`` gives the values ``[K, ...]`` of K critics.
-    """
-
-    def __init__(self, actor: nn.Module, critic: nn.Module, cfg: Any, within: Clip = None) -> None:
-        """``cfg``: a CRRConfig, or a DiscreteCRRConfig. ``within`` clips the values that targets bootstrap from."""
-        super().__init__(cfg)
-        self.within = within
-        self.actor = actor
-        self.critic = critic
-        self.target_actor: Target = Target(actor, cfg.tau, cfg.target_every)
-        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
-
-    def critic_loss(self, batch: Batch) -> Losses:
-        """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1."""
-        values = self.critic(before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
-        return squared_error(values, self.targets(batch), batch)
-
-    def actor_loss(self, batch: Batch) -> Losses:
-        """E[-f(A) ln pi(a | s)], where f has no gradient: equation 2."""
-        obs, action, mask = before(batch.obs), batch.action[:, :-1], transition_mask(batch.is_last)
-        policy = self.actor(obs)
-        with torch.no_grad():
-            advantage = self.advantage(obs, action, policy)  # [B, T-1]
-            weight = self.cfg.filter(advantage)
-        metrics = {"train/advantage": mean_over(advantage, mask), "train/weight": mean_over(weight, mask)}
-        return Losses({"actor": -mean_over(weight * policy.log_prob(action), mask)}, metrics)
-
-    @torch.no_grad()
-    def advantage(self, obs: Obs, action: Tensor, policy: Any) -> Tensor:
-        """A ``[...]`` of actions ``[..., A]`` over a baseline of m actions sampled from the policy: table 1."""
-        value = self.critic(obs, action).amin(0)
-        drawn, _ = draws(policy, self.cfg.samples)  # [..., m, A]
-        values = values_of(self.critic, obs, drawn).amin(0)  # [..., m]
-        return value - (values.mean(-1) if self.cfg.baseline == "mean" else values.amax(-1))
-
-    @torch.no_grad()
-    def targets(self, batch: Batch) -> Tensor:
-        """Y = r + gamma (1 - terminal) min_i Q'_i(s', a'), a' ~ pi'(s'): Algorithm 1.  ``[B, T - 1]``."""
-        obs = after(batch.obs)
-        action, _ = self.target_actor(obs).sample()
-        return self.bootstrapped(batch, self.target_critic(obs, action).amin(0))
-
-    def bootstrapped(self, batch: Batch, value: Tensor) -> Tensor:
-        """Return the targets ``[B, T - 1]`` from the value ``[B, T - 1]`` of next states, which is clipped first."""
-        value = value if self.within is None else self.within(value)
-        return self.cfg.value_estimator(batch, value, self.cfg.discount)
-
-
-class CRR(ModelFree):
-    """The learner of CRR: actor and critic, their update and the policy."""
-
-    losses: type[CRRObjective] = CRRObjective
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
-        super().__init__(obs_spec, cfg, device)
-        self.objective: CRRObjective = self.build_objective(self.preprocess.spec, action_spec)
-        self.to(device)
-        actor, critic = self.objective.actor, self.objective.critic
-        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
-        self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
-        self._policy = SampledPolicy(actor, device)
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""
-        o = self.objective
-        critic = o.critic_loss(batch)
-        metrics = self.minimise(critic) | self.minimise(o.actor_loss(batch))
-        o.target_actor.update()
-        o.target_critic.update()
-        return Update(metrics=metrics, priority=critic.priority)
-
-    def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> CRRObjective:
-        """Build the networks for these specs and the losses over them."""
-        c, width = self.cfg, action_spec.width
-        actor = GaussianActor(obs_spec, width, c.networks, c.dtype)
-        critic = QEnsemble(obs_spec, width, c.networks, copies=c.critics, dtype=c.dtype)
-        return self.losses(actor, critic, c, self.within_range)
 
 
 CRRConfig.learner = CRR

@@ -18,32 +18,14 @@ from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update
 from reverie.nn.actor_critic import DeterministicActor, QEnsemble
+from reverie.nn.adam import Adam
 from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
-from reverie.nn.optim import Adam, frozen
+from reverie.nn.optim import frozen
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, regression_error
 
-
-@dataclass(frozen=True, kw_only=True)
-class DDPGConfig(CriticConfig):
-    """Settings of DDPG: the paper's (section 7), unless noted otherwise.
-
-    The paper has batches of 64, tau = 0.001, weight decay of the critic, layers of 400 and 300 units, and actions enter
-    the critic's second layer.
-    """
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
-
-    actor_lr: Annotated[Rate, Above(0)] = 1e-4
-    """Learning rate of the actor."""
-    critic_lr: Annotated[Rate, Above(0)] = 1e-3
-    """Learning rate of the critic."""
-    target_every: Annotated[int, AtLeast(1)] = 1
-    """Updates between two updates of the targets. Hard updates: tau = 1 and 1000 here."""
-    exploration: Noise = field(default_factory=OrnsteinUhlenbeck)
-    """Noise on actions while exploring, in units of the policy's range [-1, 1]: an Ornstein-Uhlenbeck process with
-    theta 0.15 and sigma 0.2."""
+# ---------------------------------------------------------------------- losses
 
 
 class DDPGObjective(TDObjective):
@@ -78,6 +60,9 @@ class DDPGObjective(TDObjective):
         return c.value_estimator(batch, value, c.discount)
 
 
+# ---------------------------------------------------------------------- learner
+
+
 class DDPG(ModelFree):
     """The learner of DDPG: actor and critic, their update and the policy that explores."""
 
@@ -87,9 +72,9 @@ class DDPG(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        seen, width = self.preprocess.spec, action_spec.width
-        actor = DeterministicActor(seen, width, cfg.networks, cfg.dtype)
-        critic = QEnsemble(seen, width, cfg.networks, copies=self.critics, dtype=cfg.dtype)
+        spec, width = self.preprocess.spec, action_spec.width
+        actor = DeterministicActor(spec, width, cfg.networks, cfg.dtype)
+        critic = QEnsemble(spec, width, cfg.networks, copies=self.critics, dtype=cfg.dtype)
         self.objective: Any = self.losses(actor, critic, cfg)
         self.to(device)
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)
@@ -106,6 +91,30 @@ class DDPG(ModelFree):
         o.target_critic.update()
         o.target_actor.update()
         return Update(metrics=metrics, priority=critic.priority)
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DDPGConfig(CriticConfig):
+    """Settings of DDPG: the paper's (section 7), unless noted otherwise.
+
+    The paper has batches of 64, tau = 0.001, weight decay of the critic, layers of 400 and 300 units, and actions enter
+    the critic's second layer.
+    """
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+
+    actor_lr: Annotated[Rate, Above(0)] = 1e-4
+    """Learning rate of the actor."""
+    critic_lr: Annotated[Rate, Above(0)] = 1e-3
+    """Learning rate of the critic."""
+    target_every: Annotated[int, AtLeast(1)] = 1
+    """Updates between two updates of the targets. Hard updates: tau = 1 and 1000 here."""
+    exploration: Noise = field(default_factory=OrnsteinUhlenbeck)
+    """Noise on actions while exploring, in units of the policy's range [-1, 1]: an Ornstein-Uhlenbeck process with
+    theta 0.15 and sigma 0.2."""
 
 
 DDPGConfig.learner = DDPG

@@ -18,41 +18,17 @@ from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import DiscreteQEnsemble, all_classes
+from reverie.nn.action_kinds import all_classes
+from reverie.nn.actor_critic import DiscreteQEnsemble
+from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.functional import ILLEGAL
-from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.categorical import best_value, likely_values, log_total, share, taken_value
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, huber_error, mean_over
 
-
-@dataclass(frozen=True, kw_only=True)
-class DiscreteBCQConfig(BoundedConfig, TDConfig):
-    """Settings of discrete BCQ: those of the authors' code for vector observations (github.com/sfujim/BCQ).
-
-    That has batches of 64. For Atari it has batches of 32, a learning rate of 0.0000625, adam_eps = 0.00015, tau = 1
-    and target_every = 8000.
-    """
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
-
-    threshold: Annotated[float, Within("[0, 1]")] = 0.3
-    """Smallest probability of an action relative to the likeliest one (tau in the paper); others are excluded. 0 allows
-    all actions, as in double Q-learning, 1 only the likeliest: behaviour cloning."""
-    logit_weight: Annotated[float, AtLeast(0)] = 0.01
-    """Weight of the mean squared logit of the clone, a regulariser: the authors' code."""
-    kappa: Annotated[float, Within("(0, inf]")] = 1.0
-    """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
-    lr: Annotated[Rate, Above(0)] = 3e-4
-    """Learning rate of Adam."""
-    adam_eps: Annotated[float, Above(0)] = 1e-8
-    """Adam's epsilon, added to the root of the second moment."""
-    target_every: Annotated[int, AtLeast(1)] = 1
-    """Updates between two updates of the target."""
-    exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(0.05))
-    """Random actions while exploring: when recording data, or when training online after offline."""
+# ---------------------------------------------------------------------- losses
 
 
 class DiscreteBCQObjective(TDObjective):
@@ -83,8 +59,8 @@ class DiscreteBCQObjective(TDObjective):
         """
         values, logits = self.network(before(batch.obs)).unbind()  # [B, T-1, A]
         action = batch.action[:, :-1]  # [B, T-1, A]
-        taken = taken_value(values, action, self.classes)  # [(D,) B, T-1]
-        losses = huber_error(taken, self.targets(batch), batch, self.cfg.kappa, share(self.classes))
+        chosen = taken_value(values, action, self.classes)  # [(D,) B, T-1]
+        losses = huber_error(chosen, self.targets(batch), batch, self.cfg.kappa, share(self.classes))
         unlikely = log_total(logits, self.classes) - (logits * action).sum(-1)  # [B, T-1]
         wide = logits.masked_fill(logits <= ILLEGAL, 0.0).square().mean(-1)  # [B, T-1]
         imitation = mean_over(unlikely + self.cfg.logit_weight * wide, transition_mask(batch.is_last))
@@ -103,6 +79,9 @@ class DiscreteBCQObjective(TDObjective):
         value = best_value(target, self.values(obs), self.classes)  # [B, T-1]
         value = value if self.within is None else self.within(value)
         return c.value_estimator(batch, value, c.discount)
+
+
+# ---------------------------------------------------------------------- learner
 
 
 class DiscreteBCQ(ModelFree):
@@ -125,6 +104,36 @@ class DiscreteBCQ(ModelFree):
         self.optims["network"].step(losses.terms["critic"] + losses.terms["bc"])
         self.objective.target_network.update()
         return losses.update()
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteBCQConfig(BoundedConfig, TDConfig):
+    """Settings of discrete BCQ: those of the authors' code for vector observations (github.com/sfujim/BCQ).
+
+    That has batches of 64. For Atari it has batches of 32, a learning rate of 0.0000625, adam_eps = 0.00015, tau = 1
+    and target_every = 8000.
+    """
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
+
+    threshold: Annotated[float, Within("[0, 1]")] = 0.3
+    """Smallest probability of an action relative to the likeliest one (tau in the paper); others are excluded. 0 allows
+    all actions, as in double Q-learning, 1 only the likeliest: behaviour cloning."""
+    logit_weight: Annotated[float, AtLeast(0)] = 0.01
+    """Weight of the mean squared logit of the clone, a regulariser: the authors' code."""
+    kappa: Annotated[float, Within("(0, inf]")] = 1.0
+    """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
+    lr: Annotated[Rate, Above(0)] = 3e-4
+    """Learning rate of Adam."""
+    adam_eps: Annotated[float, Above(0)] = 1e-8
+    """Adam's epsilon, added to the root of the second moment."""
+    target_every: Annotated[int, AtLeast(1)] = 1
+    """Updates between two updates of the target."""
+    exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(0.05))
+    """Random actions while exploring: when recording data, or when training online after offline."""
 
 
 DiscreteBCQConfig.learner = DiscreteBCQ

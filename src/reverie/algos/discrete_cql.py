@@ -17,9 +17,41 @@ from reverie.core.bounds import AtLeast
 from reverie.core.types import Batch
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule
 from reverie.objectives.categorical import share
-from reverie.objectives.conservative import choice_gap, pressed
+from reverie.objectives.conservative import add_penalty, choice_gap
 from reverie.objectives.quantile import quantile_error
 from reverie.objectives.td import Losses, before
+
+# ---------------------------------------------------------------------- losses
+
+
+class DiscreteCQLObjective(QRDQNObjective):
+    """The loss of discrete CQL, used as :class:`~reverie.algos.qr_dqn.QRDQNObjective` is."""
+
+    cfg: DiscreteCQLConfig
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """sum_i E_j[rho_i(y_j - theta_i(s, a))] + alpha E[ln sum_a' exp Q(s, a') - Q(s, a)]: equation 4.
+
+        Q is the mean of the quantiles. The sum includes the dataset's own action, so the penalty is never negative. Of
+        several choices, both terms are means over them.
+        """
+        quantiles: Tensor = self.network(before(batch.obs))  # [B, T-1, A, N]
+        losses = quantile_error(quantiles, self.targets(batch), batch, self.cfg.kappa, self.classes)
+        gap = share(self.classes) * choice_gap(quantiles.mean(-1), batch, self.classes)
+        return add_penalty(losses, gap, self.cfg.min_q_weight)
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class DiscreteCQL(QRDQN):
+    """The learner of discrete CQL: a network of quantiles, its update and its policy."""
+
+    cfg: DiscreteCQLConfig
+    losses: type[DiscreteCQLObjective] = DiscreteCQLObjective
+
+
+# ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,30 +69,6 @@ class DiscreteCQLConfig(RecordedConfig, QRDQNConfig):
     """Updates between two updates of the target: Tianshou."""
     exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(0.05))
     """Random actions while exploring: when recording data, or when training online after offline."""
-
-
-class DiscreteCQLObjective(QRDQNObjective):
-    """The loss of discrete CQL, used as :class:`~reverie.algos.qr_dqn.QRDQNObjective` is."""
-
-    cfg: DiscreteCQLConfig
-
-    def critic_loss(self, batch: Batch) -> Losses:
-        """sum_i E_j[rho_i(y_j - theta_i(s, a))] + alpha E[ln sum_a' exp Q(s, a') - Q(s, a)]: equation 4.
-
-        Q is the mean of the quantiles. The sum includes the dataset's own action, so the penalty is never negative. Of
-        several choices, both terms are means over them.
-        """
-        quantiles: Tensor = self.network(before(batch.obs))  # [B, T-1, A, N]
-        losses = quantile_error(quantiles, self.targets(batch), batch, self.cfg.kappa, self.classes)
-        gap = share(self.classes) * choice_gap(quantiles.mean(-1), batch, self.classes)
-        return pressed(losses, gap, self.cfg.min_q_weight)
-
-
-class DiscreteCQL(QRDQN):
-    """The learner of discrete CQL: a network of quantiles, its update and its policy."""
-
-    cfg: DiscreteCQLConfig
-    losses: type[DiscreteCQLObjective] = DiscreteCQLObjective
 
 
 DiscreteCQLConfig.learner = DiscreteCQL

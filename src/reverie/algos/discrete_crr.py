@@ -20,25 +20,14 @@ from reverie.algos.td import TDConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs
-from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble, all_classes
+from reverie.nn.action_kinds import all_classes
+from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble
 from reverie.nn.distributions import Choices
 from reverie.objectives.categorical import expected_min_q
-from reverie.objectives.conservative import choice_gap, pressed
+from reverie.objectives.conservative import add_penalty, choice_gap
 from reverie.objectives.td import Losses, after, before, squared_error
 
-
-@dataclass(frozen=True, kw_only=True)
-class DiscreteCRRConfig(FilterConfig, BoundedConfig, TDConfig):
-    """Settings of discrete CRR: those of CRR, and of Tianshou for what CRR does not have.
-
-    For Atari, Tianshou has batches of 32, a learning rate of 0.0001, targets that are copied every 500 updates, and
-    min_q_weight = 10.
-    """
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
-
-    min_q_weight: Annotated[float, AtLeast(0)] = 0.0
-    """Weight alpha of the CQL penalty: 0 is the paper, Tianshou has 10."""
+# ---------------------------------------------------------------------- losses
 
 
 class DiscreteCRRObjective(CRRObjective):
@@ -60,10 +49,10 @@ class DiscreteCRRObjective(CRRObjective):
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2] + alpha E[ln sum_a' exp Q_i(s, a') - Q_i(s, a)]: Algorithm 1, with the penalty."""
         values: Tensor = self.critic(before(batch.obs))  # [K, B, T-1, A]
-        taken = (values * batch.action[:, :-1]).sum(-1)  # [K, B, T-1]
-        losses = squared_error(taken, self.targets(batch), batch)
+        chosen = (values * batch.action[:, :-1]).sum(-1)  # [K, B, T-1]
+        losses = squared_error(chosen, self.targets(batch), batch)
         weight = self.cfg.min_q_weight
-        return pressed(losses, choice_gap(values, batch, self.classes), weight) if weight else losses
+        return add_penalty(losses, choice_gap(values, batch, self.classes), weight) if weight else losses
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         """Q_i of one-hot actions ``[..., A]``, ``[K, ...]``."""
@@ -74,8 +63,8 @@ class DiscreteCRRObjective(CRRObjective):
     def advantage(self, obs: Obs, action: Tensor, policy: Any) -> Tensor:
         """A = Q(s, a) - sum_b pi(b | s) Q(s, b), ``[...]``, of actions ``[..., A]``: table 1, "mean"."""
         values: Tensor = self.critic(obs)  # [K, ..., A]
-        least = values.amin(0)  # [..., A]
-        return (least * action).sum(-1) - policy.mean(least)
+        minimum = values.amin(0)  # [..., A]
+        return (minimum * action).sum(-1) - policy.mean(minimum)
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
@@ -83,7 +72,10 @@ class DiscreteCRRObjective(CRRObjective):
         obs = after(batch.obs)
         policy: Choices = self.target_actor(obs)
         values: Tensor = self.target_critic(obs)  # [K, B, T-1, A]
-        return self.bootstrapped(batch, expected_min_q(policy.logits, values, self.classes))
+        return self.bootstrap_value(batch, expected_min_q(policy.logits, values, self.classes))
+
+
+# ---------------------------------------------------------------------- learner
 
 
 class DiscreteCRR(CRR):
@@ -96,6 +88,23 @@ class DiscreteCRR(CRR):
         actor = ChoicesActor(obs_spec, classes, c.networks, c.dtype)
         critic = DiscreteQEnsemble(obs_spec, action_spec.width, c.networks, c.critics, c.dtype)
         return self.losses(actor, critic, c, self.within_range, classes)
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteCRRConfig(FilterConfig, BoundedConfig, TDConfig):
+    """Settings of discrete CRR: those of CRR, and of Tianshou for what CRR does not have.
+
+    For Atari, Tianshou has batches of 32, a learning rate of 0.0001, targets that are copied every 500 updates, and
+    min_q_weight = 10.
+    """
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
+
+    min_q_weight: Annotated[float, AtLeast(0)] = 0.0
+    """Weight alpha of the CQL penalty: 0 is the paper, Tianshou has 10."""
 
 
 DiscreteCRRConfig.learner = DiscreteCRR

@@ -18,18 +18,10 @@ from reverie.algos.sac import SAC, SACConfig, SACObjective
 from reverie.core.bounds import Finite
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble, all_classes
+from reverie.nn.action_kinds import all_classes
+from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble
 
-
-@dataclass(frozen=True, kw_only=True)
-class DiscreteSACConfig(SACConfig):
-    """Settings of discrete SAC: those of SAC, but for the target entropy."""
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
-
-    target_entropy: Annotated[float | None, Finite()] = None
-    """Entropy of the policy, in nats, that the temperature is learned to reach; None: 0.98 ln A for A actions: the
-    author's code; of several choices, the sum over them."""
+# ---------------------------------------------------------------------- losses
 
 
 class DiscreteSACObjective(SACObjective):
@@ -59,6 +51,9 @@ class DiscreteSACObjective(SACObjective):
         return (probs * values.amin(0)).sum(-1), -(probs * log_probs).sum(-1)
 
 
+# ---------------------------------------------------------------------- learner
+
+
 class DiscreteSAC(SAC):
     """The learner of discrete SAC: actor, two critics and a temperature over one or several choices."""
 
@@ -66,6 +61,20 @@ class DiscreteSAC(SAC):
         "discrete": DiscreteSACObjective,
         "multi_discrete": DiscreteSACObjective,
     }
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteSACConfig(SACConfig):
+    """Settings of discrete SAC: those of SAC, but for the target entropy."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
+
+    target_entropy: Annotated[float | None, Finite()] = None
+    """Entropy of the policy, in nats, that the temperature is learned to reach; None: 0.98 ln A for A actions: the
+    author's code; of several choices, the sum over them."""
 
 
 DiscreteSACConfig.learner = DiscreteSAC

@@ -19,12 +19,88 @@ from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import DiscreteQNetwork, MemoryNetworkConfig, all_classes
+from reverie.nn.action_kinds import all_classes
+from reverie.nn.actor_critic import DiscreteQNetwork, MemoryNetworkConfig
+from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy, Inference
-from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.categorical import best_value, highest_value, share, taken_value
 from reverie.objectives.td import Losses, after, before, huber_error
+
+# ---------------------------------------------------------------------- losses
+
+
+class DQNObjective(TDObjective):
+    """The loss of DQN over any ``network(obs)`` of the values ``[..., A]`` of all actions. Actions are one-hot."""
+
+    cfg: DQNConfig
+
+    def __init__(self, network: nn.Module, cfg: DQNConfig, classes: tuple[int, ...] = ()) -> None:
+        """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
+        super().__init__(cfg)
+        self.network = network
+        self.target_network: Target = Target(network, cfg.tau, cfg.target_every)
+        self.classes = classes
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """E[L(Q(s, a) - y)]: Algorithm 1, whose errors are clipped to [-1, 1] (methods, "Training algorithm").
+
+        With several choices, the mean of L(Q_d(s, a_d) - y) over them: Tavakoli et al., whose priorities are sums, ours
+        means.
+        """
+        values: Tensor = self.network(before(batch.obs))  # [B, T-1, A]
+        chosen = taken_value(values, batch.action[:, :-1], self.classes)  # [(D,) B, T-1]
+        return huber_error(chosen, self.targets(batch), batch, self.cfg.kappa, share(self.classes))
+
+    def values(self, obs: Obs) -> Tensor:
+        """Q of all actions, ``[..., A]``."""
+        return self.network(obs)
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """Y = r + gamma (1 - terminal) max_a Q'(s', a): Algorithm 1.  ``[B, T - 1]``.
+
+        With ``double`` it is Q'(s', argmax_a Q(s', a)): van Hasselt et al. 2016, equation 4. Of several choices, the
+        mean over them: Tavakoli et al., equation 6.
+        """
+        obs, c = after(batch.obs), self.cfg
+        q = self.target_network(obs)  # [B, T-1, A]
+        value = best_value(q, self.network(obs), self.classes) if c.double else highest_value(q, self.classes)
+        return c.value_estimator(batch, value, c.discount)
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class DQN(ModelFree):
+    """The learner of DQN: a network, its update and the policy that explores."""
+
+    losses: type[DQNObjective] = DQNObjective
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DQNConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        classes = all_classes(action_spec)
+        self.objective: DQNObjective = self.losses(self.build_network(self.preprocess.spec, classes), cfg, classes)
+        self.to(device)
+        network = self.objective.network
+        self.optims["critic"] = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
+        values = Inference(self.objective.values, network)
+        self._policy = self.remembering(GreedyPolicy(values, cfg.exploration, classes, device))
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step of the network, and of the target: Algorithm 1."""
+        losses = self.objective.critic_loss(batch)
+        metrics = self.minimise(losses)
+        self.objective.target_network.update()
+        return Update(metrics=metrics, priority=losses.priority, extras=self.memory_states(batch))
+
+    def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...]) -> DiscreteQNetwork:
+        """Build the network of the values of all classes of each choice."""
+        c = self.cfg
+        return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, dtype=c.dtype)
+
+
+# ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,73 +132,6 @@ class DQNConfig(TDConfig):
     exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(1.0, 0.05, 50_000))
     """Random actions while exploring: epsilon falls from 1 to 0.05 in 50,000 env steps. In the paper, from 1 to 0.1 in
     a million."""
-
-
-class DQNObjective(TDObjective):
-    """The loss of DQN over any ``network(obs)`` of the values ``[..., A]`` of all actions. Actions are one-hot."""
-
-    cfg: DQNConfig
-
-    def __init__(self, network: nn.Module, cfg: DQNConfig, classes: tuple[int, ...] = ()) -> None:
-        """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
-        super().__init__(cfg)
-        self.network = network
-        self.target_network: Target = Target(network, cfg.tau, cfg.target_every)
-        self.classes = classes
-
-    def critic_loss(self, batch: Batch) -> Losses:
-        """E[L(Q(s, a) - y)]: Algorithm 1, whose errors are clipped to [-1, 1] (methods, "Training algorithm").
-
-        Of several choices, the mean of L(Q_d(s, a_d) - y) over them: Tavakoli et al., whose priorities are sums, ours
-        means.
-        """
-        values: Tensor = self.network(before(batch.obs))  # [B, T-1, A]
-        taken = taken_value(values, batch.action[:, :-1], self.classes)  # [(D,) B, T-1]
-        return huber_error(taken, self.targets(batch), batch, self.cfg.kappa, share(self.classes))
-
-    def values(self, obs: Obs) -> Tensor:
-        """Q of all actions, ``[..., A]``."""
-        return self.network(obs)
-
-    @torch.no_grad()
-    def targets(self, batch: Batch) -> Tensor:
-        """Y = r + gamma (1 - terminal) max_a Q'(s', a): Algorithm 1.  ``[B, T - 1]``.
-
-        With ``double`` it is Q'(s', argmax_a Q(s', a)): van Hasselt et al. 2016, equation 4. Of several choices, the
-        mean over them: Tavakoli et al., equation 6.
-        """
-        obs, c = after(batch.obs), self.cfg
-        q = self.target_network(obs)  # [B, T-1, A]
-        value = best_value(q, self.network(obs), self.classes) if c.double else highest_value(q, self.classes)
-        return c.value_estimator(batch, value, c.discount)
-
-
-class DQN(ModelFree):
-    """The learner of DQN: a network, its update and the policy that explores."""
-
-    losses: type[DQNObjective] = DQNObjective
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DQNConfig, device: torch.device) -> None:
-        super().__init__(obs_spec, cfg, device)
-        classes = all_classes(action_spec)
-        self.objective: DQNObjective = self.losses(self.build_network(self.preprocess.spec, classes), cfg, classes)
-        self.to(device)
-        network = self.objective.network
-        self.optims["critic"] = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
-        values = Inference(self.objective.values, network)
-        self._policy = self.remembering(GreedyPolicy(values, cfg.exploration, classes, device))
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the network, and of the target: Algorithm 1."""
-        losses = self.objective.critic_loss(batch)
-        metrics = self.minimise(losses)
-        self.objective.target_network.update()
-        return Update(metrics=metrics, priority=losses.priority, extras=self.memory_states(batch))
-
-    def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...]) -> DiscreteQNetwork:
-        """Build the network of the values of all classes of each choice."""
-        c = self.cfg
-        return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, dtype=c.dtype)
 
 
 DQNConfig.learner = DQN

@@ -12,56 +12,30 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.imagination import Dream, imagine_through_time
-from reverie.algos.world_model import (
-    Context,
-    DecoderField,
-    DenseDreamer,
-    DenseDreamerConfig,
-    EncoderField,
-    LatentPolicy,
-    ModelScales,
-    Posterior,
-    Reward,
-    WorldModel,
-)
+from reverie.algos.dense_dreamer import DecoderField, DenseDreamer, DenseDreamerConfig, EncoderField, ModelScales
+from reverie.algos.dreamer import LatentPolicy
+from reverie.algos.imagination import Dream, Reward, imagine_through_time
+from reverie.algos.world_model import Context, Posterior, WorldModel
 from reverie.core.bounds import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Update
+from reverie.nn.actor import DenseActorConfig, DreamerActor, TanhNormal
+from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.decoder import DenseDecoderConfig
 from reverie.nn.dense_rssm import DenseRSSMConfig, Gaussian
 from reverie.nn.encoder import DenseEncoderConfig
-from reverie.nn.heads import Actor, DenseActorConfig, DenseHeadConfig, NumberHead, TanhNormal
-from reverie.nn.optim import GlobalAdamConfig, Optim, gradient_steps
+from reverie.nn.heads import DenseHeadConfig, NumberHead
+from reverie.nn.optim import Optim, gradient_steps
 from reverie.nn.state_space import Latent
 from reverie.objectives.kl import Free, KLLoss
 from reverie.objectives.returns import lambda_return_of_states
 
-
-@dataclass(frozen=True, kw_only=True)
-class DreamerV1Config(DenseDreamerConfig):
-    """Settings of DreamerV1; the defaults are those of the authors' code, for DeepMind Control."""
-
-    batch_size: int = 50
-    noise: Rate = 0.3
-    learn_cont: bool = False
-    scales: ModelScales = field(default_factory=lambda: ModelScales(cont=10.0))
-    kl: KLLoss = field(default_factory=Free)
-    rssm: DenseRSSMConfig = field(
-        default_factory=lambda: DenseRSSMConfig(deter=200, hidden=200, stoch=30, latent=Gaussian(), cell="keras_gru")
-    )
-    encoder: EncoderField = field(default_factory=lambda: DenseEncoderConfig(depth=32, act="relu"))
-    decoder: DecoderField = field(default_factory=lambda: DenseDecoderConfig(depth=32, act="relu"))
-    reward: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=2))
-    cont: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=3))
-    actor: DenseActorConfig = field(default_factory=lambda: DenseActorConfig(continuous=TanhNormal()))
-    critic: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=3))
-    model_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=6e-4, eps=1e-7))
-    actor_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, eps=1e-7))
-    critic_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, eps=1e-7))
+# ---------------------------------------------------------------------- losses
 
 
-def imagination_loss(ac: ActorCritic, world: WorldModel, start: Latent, reward: Reward | None = None) -> DreamLosses:
+def imagination_loss_v1(
+    ac: ImaginationActorCritic, world: WorldModel, start: Latent, reward: Reward | None = None
+) -> DreamLosses:
     """Equations 7 and 8, from latents ``[B, T, ...]``. They do not count: the H states after them do.
 
     The value of a state includes its own reward. The policy's entropy has no weight, as in the authors' code.
@@ -94,20 +68,23 @@ class DreamLosses(NamedTuple):
         return {k: v.detach().mean() for k, v in means.items()}
 
 
-class ActorCritic(nn.Module):
+# ---------------------------------------------------------------------- learner
+
+
+class ImaginationActorCritic(nn.Module):
     """A policy with its critic: the learner is one itself."""
 
     cfg: DreamerV1Config
-    actor: Actor
+    actor: DreamerActor
     critic: NumberHead
 
     def make_heads(self, width: int, action_spec: ActionSpec, cfg: DreamerV1Config) -> None:
         """Create the networks, for features of ``width`` numbers."""
         self.cfg = cfg
-        self.actor, self.critic = Actor(width, action_spec, cfg.actor), NumberHead(width, cfg.critic)
+        self.actor, self.critic = DreamerActor(width, action_spec, cfg.actor), NumberHead(width, cfg.critic)
 
 
-class DreamerV1(ActorCritic, DenseDreamer):
+class DreamerV1(ImaginationActorCritic, DenseDreamer):
     """The learner of DreamerV1: world model, policy and critic, all trained at the same weights."""
 
     cfg: DreamerV1Config
@@ -133,15 +110,15 @@ class DreamerV1(ActorCritic, DenseDreamer):
         """Take one gradient step of each optimiser on rows ``[B, T]``; return the model's losses and metrics."""
         post = self.world.observe(rows, context)
         terms, metrics = self.world_model_loss(rows, post)
-        losses, more = self.behaviour_losses(rows, context, post)
+        losses, extra = self.behaviour_losses(rows, context, post)
         shared = [name for name in losses if name.endswith("actor")]  # by the critic's, which comes after it
-        return terms, metrics | more | gradient_steps({"model": self.total(terms), **losses}, self.optims, shared)
+        return terms, metrics | extra | gradient_steps({"model": self.total(terms), **losses}, self.optims, shared)
 
     def behaviour_losses(
         self, rows: Batch, context: Context | None, post: Posterior
     ) -> tuple[dict[str, Tensor], Metrics]:
         """Return what each optimiser but the model's minimises, ``[]`` each, and metrics."""
-        losses = imagination_loss(self, self.world, self.start(post))
+        losses = imagination_loss_v1(self, self.world, self.start(post))
         return {"actor": losses.actor.mean(), "critic": losses.critic.mean()}, losses.metrics()
 
     def start(self, post: Posterior) -> Latent:
@@ -150,6 +127,32 @@ class DreamerV1(ActorCritic, DenseDreamer):
         The paper imagines from all rows.
         """
         return post.latent.map(lambda x: x.detach()[:, : -1 if self.cfg.learn_cont else None])
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamerV1Config(DenseDreamerConfig):
+    """Settings of DreamerV1; the defaults are those of the authors' code, for DeepMind Control."""
+
+    batch_size: int = 50
+    noise: Rate = 0.3
+    learn_cont: bool = False
+    scales: ModelScales = field(default_factory=lambda: ModelScales(cont=10.0))
+    kl: KLLoss = field(default_factory=Free)
+    rssm: DenseRSSMConfig = field(
+        default_factory=lambda: DenseRSSMConfig(deter=200, hidden=200, stoch=30, latent=Gaussian(), cell="keras_gru")
+    )
+    encoder: EncoderField = field(default_factory=lambda: DenseEncoderConfig(depth=32, act="relu"))
+    decoder: DecoderField = field(default_factory=lambda: DenseDecoderConfig(depth=32, act="relu"))
+    reward: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=2))
+    cont: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=3))
+    actor: DenseActorConfig = field(default_factory=lambda: DenseActorConfig(continuous=TanhNormal()))
+    critic: DenseHeadConfig = field(default_factory=lambda: DenseHeadConfig(layers=3))
+    model_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=6e-4, eps=1e-7))
+    actor_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, eps=1e-7))
+    critic_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, eps=1e-7))
 
 
 DreamerV1Config.learner = DreamerV1

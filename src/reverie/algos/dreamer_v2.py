@@ -12,29 +12,261 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.imagination import Dream, imagine, imagine_through_time
-from reverie.algos.world_model import (
-    Context,
-    DenseDreamer,
-    DenseDreamerConfig,
-    LatentPolicy,
-    Posterior,
-    Reward,
-    WorldModel,
-    repeated,
-)
+from reverie.algos.dense_dreamer import DenseDreamer, DenseDreamerConfig
+from reverie.algos.dreamer import LatentPolicy
+from reverie.algos.imagination import Dream, Reward, imagine, imagine_through_time
+from reverie.algos.world_model import Context, Posterior, WorldModel, repeat_windows
 from reverie.core.bounds import AtLeast, Rate, Within
 from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, State, Update, Window
-from reverie.nn.heads import Actor, DenseHeadConfig, NumberHead
+from reverie.nn.actor import DreamerActor
+from reverie.nn.adam import GlobalAdamConfig
+from reverie.nn.heads import DenseHeadConfig, NumberHead
 from reverie.nn.normalise import MagnitudeScale
-from reverie.nn.optim import GlobalAdamConfig, Optim, gradient_steps, let_change
+from reverie.nn.optim import Optim, gradient_steps, register_scheduled
 from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.state_space import Latent
 from reverie.nn.target import LateTarget
 from reverie.objectives.policy import ActorGradient, Dynamics, Reinforce
 from reverie.objectives.returns import DreamReturn, NextReward, OwnReward
+
+# ---------------------------------------------------------------------- losses
+
+
+def imagination_loss_v2(
+    behaviour: Behaviour, world: WorldModel, start: Latent, terminal: Tensor, reward: Reward | None = None
+) -> BehaviourLosses:
+    """Imagine, and compute the losses of actor and critic: equations 4 to 6. Updates the reward norm.
+
+    Reward, discount and value at t belong to state t; ``cfg.returns`` says what follows from them. ``reward`` is that
+    of imagined states; None: what the world model predicts.
+    """
+    b, c, dream = behaviour, behaviour.cfg, behaviour.imagine(world, start)
+    with torch.set_grad_enabled(b.gradient.through_time):
+        raw = world.reward(dream.feature).mean() if reward is None else reward(dream)  # [H+1, B, T]
+        b.reward_norm.update(raw)
+        normed = b.reward_norm(raw)  # [H+1, B, T]
+        discount = b.discounts(world, dream.feature, terminal)  # [H+1, B, T]
+        slow = b.slow(dream.feature)  # [H+1, B, T]
+        returns = c.returns(normed, discount, slow, c.discount, c.lam)
+    target, weight, count = returns.target, returns.weight, len(returns.outcome)
+    objective = b.gradient(dream.policy.log_prob(dream.action[:count]), returns.advantage, returns.outcome)
+    entropies = dream.policy.entropies()
+    actor = -weight[:count] * (objective + b.entropy_scale * torch.stack(list(entropies.values())).sum(0))
+    value = b.critic(dream.feature[:-1].detach())
+    critic = weight[:-1] * value.loss(target.detach())  # [H, B, T]
+    means = {"reward": raw, "normalized_reward": normed, "value": value.mean(), "slow_value": slow, "target": target}
+    means |= {f"entropy/{k}": v for k, v in entropies.items()}
+    metrics = {f"train/{k}": v.detach().mean() for k, v in means.items()}
+    metrics |= {f"train/{k}_std": means[k].detach().std(correction=0) for k in ("reward", "normalized_reward")}
+    metrics |= {"loss/actor": actor.detach().mean(), "loss/critic": critic.detach().mean()}
+    means |= {"discount": discount, "weight": weight, "advantage": returns.advantage}
+    return BehaviourLosses(actor, critic, metrics, dream, means)
+
+
+class BehaviourLosses(NamedTuple):
+    """What one imagination says about a policy and its critic."""
+
+    actor: Tensor  # [K, B, T], K actions that count
+    critic: Tensor  # [H, B, T]
+    metrics: Metrics
+    dream: Dream
+    terms: dict[str, Tensor]  # [H + 1, B, T], [H, B, T] or [K, B, T] each, to look inside
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class AuxCritic(nn.Module):
+    """PyDreamer's auxiliary critic, whose loss trains the world model too. It learns from recorded rewards.
+
+    Rows after a terminal row of their window have no weight, even those of the next episode.
+    """
+
+    def __init__(self, inputs: int, cfg: AuxCriticConfig) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.critic: NumberHead = NumberHead(inputs, cfg.head)
+        self.slow: LateTarget = LateTarget(self.critic, 1.0, cfg.slow_every)
+
+    def loss(self, feature: Tensor, reward: Tensor, is_terminal: Tensor) -> Tensor:
+        """Return the loss ``[T - 1, B]`` of features ``[B, T, F]``, rewards ``[B, T]`` and ends ``[B, T]``."""
+        c, feature = self.cfg, feature.transpose(0, 1)  # [T, B, F]
+        with torch.no_grad():
+            value = self.slow.model(feature).mean()  # [T, B]
+            returns = NextReward()(reward.T, (~is_terminal.T).to(value.dtype), value, c.discount, c.lam)
+        return returns.weight[:-1] * self.critic(feature[:-1]).loss(returns.target)
+
+
+class Behaviour(nn.Module):
+    """A policy and its critics, trained on what a world model imagines."""
+
+    entropy_scale: float | Tensor
+
+    def __init__(self, inputs: int, action_spec: ActionSpec, cfg: DreamerV2Config) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.actor: DreamerActor = DreamerActor(inputs, action_spec, cfg.actor)
+        self.critic: NumberHead = NumberHead(inputs, cfg.critic)
+        self.slow_critic: LateTarget | None = (
+            LateTarget(self.critic, cfg.slow_rate, cfg.slow_every) if cfg.slow_every else None
+        )
+        self.reward_norm: MagnitudeScale = cfg.reward_norm.build()
+        register_scheduled(self, "entropy_scale", cfg.entropy)
+        discrete = any(part.kind == "categorical" for part in action_spec.parts.values())
+        usual = Reinforce() if discrete else Dynamics()
+        self.gradient: ActorGradient = cfg.actor_gradient or usual
+
+    def make_optims(self) -> None:
+        """Create the optimisers: call it when the networks are on their device."""
+        self.optims: dict[str, Optim] = {
+            "actor": self.cfg.actor_optim.build(self.actor.parameters()),
+            "critic": self.cfg.critic_optim.build(self.critic.parameters()),
+        }
+
+    def learn(self, world: WorldModel, start: Latent, terminal: Tensor, reward: Reward | None = None) -> Metrics:
+        """Train on what ``world`` imagines from latents ``[B, T, ...]``, of which ``terminal`` say their ends."""
+        if self.slow_critic is not None and self.cfg.slow_moves == "before":
+            self.slow_critic.update()
+        losses = imagination_loss_v2(self, world, start, terminal, reward)
+        means = {"actor": losses.actor.mean(), "critic": losses.critic.mean()}
+        metrics = losses.metrics | gradient_steps(means, self.optims)
+        if self.slow_critic is not None and self.cfg.slow_moves == "after":
+            self.slow_critic.update()
+        return metrics
+
+    def imagine(self, world: WorldModel, start: Latent) -> Dream:
+        """Imagine from latents ``[B, T, ...]``, with the gradient that the actor needs."""
+        c, gradient = self.cfg, self.gradient
+        count = c.returns.num_policies(c.horizon)
+        if not gradient.through_time:
+            return imagine(world, self.actor, start, c.horizon, count)
+        through_policy = gradient.through_policy
+        return imagine_through_time(world, self.actor, start, c.horizon, count, through_policy=through_policy)
+
+    def discounts(self, world: WorldModel, feature: Tensor, terminal: Tensor) -> Tensor:
+        """Return the discount of each imagined state ``[H + 1, ...]``, which may know whether the first is terminal."""
+        predicted: Tensor = world.cont(feature).prob()
+        if not (self.cfg.learn_cont and self.cfg.returns.own_reward):
+            return predicted
+        cont = (~terminal).to(predicted.dtype) * self.cfg.discount  # [B, T]
+        return torch.cat([cont[None], predicted[1:]])
+
+    def slow(self, feature: Tensor) -> Tensor:
+        """Return values ``[...]`` by the slow critic, with their gradient with respect to ``feature``."""
+        critic = self.critic if self.slow_critic is None else self.slow_critic.model
+        return critic(feature).mean()
+
+
+CARRIED = ("carried_deter", "carried_stoch", "carried_action")
+"""Buffers of a state that is carried."""
+
+
+class DreamerV2(DenseDreamer):
+    """The learner of DreamerV2: first the world model, then the behaviour in the updated world model."""
+
+    cfg: DreamerV2Config
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV2Config, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        self.world: WorldModel = WorldModel(cfg.probe.model_parts(obs_spec), action_spec, cfg)
+        width = self.world.rssm.feature_width
+        self.samples: int = cfg.samples
+        self.behaviour: Behaviour = Behaviour(width, action_spec, cfg)
+        self.probe: Probe | None = Probe(obs_spec, width, cfg.probe) if cfg.probe.heads else None
+        self.aux: AuxCritic | None = AuxCritic(width, cfg.aux) if cfg.aux.weight else None
+        self.to(device)
+        if cfg.carry:
+            self.window: Window = replace(self.window, carries=True)
+            rows = cfg.batch_size * cfg.samples
+            start = Context(self.world.rssm.initial(rows, self.world.dtype), torch.zeros(rows, action_spec.width))
+            for name, x in zip(CARRIED, (*start.latent, start.action), strict=True):
+                self.register_buffer(name, x.to(device), persistent=False)
+        self.behaviour.make_optims()
+        trained = [*self.world.parameters(), *(self.aux.parameters() if self.aux else ())]
+        if self.probe is not None and cfg.probe.gradients:
+            trained += self.probe.parameters()
+        self.optims: dict[str, Optim] = {"model": cfg.model_optim.build(trained), **self.behaviour.optims}
+        if self.probe is not None and not cfg.probe.gradients:
+            self.optims["probe"] = cfg.probe.optim.build(self.probe.parameters())
+        self._policy = LatentPolicy(self, noisy=bool(cfg.noise))
+
+    @property
+    def actor(self) -> DreamerActor:  # type: ignore[override]  # others have it as an attribute
+        return self.behaviour.actor
+
+    @property
+    def critic(self) -> NumberHead:  # type: ignore[override]
+        return self.behaviour.critic
+
+    def train_step(self, batch: Batch) -> Update:
+        terms, metrics, post = self.learn(batch, self.carried_context())
+        self.carry_on(batch, post)
+        return Update(metrics=metrics, priority=self.window_priority(terms))
+
+    def carried_context(self) -> Context | None:
+        """Where the windows of the next batch begin, ``[B * samples, ...]``; None unless the state is carried."""
+        if not self.cfg.carry:
+            return None
+        deter, stoch, action = (self.get_buffer(name).clone() for name in CARRIED)
+        return Context(Latent(deter, stoch), action)
+
+    @torch.no_grad()
+    def carry_on(self, rows: Batch, post: Posterior) -> None:
+        """Keep the state at the end of the windows, and the action there, for the next batch."""
+        if self.cfg.carry:
+            ends = (*post.latent.map(lambda x: x[:, -1]), repeat_windows(rows, self.samples).action[:, -1])
+            for name, x in zip(CARRIED, ends, strict=True):
+                self.get_buffer(name).copy_(x)
+
+    def extra_state(self) -> dict[str, Any]:
+        return {"carried": {name: self.get_buffer(name) for name in CARRIED}} if self.cfg.carry else {}
+
+    def load_extra_state(self, state: State) -> None:
+        """Restore it, unless the number of windows has changed: then all cursors start over."""
+        for name, x in state.get("carried", {}).items() if self.cfg.carry else ():
+            if (buffer := self.get_buffer(name)).shape == x.shape:
+                buffer.copy_(x)
+
+    def learn(self, rows: Batch, context: Context | None = None) -> tuple[dict[str, Tensor], Metrics, Posterior]:
+        """Take one gradient step of each optimiser on rows ``[B, T]``; return losses, metrics and the posterior.
+
+        The behaviour imagines from latents that were computed before the update of the world model. With several
+        samples, ``context`` and what is returned have as many of each row.
+        """
+        post = self.world.observe(rows, context, self.samples)
+        rows = repeat_windows(rows, self.samples)
+        terms, metrics = self.world_model_loss(rows, post)
+        losses, loss_metrics = self.losses(rows, post, terms)
+
+        def dream() -> Metrics:
+            return self.behaviour.learn(self.world, post.latent.detach(), rows.is_terminal)
+
+        metrics |= loss_metrics | (dream() if self.cfg.dream_in == "same" else {})
+        metrics |= gradient_steps(losses, self.optims)
+        metrics |= dream() if self.cfg.dream_in == "updated" else {}
+        return terms, metrics, post
+
+    def losses(self, rows: Batch, post: Posterior, terms: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
+        """Return what the optimisers of the world model and of the probes minimise, and metrics of what is beside."""
+        losses, metrics = {"model": self.total(terms)}, {}
+        if self.aux is not None:
+            self.aux.slow.update()
+            first_samples = slice(None, None, self.samples)  # the first sample of each row
+            reward = self.world.transform(rows.reward[first_samples])
+            aux = self.aux.loss(post.latent.feature[first_samples], reward, rows.is_terminal[first_samples]).mean()
+            losses["model"] = losses["model"] + self.cfg.aux.weight * aux
+            metrics["loss/aux"] = aux.detach()
+        if self.probe is not None:
+            name = "model" if self.cfg.probe.gradients else "probe"
+            loss, probe_metrics = self.probe.loss(post.latent.feature, rows.obs, self.samples)
+            losses[name] = losses.get(name, torch.zeros(())) + loss
+            metrics |= probe_metrics
+        return losses, metrics
+
+
+# ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,235 +346,6 @@ class DreamerV2Config(DenseDreamerConfig):
     @property
     def learned_discount(self) -> float:
         return self.discount if self.returns.own_reward else 1.0
-
-
-class AuxCritic(nn.Module):
-    """PyDreamer's auxiliary critic, whose loss trains the world model too. It learns from recorded rewards.
-
-    Rows after a terminal row of their window have no weight, even those of the next episode.
-    """
-
-    def __init__(self, inputs: int, cfg: AuxCriticConfig) -> None:
-        super().__init__()
-        self.cfg = cfg
-        self.critic: NumberHead = NumberHead(inputs, cfg.head)
-        self.slow: LateTarget = LateTarget(self.critic, 1.0, cfg.slow_every)
-
-    def loss(self, feature: Tensor, reward: Tensor, is_terminal: Tensor) -> Tensor:
-        """Return the loss ``[T - 1, B]`` of features ``[B, T, F]``, rewards ``[B, T]`` and ends ``[B, T]``."""
-        c, feature = self.cfg, feature.transpose(0, 1)  # [T, B, F]
-        with torch.no_grad():
-            value = self.slow.model(feature).mean()  # [T, B]
-            returns = NextReward()(reward.T, (~is_terminal.T).to(value.dtype), value, c.discount, c.lam)
-        return returns.weight[:-1] * self.critic(feature[:-1]).loss(returns.target)
-
-
-def imagination_loss(
-    behaviour: Behaviour, world: WorldModel, start: Latent, terminal: Tensor, reward: Reward | None = None
-) -> BehaviourLosses:
-    """Imagine, and compute the losses of actor and critic: equations 4 to 6. Updates the reward norm.
-
-    Reward, discount and value at t belong to state t; ``cfg.returns`` says what follows from them. ``reward`` is that
-    of imagined states; None: what the world model predicts.
-    """
-    b, c, dream = behaviour, behaviour.cfg, behaviour.imagine(world, start)
-    with torch.set_grad_enabled(b.gradient.through_time):
-        raw = world.reward(dream.feature).mean() if reward is None else reward(dream)  # [H+1, B, T]
-        b.reward_norm.update(raw)
-        normed = b.reward_norm(raw)  # [H+1, B, T]
-        discount = b.discounts(world, dream.feature, terminal)  # [H+1, B, T]
-        slow = b.slow(dream.feature)  # [H+1, B, T]
-        returns = c.returns(normed, discount, slow, c.discount, c.lam)
-    target, weight, count = returns.target, returns.weight, len(returns.outcome)
-    objective = b.gradient(dream.policy.log_prob(dream.action[:count]), returns.advantage, returns.outcome)
-    entropies = dream.policy.entropies()
-    actor = -weight[:count] * (objective + b.entropy_scale * torch.stack(list(entropies.values())).sum(0))
-    value = b.critic(dream.feature[:-1].detach())
-    critic = weight[:-1] * value.loss(target.detach())  # [H, B, T]
-    means = {"reward": raw, "normalized_reward": normed, "value": value.mean(), "slow_value": slow, "target": target}
-    means |= {f"entropy/{k}": v for k, v in entropies.items()}
-    metrics = {f"train/{k}": v.detach().mean() for k, v in means.items()}
-    metrics |= {f"train/{k}_std": means[k].detach().std(correction=0) for k in ("reward", "normalized_reward")}
-    metrics |= {"loss/actor": actor.detach().mean(), "loss/critic": critic.detach().mean()}
-    means |= {"discount": discount, "weight": weight, "advantage": returns.advantage}
-    return BehaviourLosses(actor, critic, metrics, dream, means)
-
-
-class BehaviourLosses(NamedTuple):
-    """What one imagination says about a policy and its critic."""
-
-    actor: Tensor  # [K, B, T], K actions that count
-    critic: Tensor  # [H, B, T]
-    metrics: Metrics
-    dream: Dream
-    terms: dict[str, Tensor]  # [H + 1, B, T], [H, B, T] or [K, B, T] each, to look inside
-
-
-class Behaviour(nn.Module):
-    """A policy and its critics, trained on what a world model imagines."""
-
-    entropy_scale: float | Tensor
-
-    def __init__(self, inputs: int, action_spec: ActionSpec, cfg: DreamerV2Config) -> None:
-        super().__init__()
-        self.cfg = cfg
-        self.actor: Actor = Actor(inputs, action_spec, cfg.actor)
-        self.critic: NumberHead = NumberHead(inputs, cfg.critic)
-        self.slow_critic: LateTarget | None = (
-            LateTarget(self.critic, cfg.slow_rate, cfg.slow_every) if cfg.slow_every else None
-        )
-        self.reward_norm: MagnitudeScale = cfg.reward_norm.build()
-        let_change(self, "entropy_scale", cfg.entropy)
-        discrete = any(part.kind == "categorical" for part in action_spec.parts.values())
-        usual = Reinforce() if discrete else Dynamics()
-        self.gradient: ActorGradient = cfg.actor_gradient or usual
-
-    def make_optims(self) -> None:
-        """Create the optimisers: call it when the networks are on their device."""
-        self.optims: dict[str, Optim] = {
-            "actor": self.cfg.actor_optim.build(self.actor.parameters()),
-            "critic": self.cfg.critic_optim.build(self.critic.parameters()),
-        }
-
-    def learn(self, world: WorldModel, start: Latent, terminal: Tensor, reward: Reward | None = None) -> Metrics:
-        """Train on what ``world`` imagines from latents ``[B, T, ...]``, of which ``terminal`` say their ends."""
-        if self.slow_critic is not None and self.cfg.slow_moves == "before":
-            self.slow_critic.update()
-        losses = imagination_loss(self, world, start, terminal, reward)
-        means = {"actor": losses.actor.mean(), "critic": losses.critic.mean()}
-        metrics = losses.metrics | gradient_steps(means, self.optims)
-        if self.slow_critic is not None and self.cfg.slow_moves == "after":
-            self.slow_critic.update()
-        return metrics
-
-    def imagine(self, world: WorldModel, start: Latent) -> Dream:
-        """Imagine from latents ``[B, T, ...]``, with the gradient that the actor needs."""
-        c, gradient = self.cfg, self.gradient
-        count = c.returns.num_policies(c.horizon)
-        if not gradient.through_time:
-            return imagine(world, self.actor, start, c.horizon, count)
-        through_policy = gradient.through_policy
-        return imagine_through_time(world, self.actor, start, c.horizon, count, through_policy=through_policy)
-
-    def discounts(self, world: WorldModel, feature: Tensor, terminal: Tensor) -> Tensor:
-        """Return the discount of each imagined state ``[H + 1, ...]``, which may know whether the first is terminal."""
-        predicted: Tensor = world.cont(feature).prob()
-        if not (self.cfg.learn_cont and self.cfg.returns.own_reward):
-            return predicted
-        known = (~terminal).to(predicted.dtype) * self.cfg.discount  # [B, T]
-        return torch.cat([known[None], predicted[1:]])
-
-    def slow(self, feature: Tensor) -> Tensor:
-        """Return values ``[...]`` by the slow critic, with their gradient with respect to ``feature``."""
-        critic = self.critic if self.slow_critic is None else self.slow_critic.model
-        return critic(feature).mean()
-
-
-CARRIED = ("carried_deter", "carried_stoch", "carried_action")
-"""Buffers of a state that is carried."""
-
-
-class DreamerV2(DenseDreamer):
-    """The learner of DreamerV2: first the world model, then the behaviour in the updated world model."""
-
-    cfg: DreamerV2Config
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV2Config, device: torch.device) -> None:
-        super().__init__(obs_spec, cfg, device)
-        self.world: WorldModel = WorldModel(cfg.probe.others(obs_spec), action_spec, cfg)
-        width = self.world.rssm.feature_width
-        self.samples: int = cfg.samples
-        self.behaviour: Behaviour = Behaviour(width, action_spec, cfg)
-        self.probe: Probe | None = Probe(obs_spec, width, cfg.probe) if cfg.probe.heads else None
-        self.aux: AuxCritic | None = AuxCritic(width, cfg.aux) if cfg.aux.weight else None
-        self.to(device)
-        if cfg.carry:
-            self.window: Window = replace(self.window, carries=True)
-            rows = cfg.batch_size * cfg.samples
-            start = Context(self.world.rssm.initial(rows, self.world.dtype), torch.zeros(rows, action_spec.width))
-            for name, x in zip(CARRIED, (*start.latent, start.action), strict=True):
-                self.register_buffer(name, x.to(device), persistent=False)
-        self.behaviour.make_optims()
-        trained = [*self.world.parameters(), *(self.aux.parameters() if self.aux else ())]
-        if self.probe is not None and cfg.probe.gradients:
-            trained += self.probe.parameters()
-        self.optims: dict[str, Optim] = {"model": cfg.model_optim.build(trained), **self.behaviour.optims}
-        if self.probe is not None and not cfg.probe.gradients:
-            self.optims["probe"] = cfg.probe.optim.build(self.probe.parameters())
-        self._policy = LatentPolicy(self, noisy=bool(cfg.noise))
-
-    @property
-    def actor(self) -> Actor:  # type: ignore[override]  # others have it as an attribute
-        return self.behaviour.actor
-
-    @property
-    def critic(self) -> NumberHead:  # type: ignore[override]
-        return self.behaviour.critic
-
-    def train_step(self, batch: Batch) -> Update:
-        terms, metrics, post = self.learn(batch, self.carried())
-        self.carry_on(batch, post)
-        return Update(metrics=metrics, priority=self.window_priority(terms))
-
-    def carried(self) -> Context | None:
-        """Where the windows of the next batch begin, ``[B * samples, ...]``; None unless the state is carried."""
-        if not self.cfg.carry:
-            return None
-        deter, stoch, action = (self.get_buffer(name).clone() for name in CARRIED)
-        return Context(Latent(deter, stoch), action)
-
-    @torch.no_grad()
-    def carry_on(self, rows: Batch, post: Posterior) -> None:
-        """Keep the state at the end of the windows, and the action there, for the next batch."""
-        if self.cfg.carry:
-            ends = (*post.latent.map(lambda x: x[:, -1]), repeated(rows, self.samples).action[:, -1])
-            for name, x in zip(CARRIED, ends, strict=True):
-                self.get_buffer(name).copy_(x)
-
-    def extra_state(self) -> dict[str, Any]:
-        return {"carried": {name: self.get_buffer(name) for name in CARRIED}} if self.cfg.carry else {}
-
-    def load_extra_state(self, state: State) -> None:
-        """Restore it; that of another number of windows is left out, as all cursors begin anew then."""
-        for name, x in state.get("carried", {}).items() if self.cfg.carry else ():
-            if (own := self.get_buffer(name)).shape == x.shape:
-                own.copy_(x)
-
-    def learn(self, rows: Batch, context: Context | None = None) -> tuple[dict[str, Tensor], Metrics, Posterior]:
-        """Take one gradient step of each optimiser on rows ``[B, T]``; return losses, metrics and the posterior.
-
-        The behaviour imagines from latents that were computed before the update of the world model. With several
-        samples, ``context`` and what is returned have as many of each row.
-        """
-        post = self.world.observe(rows, context, self.samples)
-        rows = repeated(rows, self.samples)
-        terms, metrics = self.world_model_loss(rows, post)
-        losses, more = self.losses(rows, post, terms)
-
-        def dream() -> Metrics:
-            return self.behaviour.learn(self.world, post.latent.detach(), rows.is_terminal)
-
-        metrics |= more | (dream() if self.cfg.dream_in == "same" else {})
-        metrics |= gradient_steps(losses, self.optims)
-        metrics |= dream() if self.cfg.dream_in == "updated" else {}
-        return terms, metrics, post
-
-    def losses(self, rows: Batch, post: Posterior, terms: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """Return what the optimisers of the world model and of the probes minimise, and metrics of what is beside."""
-        losses, metrics = {"model": self.total(terms)}, {}
-        if self.aux is not None:
-            self.aux.slow.update()
-            one = slice(None, None, self.samples)  # the first sample of each row
-            reward = self.world.transform(rows.reward[one])
-            aux = self.aux.loss(post.latent.feature[one], reward, rows.is_terminal[one]).mean()
-            losses["model"] = losses["model"] + self.cfg.aux.weight * aux
-            metrics["loss/aux"] = aux.detach()
-        if self.probe is not None:
-            name = "model" if self.cfg.probe.gradients else "probe"
-            loss, more = self.probe.loss(post.latent.feature, rows.obs, self.samples)
-            losses[name] = losses.get(name, torch.zeros(())) + loss
-            metrics |= more
-        return losses, metrics
 
 
 DreamerV2Config.learner = DreamerV2

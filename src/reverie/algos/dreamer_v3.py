@@ -12,27 +12,23 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from reverie.algos.dreamer import Dreamer, DreamerConfig, LatentPolicy, scales_of
 from reverie.algos.imagination import Dream, imagine
-from reverie.algos.world_model import (
-    Context,
-    Dreamer,
-    DreamerConfig,
-    LatentPolicy,
-    Posterior,
-    WorldModel,
-    scales_of,
-)
+from reverie.algos.sizes import SIZES as SIZES
+from reverie.algos.sizes import set_widths
+from reverie.algos.world_model import Context, Posterior, WorldModel
 from reverie.core.bounds import Above, AtLeast, Rate, Weights, Within
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, did_you_mean
+from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, Column, ObsPart, ObsSpec
 from reverie.core.types import Batch, Metrics, Update, Window
+from reverie.nn.actor import ActorConfig, DreamerActor
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import log_of
 from reverie.nn.encoder import EncoderConfig
-from reverie.nn.heads import Actor, ActorConfig, BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
+from reverie.nn.heads import BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalise import PercentileScale
-from reverie.nn.optim import Optim, OptimConfig, let_change
+from reverie.nn.optim import Optim, OptimConfig, register_scheduled
 from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.rssm import RSSMConfig
 from reverie.nn.state_space import Latent
@@ -123,7 +119,7 @@ class ActorCritic(nn.Module):
     """An actor with its critic, slow critic and scale of returns: the learner is one itself."""
 
     cfg: DreamerV3Config
-    actor: Actor
+    actor: DreamerActor
     critic: TwoHotHead
     slow_critic: Target
     return_scale: PercentileScale
@@ -132,11 +128,11 @@ class ActorCritic(nn.Module):
     def make_heads(self, width: int, action_spec: ActionSpec, cfg: DreamerV3Config) -> None:
         """Create the networks, for features of ``width`` numbers."""
         self.cfg = cfg
-        self.actor = Actor(width, action_spec, cfg.actor)
+        self.actor = DreamerActor(width, action_spec, cfg.actor)
         self.critic = TwoHotHead(width, cfg.critic)
         self.slow_critic = Target(self.critic, cfg.slow_rate, cfg.slow_every, at_first=True)
         self.return_scale = PercentileScale(cfg.return_rate, cfg.return_limit)
-        let_change(self, "entropy_scale", cfg.entropy)
+        register_scheduled(self, "entropy_scale", cfg.entropy)
 
 
 class WorldModelLosses(NamedTuple):
@@ -161,7 +157,7 @@ class DreamerV3(ActorCritic, Dreamer):
         self.window: Window = Window(
             batch=cfg.batch_size, length=cfg.batch_length, context=cfg.replay_context, crosses_episodes=True
         )
-        self.world: WorldModel = WorldModel(cfg.probe.others(obs_spec), action_spec, cfg)
+        self.world: WorldModel = WorldModel(cfg.probe.model_parts(obs_spec), action_spec, cfg)
         width = self.world.rssm.feature_width
         self.make_heads(width, action_spec, cfg)
         self.probe: Probe | None = Probe(obs_spec, width, cfg.probe) if cfg.probe.heads else None
@@ -200,7 +196,7 @@ class DreamerV3(ActorCritic, Dreamer):
         post = self.world.observe(batch, context)
         terms, metrics = self.world_model_loss(batch, post)
         dream = self.imagine(self.actor, post.latent)
-        learned, returns, imagined_metrics = imagination_loss(self, dream, *self.imagined(dream))
+        learned, returns, imagined_metrics = imagination_loss(self, dream, *self.imagined_outcome(dream))
         learned = {name: loss.mean(0) for name, loss in learned.items()}  # [B, K], K rows that are imagined from
         count = returns.shape[2]
         feature = self.critic_feature(post)[:, -count:]
@@ -222,7 +218,7 @@ class DreamerV3(ActorCritic, Dreamer):
         world = [scales[name] * term.detach() for name, term in terms.items() if name not in learned]  # [B, T] each
         return torch.stack(world).sum(0).mean(1).clamp(min=0)  # [B]
 
-    def imagine(self, actor: Actor, latent: Latent) -> Dream:
+    def imagine(self, actor: DreamerActor, latent: Latent) -> Dream:
         """Follow ``actor`` from the last rows of latents ``[B, T, ...]``: all of them, or ``imagine_last``."""
         start = latent.map(lambda x: x.detach()[:, -self.cfg.imagine_last :])  # [B, K, ...]
         return imagine(self.world, actor, start, self.cfg.horizon)
@@ -230,11 +226,11 @@ class DreamerV3(ActorCritic, Dreamer):
     # ------------------------------------------------------------------ what variants replace
 
     def world_model_loss(self, batch: Batch, post: Posterior) -> tuple[Terms, Metrics]:
-        """See the function of this name."""
+        """Return the loss terms ``[B, T]`` of the function of this name, and metrics."""
         return world_model_loss(self.world, batch, post, self.cfg.free_nats)
 
     @torch.no_grad()
-    def imagined(self, dream: Dream) -> tuple[Tensor, Tensor]:
+    def imagined_outcome(self, dream: Dream) -> tuple[Tensor, Tensor]:
         """Return the reward of each imagined state and its probability to go on, discount included, ``[H + 1, ..]``."""
         return self.world.reward(dream.feature).mean(), self.world.cont(dream.feature).prob()
 
@@ -255,7 +251,7 @@ class DreamerV3(ActorCritic, Dreamer):
         if not c.replay_context:
             return {}
         # float16 keeps more of numbers in [-1, 1] than bfloat16, but ends at 65,504.
-        real = "float16" if c.precision != "float32" and self.world.rssm.bounded else "float32"
+        real = "float16" if c.precision != "float32" and self.world.rssm.is_bounded else "float32"
         number = "uint8" if c.rssm.classes <= 255 else "int16"
         classes = Column(shape=(c.rssm.stoch,), dtype=number)
         return {"deter": Column(shape=(c.rssm.deter,), dtype=real), "classes": classes}
@@ -377,43 +373,9 @@ class DreamerV3Config(DreamerConfig):
         return TwoHotHead(width, self.reward), BernoulliHead(width, self.cont)
 
 
-SIZES: dict[str, dict[str, int]] = {
-    "nano": {"deter": 128, "hidden": 64, "classes": 8, "stoch": 16, "depth": 4, "units": 64, "bins": 63},
-    "1m": {"deter": 512, "hidden": 64, "classes": 4, "depth": 4, "units": 64},
-    "12m": {"deter": 2048, "hidden": 256, "classes": 16, "depth": 16, "units": 256},
-    "25m": {"deter": 3072, "hidden": 384, "classes": 24, "depth": 24, "units": 384},
-    "50m": {"deter": 4096, "hidden": 512, "classes": 32, "depth": 32, "units": 512},
-    "100m": {"deter": 6144, "hidden": 768, "classes": 48, "depth": 48, "units": 768},
-    "200m": {"deter": 8192, "hidden": 1024, "classes": 64, "depth": 64, "units": 1024},
-    "400m": {"deter": 12288, "hidden": 1536, "classes": 96, "depth": 96, "units": 1536},
-    "XS": {"deter": 256, "hidden": 256, "classes": 32, "depth": 24, "units": 256, "layers": 1},
-    "S": {"deter": 512, "hidden": 512, "classes": 32, "depth": 32, "units": 512, "layers": 2},
-    "M": {"deter": 1024, "hidden": 640, "classes": 32, "depth": 48, "units": 640, "layers": 3},
-    "L": {"deter": 2048, "hidden": 768, "classes": 32, "depth": 64, "units": 768, "layers": 4},
-    "XL": {"deter": 4096, "hidden": 1024, "classes": 32, "depth": 96, "units": 1024, "layers": 5},
-}
-"""Widths by name: one for two CPU cores, the authors' 1m to 400m, and RLlib's XS to XL with its published widths."""
-
-PARTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("deter", "hidden", "classes", "stoch"), ("rssm",)), "bins": ("reward", "critic"),
-    "units": ("encoder", "decoder", "reward", "cont", "actor", "critic"), "depth": ("encoder", "decoder"),
-    "layers": ("encoder", "decoder", "actor", "critic"),
-}  # fmt: skip
-"""The parts that have each width."""
-
-
-def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
+def with_size(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
     """``base`` with the widths of a named size."""
-    names = {n.lower(): n for n in SIZES}
-    if name.lower() not in names:
-        raise ConfigError(f"size = {name!r}: expected one of {', '.join(SIZES)}.{did_you_mean(name, SIZES)}")
-    usual = DreamerV3Config()  # base may be of nano, which also changes these two
-    widths = {"stoch": usual.rssm.stoch, "bins": usual.reward.bins} | SIZES[names[name.lower()]]
-    base = base or usual
-    ours = {"encoder": EncoderConfig, "decoder": DecoderConfig}
-    own = {part for part, kind in ours.items() if not isinstance(getattr(base, part), kind)}  # these have their own
-    changes = {f"{part}.{k}": v for k, v in widths.items() for part in PARTS[k] if part not in own}
-    return base.merge(changes)
+    return set_widths(base or DreamerV3Config(), name)
 
 
 DreamerV3Config.learner = DreamerV3

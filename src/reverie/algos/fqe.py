@@ -21,14 +21,13 @@ from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import QEnsemble, values_of
-from reverie.nn.optim import Adam
+from reverie.nn.actor_critic import QEnsemble, many_action_values
+from reverie.nn.adam import Adam
 from reverie.nn.target import Target
 from reverie.objectives.estimators import TD0
 from reverie.objectives.td import Losses, after, before, squared_error
 
-CHOSEN = "chosen"
-"""Name of the batch's extra ``[B, T, n, A]``: n actions of the evaluated policy in each row."""
+# ---------------------------------------------------------------------- losses
 
 
 class Units(NamedTuple):
@@ -45,6 +44,97 @@ class Units(NamedTuple):
 
 
 NO_UNITS = Units()
+
+
+class FQEObjective(nn.Module):
+    """The loss of FQE over any ``critic(obs, action) -> [...]``. Discrete actions are one-hot."""
+
+    def __init__(self, critic: nn.Module, cfg: FQEConfig, units: Units = NO_UNITS) -> None:
+        """``units``: bounds of target values, as the paper's functions are bounded, and the size of an error of 1."""
+        super().__init__()
+        self.critic = critic
+        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
+        self.discount: float = cfg.discount
+        self.units = units
+
+    def forward(self, batch: Batch, chosen: Tensor) -> Losses:
+        """E[w ((Q(s, a) - y) / unit)^2] of a batch ``[B, T]``; ``chosen`` ``[B, T, n, A]``: n actions of the policy.
+
+        The unit keeps the squares of large errors within float32, and gradients near 1, which Adam's eps is for.
+        """
+        values: Tensor = self.critic(before(batch.obs), batch.action[:, :-1])  # [B, T-1]
+        return squared_error(values / self.units.scale, self.targets(batch, chosen) / self.units.scale, batch)
+
+    @torch.no_grad()
+    def targets(self, batch: Batch, chosen: Tensor) -> Tensor:
+        """The y = r + gamma (1 - terminal) mean_i Q'(s', a'_i), ``[B, T - 1]``: algorithm 3.
+
+        The last row of an episode that is not terminal (a time limit) is bootstrapped from like any other.
+        """
+        return TD0()(batch, self.value(after(batch.obs), chosen[:, 1:]), self.discount)
+
+    @torch.no_grad()
+    def value(self, obs: Obs, chosen: Tensor) -> Tensor:
+        """Value of observations under the policy, ``[...]``, averaged over n of its actions ``[..., n, A]``."""
+        return many_action_values(self.target_critic.model, obs, chosen).mean(-1).clamp(self.units.low, self.units.high)
+
+
+class UnitCritic(nn.Module):
+    """Q(s, a) = shift + scale f(s, a), so that values far from 0 are learned sooner."""
+
+    of_several = True
+    """See :func:`~reverie.nn.actor_critic.many_action_values`."""
+
+    def __init__(self, inner: QEnsemble, units: Units) -> None:
+        super().__init__()
+        self.inner = inner
+        self.shift: float = units.shift
+        self.scale: float = units.scale
+
+    def forward(self, obs: Obs, action: Tensor) -> Tensor:
+        """Return values ``[...]`` of observations ``[..., *shape]`` and actions ``[..., A]``."""
+        return self.shift + self.scale * self.inner(obs, action)
+
+
+# ---------------------------------------------------------------------- learner
+
+
+CHOSEN = "chosen"
+"""Name of the batch's extra ``[B, T, n, A]``: n actions of the evaluated policy in each row."""
+
+
+class FQE(ModelFree):
+    """The learner of FQE: a critic and its update. Batches hold the policy's actions in ``extras["chosen"]``."""
+
+    objective: FQEObjective
+
+    def __init__(
+        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: FQEConfig, device: torch.device, units: Units
+    ) -> None:
+        super().__init__(obs_spec, cfg, device)
+        inner = QEnsemble(self.preprocess.spec, action_spec.width, cfg.networks, dtype=cfg.dtype)
+        self.objective = FQEObjective(UnitCritic(inner, units), cfg, units)
+        self.to(device)
+        self.optims["critic"] = Adam(inner.parameters(), cfg.lr)
+        self.scale: float = units.scale
+
+    def train_step(self, batch: Batch) -> Update:
+        losses = self.objective(batch, batch.extras[CHOSEN])
+        metrics = self.minimise(losses)
+        with torch.no_grad():
+            for weight in self.optims["critic"].params:
+                weight.mul_(1 - self.cfg.lr * self.cfg.weight_decay)
+        self.objective.target_critic.update()
+        return Update(metrics=metrics, priority=losses.priority)
+
+    @torch.no_grad()
+    def value(self, batch: Batch) -> Tensor:
+        """Return the policy's value of each row after the context, ``[B, T]``."""
+        batch = self.preprocess(batch.to(self.device))
+        return self.objective.value(batch.obs, batch.extras[CHOSEN])
+
+
+# ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,84 +164,3 @@ class FQEConfig(RecordedConfig, ValueConfig):
         """Return an estimator for these observations and actions of any kind, its weights drawn from ``seed``."""
         with building(seed):
             return FQE(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device), units)
-
-
-class FQEObjective(nn.Module):
-    """The loss of FQE over any ``critic(obs, action) -> [...]``. Discrete actions are one-hot."""
-
-    def __init__(self, critic: nn.Module, cfg: FQEConfig, units: Units = NO_UNITS) -> None:
-        """``units``: bounds of target values, as the paper's functions are bounded, and the size of an error of 1."""
-        super().__init__()
-        self.critic = critic
-        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
-        self.discount: float = cfg.discount
-        self.units = units
-
-    def forward(self, batch: Batch, chosen: Tensor) -> Losses:
-        """E[w ((Q(s, a) - y) / unit)^2] of a batch ``[B, T]``; ``chosen`` ``[B, T, n, A]``: n actions of the policy.
-
-        The unit keeps the squares of large errors within float32, and gradients near 1, which Adam's eps is for.
-        """
-        values: Tensor = self.critic(before(batch.obs), batch.action[:, :-1])  # [B, T-1]
-        return squared_error(values / self.units.scale, self.targets(batch, chosen) / self.units.scale, batch)
-
-    @torch.no_grad()
-    def targets(self, batch: Batch, chosen: Tensor) -> Tensor:
-        """The y = r + gamma (1 - terminal) mean_i Q'(s', a'_i), ``[B, T - 1]``: algorithm 3.
-
-        The last row of an episode that is not terminal (a time limit) is bootstrapped from like any other.
-        """
-        return TD0()(batch, self.worth(after(batch.obs), chosen[:, 1:]), self.discount)
-
-    @torch.no_grad()
-    def worth(self, obs: Obs, chosen: Tensor) -> Tensor:
-        """Value of observations under the policy, ``[...]``, averaged over n of its actions ``[..., n, A]``."""
-        return values_of(self.target_critic.model, obs, chosen).mean(-1).clamp(self.units.low, self.units.high)
-
-
-class UnitCritic(nn.Module):
-    """Q(s, a) = shift + scale f(s, a), so that values far from 0 are learned sooner."""
-
-    of_several = True
-    """See :func:`~reverie.nn.actor_critic.values_of`."""
-
-    def __init__(self, inner: QEnsemble, units: Units) -> None:
-        super().__init__()
-        self.inner = inner
-        self.shift: float = units.shift
-        self.scale: float = units.scale
-
-    def forward(self, obs: Obs, action: Tensor) -> Tensor:
-        """Return values ``[...]`` of observations ``[..., *shape]`` and actions ``[..., A]``."""
-        return self.shift + self.scale * self.inner(obs, action)
-
-
-class FQE(ModelFree):
-    """The learner of FQE: a critic and its update. Batches hold the policy's actions in ``extras["chosen"]``."""
-
-    objective: FQEObjective
-
-    def __init__(
-        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: FQEConfig, device: torch.device, units: Units
-    ) -> None:
-        super().__init__(obs_spec, cfg, device)
-        inner = QEnsemble(self.preprocess.spec, action_spec.width, cfg.networks, dtype=cfg.dtype)
-        self.objective = FQEObjective(UnitCritic(inner, units), cfg, units)
-        self.to(device)
-        self.optims["critic"] = Adam(inner.parameters(), cfg.lr)
-        self.scale: float = units.scale
-
-    def train_step(self, batch: Batch) -> Update:
-        losses = self.objective(batch, batch.extras[CHOSEN])
-        metrics = self.minimise(losses)
-        with torch.no_grad():
-            for weight in self.optims["critic"].params:
-                weight.mul_(1 - self.cfg.lr * self.cfg.weight_decay)
-        self.objective.target_critic.update()
-        return Update(metrics=metrics, priority=losses.priority)
-
-    @torch.no_grad()
-    def worth(self, batch: Batch) -> Tensor:
-        """Return the policy's value of each row after the context, ``[B, T]``."""
-        batch = self.preprocess(batch.to(self.device))
-        return self.objective.worth(batch.obs, batch.extras[CHOSEN])

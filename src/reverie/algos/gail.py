@@ -25,9 +25,60 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import Inputs, NetworkConfig
-from reverie.nn.optim import Adam
+from reverie.nn.adam import Adam
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
+
+# ---------------------------------------------------------------------- losses
+
+
+class DiscriminatorObjective(nn.Module):
+    """The loss of GAIL's discriminator. Nothing else of this library is needed.
+
+    ``discriminator`` has the methods ``encode`` and ``judge`` of :class:`Discriminator`.
+    """
+
+    discriminator: Any
+
+    def __init__(self, discriminator: nn.Module, cfg: GAILConfig) -> None:
+        super().__init__()
+        self.discriminator = discriminator
+        self.cfg = cfg
+
+    def forward(self, expert: Batch, agent: Batch) -> Losses:
+        """Return the term ``discriminator`` of two batches ``[B, T]`` and ``[B', T]``.
+
+        -E_expert[ln D(s, a)] - E_agent[ln(1 - D(s, a))] + penalty E[(|grad f| - 1)^2]: GAIL's equation 17 with the
+        expert as the positive class, and the gradient penalty of Gulrajani et al. at points between both.
+        """
+        x, y = self._encode_batch(expert), self._encode_batch(agent)  # [B, T-1, I], [B', T-1, I]
+        expert_mask, agent_mask = transition_mask(expert.is_last), transition_mask(agent.is_last)
+        f, g = self.discriminator.judge(x), self.discriminator.judge(y)
+        loss = mean_over(F.softplus(-f) * expert.weight[:, None], expert_mask)
+        loss = loss + mean_over(F.softplus(g) * agent.weight[:, None], agent_mask)
+        slope = self.slope_error(x.detach(), y.detach(), expert_mask, agent_mask)
+        metrics = {
+            "loss/discriminator": loss.detach(),
+            "loss/penalty": slope.detach(),
+            "train/expert_prob": mean_over(f.detach().sigmoid(), expert_mask),
+            "train/agent_prob": mean_over(g.detach().sigmoid(), agent_mask),
+        }
+        return Losses({"discriminator": loss + self.cfg.gradient_penalty * slope}, metrics)
+
+    def slope_error(self, x: Tensor, y: Tensor, expert_mask: Tensor, agent_mask: Tensor) -> Tensor:
+        """E[(|grad f| - 1)^2] at random points between pairs of rows; the smaller batch is repeated."""
+        pairs = torch.arange(max(len(x), len(y)), device=x.device)
+        i, j = pairs % len(x), pairs % len(y)
+        share = torch.rand(len(pairs), x.shape[1], 1, dtype=x.dtype, device=x.device)
+        between = (share * y[j] + (1 - share) * x[i]).requires_grad_()  # [N, T-1, I]
+        with torch.enable_grad():
+            logits = self.discriminator.judge(between)
+            (slope,) = torch.autograd.grad(logits.sum(), between, create_graph=True)
+        length = (slope.square().sum(-1) + torch.finfo(slope.dtype).tiny).sqrt()  # has a finite gradient where it is 0
+        return mean_over((length - 1).square(), expert_mask[i] & agent_mask[j])
+
+    def _encode_batch(self, batch: Batch) -> Tensor:
+        return self.discriminator.encode(before(batch.obs), batch.action[:, :-1])
 
 
 def difference(f: Tensor) -> Tensor:
@@ -45,40 +96,6 @@ REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
 Terminal states have value 0. So rewards that are all positive favour long episodes, and negative rewards short ones,
 whatever the expert does (the second paper calls it reward bias). Choose by what ends episodes.
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class GAILConfig(RecordedConfig, SACConfig):
-    """Settings of GAIL: those of SAC, and the discriminator of the authors' code (google-research/dac)."""
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
-
-    batch_size: Annotated[int, AtLeast(2)] = 256
-    """B, windows in a batch, the expert's and the agent's."""
-    reward: Literal["difference", "positive", "negative"] = "difference"
-    """The agent's reward, a function of the discriminator: difference, positive or negative."""
-    discriminator_lr: Annotated[Rate, Above(0)] = 1e-3
-    """Learning rate of the discriminator."""
-    gradient_penalty: Annotated[float, AtLeast(0)] = 10.0
-    """Weight of the discriminator's gradient penalty (Gulrajani et al. 2017, arXiv:1704.00028, equation 3), at points
-    between the expert's rows and the agent's."""
-    discriminator: NetworkConfig = field(default_factory=NetworkConfig)
-    """Layers of the discriminator, with tanh after each hidden layer."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.reward_scale is not None:
-            raise ConfigError(
-                f"reward_scale = {self.reward_scale.text()}: gail does not learn from the environment's rewards."
-            )
-
-    def check_data(self, *, recorded: bool, collected: bool) -> None:
-        if not (recorded and collected):
-            has = "only recorded data were given" if recorded else "no dataset was given"
-            raise ConfigError(
-                f"gail learns from an expert's dataset and from its own actions, but {has}. Pass --data PATH and "
-                "--env ID, without --experience, or use bc."
-            )
 
 
 class Discriminator(nn.Module):
@@ -110,53 +127,7 @@ class Discriminator(nn.Module):
         return self.judge(self.encode(obs, action))
 
 
-class DiscriminatorObjective(nn.Module):
-    """The loss of GAIL's discriminator. Nothing else of this library is needed.
-
-    ``discriminator`` has the methods ``encode`` and ``judge`` of :class:`Discriminator`.
-    """
-
-    discriminator: Any
-
-    def __init__(self, discriminator: nn.Module, cfg: GAILConfig) -> None:
-        super().__init__()
-        self.discriminator = discriminator
-        self.cfg = cfg
-
-    def forward(self, expert: Batch, agent: Batch) -> Losses:
-        """Return the term ``discriminator`` of two batches ``[B, T]`` and ``[B', T]``.
-
-        -E_expert[ln D(s, a)] - E_agent[ln(1 - D(s, a))] + penalty E[(|grad f| - 1)^2]: GAIL's equation 17 with the
-        expert as the positive class, and the gradient penalty of Gulrajani et al. at points between both.
-        """
-        x, y = self._encoded(expert), self._encoded(agent)  # [B, T-1, I], [B', T-1, I]
-        seen, collected = transition_mask(expert.is_last), transition_mask(agent.is_last)
-        f, g = self.discriminator.judge(x), self.discriminator.judge(y)
-        found = mean_over(F.softplus(-f) * expert.weight[:, None], seen)
-        found = found + mean_over(F.softplus(g) * agent.weight[:, None], collected)
-        slope = self.slope_error(x.detach(), y.detach(), seen, collected)
-        metrics = {
-            "loss/discriminator": found.detach(),
-            "loss/penalty": slope.detach(),
-            "train/expert_prob": mean_over(f.detach().sigmoid(), seen),
-            "train/agent_prob": mean_over(g.detach().sigmoid(), collected),
-        }
-        return Losses({"discriminator": found + self.cfg.gradient_penalty * slope}, metrics)
-
-    def slope_error(self, x: Tensor, y: Tensor, seen: Tensor, collected: Tensor) -> Tensor:
-        """E[(|grad f| - 1)^2] at random points between pairs of rows; the smaller batch is repeated."""
-        pairs = torch.arange(max(len(x), len(y)), device=x.device)
-        i, j = pairs % len(x), pairs % len(y)
-        share = torch.rand(len(pairs), x.shape[1], 1, dtype=x.dtype, device=x.device)
-        between = (share * y[j] + (1 - share) * x[i]).requires_grad_()  # [N, T-1, I]
-        with torch.enable_grad():
-            judged = self.discriminator.judge(between)
-            (slope,) = torch.autograd.grad(judged.sum(), between, create_graph=True)
-        length = (slope.square().sum(-1) + torch.finfo(slope.dtype).tiny).sqrt()  # has a finite gradient where it is 0
-        return mean_over((length - 1).square(), seen[i] & collected[j])
-
-    def _encoded(self, batch: Batch) -> Tensor:
-        return self.discriminator.encode(before(batch.obs), batch.action[:, :-1])
+# ---------------------------------------------------------------------- learner
 
 
 class GAIL(SAC):
@@ -193,6 +164,43 @@ class GAIL(SAC):
         assert update.priority is not None
         priority = torch.cat([update.priority.new_ones(self.recorded), update.priority])
         return Update(metrics={**update.metrics, **metrics, "train/gail_reward": mean}, priority=priority)
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class GAILConfig(RecordedConfig, SACConfig):
+    """Settings of GAIL: those of SAC, and the discriminator of the authors' code (google-research/dac)."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
+
+    batch_size: Annotated[int, AtLeast(2)] = 256
+    """B, windows in a batch, the expert's and the agent's."""
+    reward: Literal["difference", "positive", "negative"] = "difference"
+    """The agent's reward, a function of the discriminator: difference, positive or negative."""
+    discriminator_lr: Annotated[Rate, Above(0)] = 1e-3
+    """Learning rate of the discriminator."""
+    gradient_penalty: Annotated[float, AtLeast(0)] = 10.0
+    """Weight of the discriminator's gradient penalty (Gulrajani et al. 2017, arXiv:1704.00028, equation 3), at points
+    between the expert's rows and the agent's."""
+    discriminator: NetworkConfig = field(default_factory=NetworkConfig)
+    """Layers of the discriminator, with tanh after each hidden layer."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reward_scale is not None:
+            raise ConfigError(
+                f"reward_scale = {self.reward_scale.text()}: gail does not learn from the environment's rewards."
+            )
+
+    def check_data(self, *, recorded: bool, collected: bool) -> None:
+        if not (recorded and collected):
+            has = "only recorded data were given" if recorded else "no dataset was given"
+            raise ConfigError(
+                f"gail learns from an expert's dataset and from its own actions, but {has}. Pass --data PATH and "
+                "--env ID, without --experience, or use bc."
+            )
 
 
 GAILConfig.learner = GAIL

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
-from reverie.nn.heads import Actor, JointDistribution
+from reverie.nn.actor import DreamerActor, JointDistribution
 from reverie.nn.state_space import Latent, StateSpaceModel
 
 Legal = Callable[[Tensor], Tensor]
 """A function from features ``[..., F]`` to masks of legal actions ``[..., A]``."""
 
 
-class Dynamics(Protocol):
+class LatentModel(Protocol):
     """What imagination reads of a world model."""
 
     @property
@@ -35,39 +35,49 @@ class Dream(NamedTuple):
     legal: Tensor | None = None  # [H + 1, B, T, A] bool, the predicted masks of legal actions; None: all are
 
 
+Reward = Callable[[Dream], Tensor]
+"""A function from imagined trajectories to the rewards of their states ``[H + 1, B, T]``."""
+
+
 @accelerated
-def imagine(world: Dynamics, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> Dream:
+def imagine(world: LatentModel, actor: DreamerActor, start: Latent, horizon: int, policies: int | None = None) -> Dream:
     """Follow the actor for ``horizon`` steps from latents ``[B, T, ...]``, among actions predicted to be legal.
 
     No gradient goes through time, which likelihood-ratio losses of the actor do not need. ``policies``: K, at how many
     states the policy is returned with gradient; None: at all but the last.
     """
     with torch.no_grad():
-        features, actions, legal = follow(world, actor, start, horizon, through_time=False)
+        features, actions, legal = roll_out(world, actor, start, horizon, through_time=False)
     return dream_of(actor, start, features, actions, legal, horizon if policies is None else policies)
 
 
 @accelerated
 def imagine_through_time(
-    world: Dynamics,
-    actor: Actor,
+    world: LatentModel,
+    actor: DreamerActor,
     start: Latent,
     horizon: int,
     policies: int | None = None,
     *,
     through_policy: bool = False,
 ) -> Dream:
-    """Do :func:`imagine` with the gradient of every step with respect to the actions before it.
+    """Imagine as :func:`imagine` does, with the gradient of every step with respect to the actions before it.
 
     Hafner et al. (2020), algorithm 1: the policy reads each state without gradient, so that it reaches the actor only
     through what its actions lead to. With ``through_policy`` it reads them with gradient.
     """
-    features, actions, legal = follow(world, actor, start, horizon, through_time=True, through_policy=through_policy)
+    features, actions, legal = roll_out(world, actor, start, horizon, through_time=True, through_policy=through_policy)
     return dream_of(actor, start, features, actions, legal, horizon if policies is None else policies)
 
 
-def follow(
-    world: Dynamics, actor: Actor, start: Latent, horizon: int, *, through_time: bool, through_policy: bool = False
+def roll_out(
+    world: LatentModel,
+    actor: DreamerActor,
+    start: Latent,
+    horizon: int,
+    *,
+    through_time: bool,
+    through_policy: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return features ``[H + 1, M, F]``, actions ``[H + 1, M, A]`` and masks, from latents ``[B, T, ...]``."""
     latent, features, actions, legal = start.map(lambda x: x.flatten(0, 1)), [], [], list[Tensor]()
@@ -83,7 +93,7 @@ def follow(
 
 
 def dream_of(
-    actor: Actor, start: Latent, features: Tensor, actions: Tensor, legal: Tensor | None, policies: int
+    actor: DreamerActor, start: Latent, features: Tensor, actions: Tensor, legal: Tensor | None, policies: int
 ) -> Dream:
     """Return trajectories in the axes of ``start`` ``[B, T, ...]``, with the policy at the first states."""
     lead = (len(features), *start.deter.shape[:-1])  # H + 1, B, T
@@ -104,16 +114,16 @@ def open_loop(rssm: StateSpaceModel, start: Latent, actions: Tensor) -> Latent:
     return Latent(torch.stack([x.deter for x in latents], 1), torch.stack([x.stoch for x in latents], 1))
 
 
-def stacked_video(truth: Tensor, prediction: Tensor, low: float, high: float, seen: int) -> np.ndarray:
+def stacked_video(truth: Tensor, prediction: Tensor, low: float, high: float, context: int) -> np.ndarray:
     """Return a video: truth above prediction above error (grey is 0), the sequences side by side.
 
     A line at the top, ``max(1, H // 16)`` high, is dark while rows are observed and bright while they are imagined.
 
     ``truth`` and ``prediction`` are pixels ``[B, T, H, W, C]`` from ``low`` (black) to ``high`` (white); the model has
-    observed the first ``seen`` rows. The video is ``[T, L + 3 * H, B * W, C]`` uint8, L being the line's height.
+    observed the first ``context`` rows. The video is ``[T, L + 3 * H, B * W, C]`` uint8, L being the line's height.
     """
     real, guess = ((x.float().cpu() - low) / (high - low) for x in (truth, prediction))  # [B, T, H, W, C]
-    imagined = (torch.arange(real.shape[1]) >= seen).float()  # [T]
+    imagined = (torch.arange(real.shape[1]) >= context).float()  # [T]
     line = imagined[:, None, None, None].expand_as(real[:, :, : max(1, real.shape[2] // 16)])  # [B, T, L, W, C]
     rows = torch.cat([line, real, guess, (guess - real + 1) / 2], 2)  # [B, T, L + 3 * H, W, C]
     pixels = (rows.clamp(0, 1) * 255).to(torch.uint8)

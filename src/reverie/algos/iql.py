@@ -18,21 +18,128 @@ from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import (
-    ChoicesActor,
-    FixedStdGaussianActor,
-    MixedActor,
-    Network,
-    QEnsemble,
-    all_classes,
-    kind_of,
-)
+from reverie.nn.action_kinds import action_kind, all_classes
+from reverie.nn.actor_critic import ChoicesActor, FixedStdGaussianActor, MixedActor, Network, QEnsemble
+from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.optim import Adam
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over, squared_error
 from reverie.objectives.transforms import exp
+
+# ---------------------------------------------------------------------- losses
+
+
+class IQLObjective(TDObjective):
+    """The losses of IQL, with a term ``value`` too.
+
+    ``actor(obs)`` gives a distribution with ``log_prob(action)`` ``[...]``, ``critic(obs, action)`` the values
+    ``[2, ...]`` of both critics and ``value(obs)`` a value ``[...]``.
+    """
+
+    cfg: IQLConfig
+
+    def __init__(self, actor: nn.Module, critic: nn.Module, value: nn.Module, cfg: IQLConfig) -> None:
+        super().__init__(cfg)
+        self.actor = actor
+        self.critic = critic
+        self.value = value
+        self.target_critic: Target = Target(critic, cfg.tau)
+
+    def forward(self, batch: Batch) -> Losses:
+        """Return the terms ``value``, ``actor`` and ``critic`` of a batch ``[B, T]``."""
+        q_value, values = self.taken_value(batch), self.state_values(batch)
+        value, actor = self.value_loss(batch, q_value), self.actor_loss(batch, q_value, values)
+        critic = self.critic_loss(batch, values)
+        metrics = value.metrics | actor.metrics | critic.metrics
+        return Losses(value.terms | actor.terms | critic.terms, metrics, critic.priority)
+
+    @torch.no_grad()
+    def taken_value(self, batch: Batch) -> Tensor:
+        """min_i Q'_i(s, a) of the dataset's actions, ``[B, T - 1]``."""
+        values: Tensor = self.target_critic(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
+        return values.amin(0)
+
+    @torch.no_grad()
+    def state_values(self, batch: Batch) -> Tensor:
+        """V(s) of all rows, ``[B, T]``."""
+        return self.value(batch.obs)
+
+    def value_loss(self, batch: Batch, q_value: Tensor) -> Losses:
+        """L_V = E[L_2^tau(min_i Q'_i(s, a) - V(s))]: equation 5. ``q_value`` is that of :meth:`taken_value`."""
+        value = self.value(before(batch.obs))  # [B, T-1]
+        mask = transition_mask(batch.is_last)
+        loss = mean_over(expectile_loss(q_value - value, self.cfg.expectile), mask)
+        return Losses({"value": loss}, {"train/state_value": mean_over(value.detach(), mask)})
+
+    def actor_loss(self, batch: Batch, q_value: Tensor, values: Tensor) -> Losses:
+        """L_pi = E[-exp(beta (min_i Q'_i(s, a) - V(s))) ln pi(a | s)]: equation 7. ``values``: all V(s)."""
+        mask = transition_mask(batch.is_last)
+        advantage = q_value - values[:, :-1]  # [B, T-1]
+        weight = exp(self.cfg.beta * advantage).clamp(max=self.cfg.max_weight)
+        log_pi = self.actor(before(batch.obs)).log_prob(batch.action[:, :-1])  # [B, T-1]
+        metrics = {"train/advantage": mean_over(advantage, mask), "train/weight": mean_over(weight, mask)}
+        return Losses({"actor": -mean_over(weight * log_pi, mask)}, metrics)
+
+    def critic_loss(self, batch: Batch, values: Tensor) -> Losses:
+        """L_Q = sum_i E[(r + gamma (1 - terminal) V(s') - Q_i(s, a))^2]: equation 6. ``values``: all V(s)."""
+        q, c = self.critic(before(batch.obs), batch.action[:, :-1]), self.cfg  # [2, B, T-1]
+        return squared_error(q, c.value_estimator(batch, values[:, 1:], c.discount), batch)
+
+
+def expectile_loss(error: Tensor, tau: float) -> Tensor:
+    """L_2^tau(u) = abs(tau - 1(u < 0)) u^2, ``[...]``: below equation 4."""
+    return (tau - (error < 0).to(error.dtype)).abs() * error.square()
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class IQL(ModelFree):
+    """The learner of IQL: actor, two critics and a value network, their update and the policy."""
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: IQLConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        spec = self.preprocess.spec
+        actor = self.build_actor(spec, action_spec)
+        critic = QEnsemble(spec, action_spec.width, cfg.networks, copies=2, dtype=cfg.dtype)
+        value = Network(spec, None, cfg.networks, cfg.dtype)
+        self.objective: IQLObjective = IQLObjective(actor, critic, value, cfg)
+        self.to(device)
+        self.optims["value"] = Adam(value.parameters(), cfg.value_lr)
+        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr, cosine=cfg.actor_cosine)
+        self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
+        self._policy = SampledPolicy(actor, device)
+
+    def build_actor(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
+        """Build the actor: a normal distribution, class probabilities, or both.
+
+        The deviation is independent of the state, as in the authors' code, but not beside choices.
+        """
+        c, kind = self.cfg, action_kind(action_spec)
+        if kind == "continuous":
+            return FixedStdGaussianActor(obs_spec, action_spec.width, c.networks, c.dtype)
+        if kind == "mixed":
+            return MixedActor(obs_spec, action_spec, c.networks, c.dtype)
+        return ChoicesActor(obs_spec, all_classes(action_spec), c.networks, c.dtype)
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step of the value network, of the actor and the critics with the new values, and of the targets.
+
+        The order is that of the authors' code; the paper's Algorithm 1 extracts the policy afterwards.
+        """
+        o = self.objective
+        q_value = o.taken_value(batch)
+        metrics = self.minimise(o.value_loss(batch, q_value))
+        values = o.state_values(batch)
+        metrics |= self.minimise(o.actor_loss(batch, q_value, values))
+        critic = o.critic_loss(batch, values)
+        metrics |= self.minimise(critic)
+        o.target_critic.update()
+        return Update(metrics=metrics, priority=critic.priority)
+
+
+# ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,112 +165,6 @@ class IQLConfig(RecordedConfig, TDConfig):
     """Learning rate of the critics."""
     value_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the value network."""
-
-
-class IQLObjective(TDObjective):
-    """The losses of IQL, with a term ``value`` too.
-
-    ``actor(obs)`` gives a distribution with ``log_prob(action)`` ``[...]``, ``critic(obs, action)`` the values
-    ``[2, ...]`` of both critics and ``value(obs)`` a value ``[...]``.
-    """
-
-    cfg: IQLConfig
-
-    def __init__(self, actor: nn.Module, critic: nn.Module, value: nn.Module, cfg: IQLConfig) -> None:
-        super().__init__(cfg)
-        self.actor = actor
-        self.critic = critic
-        self.value = value
-        self.target_critic: Target = Target(critic, cfg.tau)
-
-    def forward(self, batch: Batch) -> Losses:
-        """Return the terms ``value``, ``actor`` and ``critic`` of a batch ``[B, T]``."""
-        taken, values = self.taken_value(batch), self.state_values(batch)
-        value, actor = self.value_loss(batch, taken), self.actor_loss(batch, taken, values)
-        critic = self.critic_loss(batch, values)
-        metrics = value.metrics | actor.metrics | critic.metrics
-        return Losses(value.terms | actor.terms | critic.terms, metrics, critic.priority)
-
-    @torch.no_grad()
-    def taken_value(self, batch: Batch) -> Tensor:
-        """min_i Q'_i(s, a) of the dataset's actions, ``[B, T - 1]``."""
-        values: Tensor = self.target_critic(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
-        return values.amin(0)
-
-    @torch.no_grad()
-    def state_values(self, batch: Batch) -> Tensor:
-        """V(s) of all rows, ``[B, T]``."""
-        return self.value(batch.obs)
-
-    def value_loss(self, batch: Batch, taken: Tensor) -> Losses:
-        """L_V = E[L_2^tau(min_i Q'_i(s, a) - V(s))]: equation 5. ``taken`` is that of :meth:`taken_value`."""
-        value = self.value(before(batch.obs))  # [B, T-1]
-        mask = transition_mask(batch.is_last)
-        loss = mean_over(expectile_loss(taken - value, self.cfg.expectile), mask)
-        return Losses({"value": loss}, {"train/state_value": mean_over(value.detach(), mask)})
-
-    def actor_loss(self, batch: Batch, taken: Tensor, values: Tensor) -> Losses:
-        """L_pi = E[-exp(beta (min_i Q'_i(s, a) - V(s))) ln pi(a | s)]: equation 7. ``values``: all V(s)."""
-        mask = transition_mask(batch.is_last)
-        advantage = taken - values[:, :-1]  # [B, T-1]
-        weight = exp(self.cfg.beta * advantage).clamp(max=self.cfg.max_weight)
-        log_pi = self.actor(before(batch.obs)).log_prob(batch.action[:, :-1])  # [B, T-1]
-        metrics = {"train/advantage": mean_over(advantage, mask), "train/weight": mean_over(weight, mask)}
-        return Losses({"actor": -mean_over(weight * log_pi, mask)}, metrics)
-
-    def critic_loss(self, batch: Batch, values: Tensor) -> Losses:
-        """L_Q = sum_i E[(r + gamma (1 - terminal) V(s') - Q_i(s, a))^2]: equation 6. ``values``: all V(s)."""
-        q, c = self.critic(before(batch.obs), batch.action[:, :-1]), self.cfg  # [2, B, T-1]
-        return squared_error(q, c.value_estimator(batch, values[:, 1:], c.discount), batch)
-
-
-def expectile_loss(error: Tensor, tau: float) -> Tensor:
-    """L_2^tau(u) = abs(tau - 1(u < 0)) u^2, ``[...]``: below equation 4."""
-    return (tau - (error < 0).to(error.dtype)).abs() * error.square()
-
-
-class IQL(ModelFree):
-    """The learner of IQL: actor, two critics and a value network, their update and the policy."""
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: IQLConfig, device: torch.device) -> None:
-        super().__init__(obs_spec, cfg, device)
-        seen = self.preprocess.spec
-        actor = self.build_actor(seen, action_spec)
-        critic = QEnsemble(seen, action_spec.width, cfg.networks, copies=2, dtype=cfg.dtype)
-        value = Network(seen, None, cfg.networks, cfg.dtype)
-        self.objective: IQLObjective = IQLObjective(actor, critic, value, cfg)
-        self.to(device)
-        self.optims["value"] = Adam(value.parameters(), cfg.value_lr)
-        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr, cosine=cfg.actor_cosine)
-        self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
-        self._policy = SampledPolicy(actor, device)
-
-    def build_actor(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
-        """Build the actor: a normal distribution, class probabilities, or both.
-
-        The deviation is independent of the state, as in the authors' code, but not beside choices.
-        """
-        c, kind = self.cfg, kind_of(action_spec)
-        if kind == "continuous":
-            return FixedStdGaussianActor(obs_spec, action_spec.width, c.networks, c.dtype)
-        if kind == "mixed":
-            return MixedActor(obs_spec, action_spec, c.networks, c.dtype)
-        return ChoicesActor(obs_spec, all_classes(action_spec), c.networks, c.dtype)
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the value network, of the actor and the critics with the new values, and of the targets.
-
-        The order is that of the authors' code; the paper's Algorithm 1 extracts the policy afterwards.
-        """
-        o = self.objective
-        taken = o.taken_value(batch)
-        metrics = self.minimise(o.value_loss(batch, taken))
-        values = o.state_values(batch)
-        metrics |= self.minimise(o.actor_loss(batch, taken, values))
-        critic = o.critic_loss(batch, values)
-        metrics |= self.minimise(critic)
-        o.target_critic.update()
-        return Update(metrics=metrics, priority=critic.priority)
 
 
 IQLConfig.learner = IQL

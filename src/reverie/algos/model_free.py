@@ -18,9 +18,9 @@ from reverie.core.protocols import Policy, RunningStatistics
 from reverie.core.specs import Column, ObsSpec
 from reverie.core.types import Batch, Metrics, Told, Values, Window
 from reverie.nn.actor_critic import NetworkConfig
+from reverie.nn.adam import Adam
 from reverie.nn.memory import MEMORY, Memory
-from reverie.nn.normalise import Normalise, Running
-from reverie.nn.optim import Adam
+from reverie.nn.normalise import NormalizeConfig, Running
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.remember import Memories, RememberingPolicy
 from reverie.nn.rewards import RewardScale
@@ -59,10 +59,10 @@ class ModelFree(Algorithm):
         """The policy behind the preprocessor."""
         return self.preprocess.policy(super().policy, self.device)
 
-    def prepared(self, batch: Batch) -> Batch:
+    def prepare_batch(self, batch: Batch) -> Batch:
         """Return the preprocessed batch, with the states of memories if there are any."""
         batch = self.preprocess(batch) if self.preprocess.is_active else batch
-        return batch if self.memories is None else self.memories.prepared(batch, self.burn_in)
+        return batch if self.memories is None else self.memories.burn_in_batch(batch, self.burn_in)
 
     def remembering(self, policy: Policy[Any]) -> Policy[Any]:
         """Return ``policy``, around which the memories of the networks are kept if they have any."""
@@ -73,15 +73,15 @@ class ModelFree(Algorithm):
         self.extra_spec = {MEMORY: Column(shape=(memories.width,), dtype="float32")}
         return RememberingPolicy(policy, memories, self.device)
 
-    def state_value(self, told: Told) -> Tensor:
-        """See :class:`Algorithm`: the highest value of an action, or min_i Q_i(s, a) of the policy's likeliest."""
-        choice = told.choice
+    def state_value(self, output: Told) -> Tensor:
+        """Return the highest value of an action, or min_i Q_i(s, a) of the policy's likeliest action."""
+        choice = output.choice
         if isinstance(choice, Values):
             return best_value(choice.values, choice.values, choice.classes)
         action_values = getattr(getattr(self, "objective", None), "values", None)
         if action_values is None:
-            return super().state_value(told)
-        values = action_values(told.seen, choice if isinstance(choice, Tensor) else choice.mode())
+            return super().state_value(output)
+        values = action_values(output.seen, choice if isinstance(choice, Tensor) else choice.mode())
         return values if values.ndim == 1 else values.amin(0)
 
     def exploration(self, env_steps: int) -> float | None:
@@ -131,7 +131,7 @@ class ModelFreeConfig(AlgorithmConfig):
     """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
     """Layers of the networks."""
-    normalise: Normalise | None = None
+    normalise: NormalizeConfig | None = None
     """Normalise vectors, (x - mean) / std: by the first 1000 rows with fixed(1000), by all rows with running."""
     frames: Annotated[int, AtLeast(1)] = 1
     """Number of latest frames that the networks see together. The replay stores each frame once."""
@@ -146,11 +146,11 @@ class ModelFreeConfig(AlgorithmConfig):
             )
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
-        wanted = 0 if self.normalise is None else self.normalise.limit or 0
-        if wanted > min(random_steps, learning_starts):
+        min_rows = 0 if self.normalise is None else self.normalise.limit or 0
+        if min_rows > min(random_steps, learning_starts):
             raise ConfigError(
-                f"algo.normalise = fixed({wanted}), random_steps = {random_steps}, learning_starts = "
-                f"{learning_starts}: rows come before statistics are fixed. Raise both to at least {wanted}, or use "
+                f"algo.normalise = fixed({min_rows}), random_steps = {random_steps}, learning_starts = "
+                f"{learning_starts}: rows come before statistics are fixed. Raise both to at least {min_rows}, or use "
                 "algo.normalise = running."
             )
         if self.frames > 1 and frame_stack > 1:
@@ -162,8 +162,8 @@ class ModelFreeConfig(AlgorithmConfig):
     def for_obs(self, obs_spec: ObsSpec) -> Self:
         """Return these settings, without ``normalise`` if it is a default and no observation is a vector."""
         vectors = any(part.kind == "vector" for part in obs_spec.values())
-        asked = type(self).__dataclass_fields__["normalise"].default is None  # then it is no default of the algorithm
-        return self if vectors or asked or self.normalise is None else replace(self, normalise=None)
+        is_requested = type(self).__dataclass_fields__["normalise"].default is None  # no default of the algorithm
+        return self if vectors or is_requested or self.normalise is None else replace(self, normalise=None)
 
     def preprocessor(self, obs_spec: ObsSpec) -> Preprocessor:
         """Return the preprocessor of rows that these settings describe."""
@@ -189,7 +189,7 @@ class RecordedConfig(Config):
     needs_data: ClassVar[bool] = True
 
     networks: NetworkConfig = field(default_factory=NetworkConfig)
-    normalise: Normalise | None = field(default_factory=Running)
+    normalise: NormalizeConfig | None = field(default_factory=Running)
     """Normalise vectors: (x - mean) / std, over all rows of the dataset; none leaves them as they are. In the papers
     TD3+BC does, the others do not."""
 

@@ -9,21 +9,23 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from reverie.core.errors import ConfigError, plural
-from reverie.nn.optim import Adam, Optim
+from reverie.nn.adam import Adam
+from reverie.nn.optim import Optim
 
 Optimiser = Adam | Optim | torch.optim.Optimizer
 
 
 def has_two_modes(module: nn.Module) -> bool:
     """Return whether ``module`` might read its flag ``training``, which none of this library does; hooks might, too."""
-    known = type(module) in (nn.Linear, nn.Sequential, nn.ModuleList) or type(module).__module__.startswith("reverie.")
-    return not known or bool(module._forward_hooks or module._forward_pre_hooks)
+    kind = type(module)
+    is_known = kind in (nn.Linear, nn.Sequential, nn.ModuleList) or kind.__module__.startswith("reverie.")
+    return not is_known or bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def check_trained(learner: nn.Module, optims: Mapping[str, Optimiser], before: Mapping[str, int]) -> None:
     """Raise ConfigError unless, after the first update, each parameter is in an optimiser, frozen, or was written to.
 
-    ``before``: how often each was written to before. A learner without any known optimiser trains in a way of its own.
+    ``before``: how often each was written to before. A learner without any known optimiser is not checked.
     """
     trained: set[int] = set()
     for optim in optims.values():
@@ -35,10 +37,10 @@ def check_trained(learner: nn.Module, optims: Mapping[str, Optimiser], before: M
         if p.requires_grad and id(p) not in trained and p._version == before.get(name)
     ]
     if trained and untrained:
-        more = f" and {len(untrained) - 3} more" if len(untrained) > 3 else ""
+        more_text = f" and {len(untrained) - 3} more" if len(untrained) > 3 else ""
         raise ConfigError(
             f"{type(learner).__name__}: no optimiser has {plural(len(untrained), 'parameter')}, which would never be "
-            f"trained: {', '.join(untrained[:3])}{more}. Give them to one, as in self.optims['head'] = "
+            f"trained: {', '.join(untrained[:3])}{more_text}. Give them to one, as in self.optims['head'] = "
             "Adam(self.head.parameters(), lr), or freeze them by requires_grad_(False)."
         )
 

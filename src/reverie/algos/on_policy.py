@@ -17,14 +17,167 @@ from reverie.core.specs import ActionSpec, Column, ObsSpec
 from reverie.core.types import FLAGS, Batch, Told, Update, Window
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.memory import MEMORY
-from reverie.nn.optim import Optim, let_change
+from reverie.nn.optim import Optim, register_scheduled
 from reverie.nn.policy_value import Decision, PolicyValue, PolicyValueConfig, RecurrentPolicy
 from reverie.objectives.estimators import GAE, ValueEstimator
-from reverie.objectives.policy import standardised
+from reverie.objectives.policy import standardize
 from reverie.objectives.td import Losses, mean_over
+
+# ---------------------------------------------------------------------- losses
+
+
+class OnPolicyObjective(nn.Module, ABC):
+    """The losses over any ``network(obs, first, state)`` that returns a policy, values and a state.
+
+    Batches hold rows ``[B, T]`` with :data:`ESTIMATES` as extras, and with the state ``memory`` before each row if the
+    network has one. Rows where no action was taken (``is_last``, or padding marked so) count for nothing.
+    """
+
+    cfg: Any
+    entropy_coef: float | Tensor
+
+    def __init__(self, network: nn.Module, cfg: OnPolicyConfig) -> None:
+        super().__init__()
+        self.network = network
+        self.cfg = cfg
+        register_scheduled(self, "entropy_coef", cfg.entropy_coef)
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> Losses:
+        """The terms ``actor``, ``critic`` and ``entropy`` of a batch ``[B, T]``, weighted: their sum is the loss."""
+
+    def losses(
+        self, batch: Batch, evaluation: ActionEvaluation, actor: Tensor, value: Tensor, **metrics: Tensor
+    ) -> Losses:
+        """Return the three terms: of the ``actor``, a loss ``[B, T]``, and of the ``value`` ``[B, T]``."""
+        mask, target = ~batch.is_last, batch.extras["target"]
+        policy, error = mean_over(actor, mask), mean_over((target - value).square(), mask)
+        entropy = mean_over(evaluation.entropy, mask)
+        terms = {"actor": policy, "critic": self.cfg.value_coef * error, "entropy": -self.entropy_coef * entropy}
+        loss_metrics = {"loss/actor": policy, "loss/critic": error, "train/entropy": entropy}
+        loss_metrics |= {"train/value": mean_over(evaluation.value, mask), "train/target": mean_over(target, mask)}
+        loss_metrics |= {f"train/{name}": mean_over(x, mask) for name, x in metrics.items()}
+        return Losses(terms, {name: x.detach() for name, x in loss_metrics.items()})
+
+    def evaluate(self, batch: Batch) -> ActionEvaluation:
+        """Evaluate the actions of a batch ``[B, T]`` with the current networks."""
+        state = batch.extras[MEMORY][:, 0] if MEMORY in batch.extras else None
+        policy, value, _ = self.network(batch.obs, batch.is_first, state)
+        log_prob = policy.log_prob(batch.action).masked_fill(batch.is_last, 0.0)
+        return ActionEvaluation(log_prob, policy.entropy(), value)
+
+    def advantage(self, batch: Batch) -> Tensor:
+        """Return the advantages ``[B, T]`` as the loss uses them."""
+        advantage = batch.extras["advantage"]
+        return standardize(advantage, ~batch.is_last) if self.cfg.normalise_advantage else advantage
+
+    @torch.no_grad()
+    def estimates(self, batch: Batch) -> dict[str, Tensor]:
+        """Return :data:`ESTIMATES` of rows 0 ... T-2 of whole rollouts ``[B, T]``, ``[B, T - 1]`` each.
+
+        The networks are still those that chose the actions: nothing has been learned since. The last row only gives
+        the value to bootstrap from. With memory, ``memory`` is the state before each sequence, at all of its rows.
+        """
+        c, state = self.cfg, batch.extras[MEMORY][:, 0] if MEMORY in batch.extras else None
+        rows = batch.shape[1] - 1
+        length = rows if state is None else c.batch_length
+        log_probs, values, states = [], [], []
+        for start in range(0, rows, length):
+            part = batch.rows(start, start + length)
+            if state is not None:
+                states.append(state.unsqueeze(1).expand(-1, length, -1))
+            decision = self.network(part.obs, part.is_first, state)
+            log_probs.append(decision.policy.log_prob(part.action))
+            values.append(decision.value)
+            state = decision.state
+        after = batch.rows(rows)
+        values.append(self.network(after.obs, after.is_first, state).value)
+        value = torch.cat(values, 1)  # [B, T]
+        advantage, target = c.value_estimator.estimate(
+            reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, value=value, discount=c.discount
+        )
+        columns = (torch.cat(log_probs, 1), value[:, :-1], advantage, target)
+        memory = {MEMORY: torch.cat(states, 1)} if states else {}
+        return dict(zip(ESTIMATES, columns, strict=True)) | memory
+
+
+class ActionEvaluation(NamedTuple):
+    """The networks' answers on the rows of a batch, ``[B, T]`` each."""
+
+    log_prob: Tensor  # of the action taken; 0 where none was
+    entropy: Tensor
+    value: Tensor
+
+
+# ---------------------------------------------------------------------- learner
+
 
 ESTIMATES = ("log_prob", "value", "advantage", "target")
 """Columns of minibatches: under the policy that acted ln pi(a|s) and V; the advantage and the value's target."""
+
+
+class OnPolicy(ModelFree, ABC):
+    """A learner of policy and value from rollouts of its present policy."""
+
+    losses: type[OnPolicyObjective]
+    objective: OnPolicyObjective
+    actor_place = "objective.network.actor"
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: OnPolicyConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        self.window: Window = replace(
+            self.window, batch=cfg.rollout // cfg.batch_length, rollout=cfg.rollout, epochs=0,
+            crosses_episodes=True, has_priorities=False,
+        )  # fmt: skip
+        network = self.build_network(self.preprocess.spec, action_spec)
+        self.objective = self.losses(network, cfg)
+        self.to(device)
+        self.optim: Optim = self.build_optim()
+        if network.width:
+            self.extra_spec: dict[str, Column] = {MEMORY: Column(shape=(network.width,), dtype="float32")}
+            self._policy = RecurrentPolicy(network, device)
+        else:
+            self._policy = SampledPolicy(network.actor, device)
+
+    def build_network(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> PolicyValue:
+        """Build the networks for these specs."""
+        return PolicyValue(obs_spec, action_spec, self.cfg.networks, self.cfg.dtype)
+
+    @abstractmethod
+    def build_optim(self) -> Optim:
+        """Return the optimiser of all parameters."""
+
+    def state_value(self, output: Told) -> Tensor:
+        """Return V(s), ``[...]``."""
+        return output.seen.value if isinstance(output.seen, Decision) else self.objective.network(output.seen).value
+
+    def prepare_batch(self, batch: Batch) -> Batch:
+        """Return the batch: :meth:`prepare_rollout` has preprocessed whole rollouts."""
+        return batch
+
+    def prepare_rollout(self, batch: Batch) -> Batch:
+        """Return the preprocessed windows ``[W, batch_length]`` of rollouts ``[N, context + T + 1]`` with estimates."""
+        rows = self.preprocess(batch.to(self.device))
+        estimates, length = self.objective.estimates(rows), self.cfg.batch_length
+        estimated = replace(rows.rows(0, -1), extras=estimates)
+        windows = estimated.reward.numel() // length
+
+        def cut(x: Tensor) -> Tensor:
+            return x.reshape(windows, length, *x.shape[2:])
+
+        every: dict[str, Any] = {name: cut(getattr(estimated, name)) for name in ("action", "reward", *FLAGS)}
+        every |= {name: {key: cut(x) for key, x in getattr(estimated, name).items()} for name in ("obs", "extras")}
+        index = torch.arange(windows, device=self.device)
+        return Batch(**every, weight=torch.ones(windows, device=self.device), index=index)
+
+    def train_step(self, batch: Batch) -> Update:
+        losses = self.objective(batch)
+        gradients = torch.autograd.grad(losses.total(), self.optim.params)
+        average(gradients)
+        return Update(metrics=losses.metrics | self.optim.apply(list(gradients)))
+
+
+# ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,145 +227,3 @@ class OnPolicyConfig(ValueConfig):
         if self.normalise is not None and self.normalise.limit is not None:
             raise ConfigError(f"normalise = {self.normalise.text()}: no rows come before learning. Use running.")
         super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)
-
-
-class Evaluated(NamedTuple):
-    """The networks' answers on the rows of a batch, ``[B, T]`` each."""
-
-    log_prob: Tensor  # of the action taken; 0 where none was
-    entropy: Tensor
-    value: Tensor
-
-
-class OnPolicyObjective(nn.Module, ABC):
-    """The losses over any ``network(obs, first, state)`` that returns a policy, values and a state.
-
-    Batches hold rows ``[B, T]`` with :data:`ESTIMATES` as extras, and with the state ``memory`` before each row if the
-    network has one. Rows where no action was taken (``is_last``, or padding marked so) count for nothing.
-    """
-
-    cfg: Any
-    entropy_coef: float | Tensor
-
-    def __init__(self, network: nn.Module, cfg: OnPolicyConfig) -> None:
-        super().__init__()
-        self.network = network
-        self.cfg = cfg
-        let_change(self, "entropy_coef", cfg.entropy_coef)
-
-    @torch.no_grad()
-    def estimates(self, batch: Batch) -> dict[str, Tensor]:
-        """Return :data:`ESTIMATES` of rows 0 ... T-2 of whole rollouts ``[B, T]``, ``[B, T - 1]`` each.
-
-        Nothing has been learned since the actions were taken: so this is what the networks said then. The last row is
-        only bootstrapped from. With memory, ``memory`` is the state before each sequence, at all of its rows.
-        """
-        c, state = self.cfg, batch.extras[MEMORY][:, 0] if MEMORY in batch.extras else None
-        rows = batch.shape[1] - 1
-        length = rows if state is None else c.batch_length
-        found, values, states = [], [], []
-        for start in range(0, rows, length):
-            part = batch.rows(start, start + length)
-            if state is not None:
-                states.append(state.unsqueeze(1).expand(-1, length, -1))
-            decision = self.network(part.obs, part.is_first, state)
-            found.append(decision.policy.log_prob(part.action))
-            values.append(decision.value)
-            state = decision.state
-        after = batch.rows(rows)
-        values.append(self.network(after.obs, after.is_first, state).value)
-        value = torch.cat(values, 1)  # [B, T]
-        advantage, target = c.value_estimator.estimate(
-            reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, value=value, discount=c.discount
-        )
-        columns = (torch.cat(found, 1), value[:, :-1], advantage, target)
-        memory = {MEMORY: torch.cat(states, 1)} if states else {}
-        return dict(zip(ESTIMATES, columns, strict=True)) | memory
-
-    def evaluate(self, batch: Batch) -> Evaluated:
-        """Return what the networks say of a batch ``[B, T]`` now."""
-        state = batch.extras[MEMORY][:, 0] if MEMORY in batch.extras else None
-        policy, value, _ = self.network(batch.obs, batch.is_first, state)
-        log_prob = policy.log_prob(batch.action).masked_fill(batch.is_last, 0.0)
-        return Evaluated(log_prob, policy.entropy(), value)
-
-    def advantage(self, batch: Batch) -> Tensor:
-        """Return the advantages ``[B, T]`` as the loss uses them."""
-        advantage = batch.extras["advantage"]
-        return standardised(advantage, ~batch.is_last) if self.cfg.normalise_advantage else advantage
-
-    @abstractmethod
-    def forward(self, batch: Batch) -> Losses:
-        """The terms ``actor``, ``critic`` and ``entropy`` of a batch ``[B, T]``, weighted: their sum is the loss."""
-
-    def losses(self, batch: Batch, found: Evaluated, actor: Tensor, value: Tensor, **metrics: Tensor) -> Losses:
-        """Return the three terms: of the ``actor``, a loss ``[B, T]``, and of the ``value`` ``[B, T]``."""
-        mask, target = ~batch.is_last, batch.extras["target"]
-        policy, error = mean_over(actor, mask), mean_over((target - value).square(), mask)
-        entropy = mean_over(found.entropy, mask)
-        terms = {"actor": policy, "critic": self.cfg.value_coef * error, "entropy": -self.entropy_coef * entropy}
-        said = {"loss/actor": policy, "loss/critic": error, "train/entropy": entropy}
-        said |= {"train/value": mean_over(found.value, mask), "train/target": mean_over(target, mask)}
-        said |= {f"train/{name}": mean_over(x, mask) for name, x in metrics.items()}
-        return Losses(terms, {name: x.detach() for name, x in said.items()})
-
-
-class OnPolicy(ModelFree, ABC):
-    """A learner of policy and value from rollouts of its present policy."""
-
-    losses: type[OnPolicyObjective]
-    objective: OnPolicyObjective
-    actor_place = "objective.network.actor"
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: OnPolicyConfig, device: torch.device) -> None:
-        super().__init__(obs_spec, cfg, device)
-        self.window: Window = replace(
-            self.window, batch=cfg.rollout // cfg.batch_length, rollout=cfg.rollout, epochs=0,
-            crosses_episodes=True, has_priorities=False,
-        )  # fmt: skip
-        network = self.build_network(self.preprocess.spec, action_spec)
-        self.objective = self.losses(network, cfg)
-        self.to(device)
-        self.optim: Optim = self.build_optim()
-        if network.width:
-            self.extra_spec: dict[str, Column] = {MEMORY: Column(shape=(network.width,), dtype="float32")}
-            self._policy = RecurrentPolicy(network, device)
-        else:
-            self._policy = SampledPolicy(network.actor, device)
-
-    def build_network(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> PolicyValue:
-        """Build the networks for these specs."""
-        return PolicyValue(obs_spec, action_spec, self.cfg.networks, self.cfg.dtype)
-
-    @abstractmethod
-    def build_optim(self) -> Optim:
-        """Return the optimiser of all parameters."""
-
-    def state_value(self, told: Told) -> Tensor:
-        """See :class:`~reverie.algos.base.Algorithm`: V(s)."""
-        return told.seen.value if isinstance(told.seen, Decision) else self.objective.network(told.seen).value
-
-    def prepared(self, batch: Batch) -> Batch:
-        """Return the batch: :meth:`estimated` has preprocessed whole rollouts."""
-        return batch
-
-    def estimated(self, batch: Batch) -> Batch:
-        """Return the preprocessed windows ``[W, batch_length]`` of rollouts ``[N, context + T + 1]`` with estimates."""
-        rows = self.preprocess(batch.to(self.device))
-        found, length = self.objective.estimates(rows), self.cfg.batch_length
-        kept = replace(rows.rows(0, -1), extras=found)
-        windows = kept.reward.numel() // length
-
-        def cut(x: Tensor) -> Tensor:
-            return x.reshape(windows, length, *x.shape[2:])
-
-        every: dict[str, Any] = {name: cut(getattr(kept, name)) for name in ("action", "reward", *FLAGS)}
-        every |= {name: {key: cut(x) for key, x in getattr(kept, name).items()} for name in ("obs", "extras")}
-        index = torch.arange(windows, device=self.device)
-        return Batch(**every, weight=torch.ones(windows, device=self.device), index=index)
-
-    def train_step(self, batch: Batch) -> Update:
-        losses = self.objective(batch)
-        gradients = torch.autograd.grad(losses.total(), self.optim.params)
-        average(gradients)
-        return Update(metrics=losses.metrics | self.optim.apply(list(gradients)))

@@ -22,41 +22,19 @@ from reverie.algos.world_model import (
     Context,
     Posterior,
     WorldModel,
-    repeated,
+    repeat_windows,
 )
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Mode
-from reverie.nn.heads import Actor, DenseHeadConfig
+from reverie.nn.actor import DreamerActor
+from reverie.nn.adam import GlobalAdamConfig
+from reverie.nn.heads import DenseHeadConfig
 from reverie.nn.normalise import MagnitudeScale
-from reverie.nn.optim import GlobalAdamConfig, gradient_steps
+from reverie.nn.optim import gradient_steps
 
-
-@dataclass(frozen=True, kw_only=True)
-class EnsembleConfig(Config):
-    """The ensemble whose disagreement is the reward for exploring."""
-
-    models: Annotated[int, AtLeast(2)] = 10
-    """Number of predictors."""
-    target: Literal["stoch", "deter", "embed", "feature"] = "stoch"
-    """What they predict of a later row: z, h, the embedded observation, or h and z."""
-    offset: Annotated[int, AtLeast(0)] = 1
-    """How many rows later."""
-    action_conditioned: bool = True
-    """Predict from a row's feature and the action that led to it (on DreamerV3: the one taken there); otherwise from
-    the feature alone."""
-    log: bool = False
-    """Reward the logarithm of the disagreement."""
-    head: DenseHeadConfig = field(default_factory=DenseHeadConfig)
-    """Layers of each predictor."""
-
-    def build(self, world: WorldModel, action: int) -> Ensemble:
-        """Return the ensemble for a world model, and for flat actions of ``action`` numbers."""
-        c = world.rssm.cfg
-        widths = {"stoch": c.stoch * c.classes, "deter": c.deter, "feature": world.rssm.feature_width}
-        width = world.encoder.width if self.target == "embed" else widths[self.target]
-        return Ensemble(world.rssm.feature_width + action * self.action_conditioned, width, self)
+# ---------------------------------------------------------------------- losses
 
 
 class Ensemble(nn.Module):
@@ -75,20 +53,6 @@ class Ensemble(nn.Module):
         x = torch.cat([feature, action], -1) if self.cfg.action_conditioned else feature
         return torch.stack([model(x) for model in self.models]).float()
 
-    def disagreement(self, feature: Tensor, action: Tensor) -> Tensor:
-        """Return the standard deviation of the predictions ``[...]``, the mean over their numbers.
-
-        Sekar et al. (2020), equation 5, has the variance.
-        """
-        deviation = self(feature, action).std(0, correction=0).mean(-1)
-        return deviation.log() if self.cfg.log else deviation
-
-    def target(self, post: Posterior) -> Tensor:
-        """Return what is predicted, ``[B, T, outputs]``, without gradient."""
-        latent = post.latent
-        found = {"stoch": latent.stoch.flatten(-2), "deter": latent.deter, "embed": post.embed}
-        return found.get(self.cfg.target, latent.feature).detach().float()
-
     def loss(self, post: Posterior, action: Tensor) -> Tensor:
         """Return -ln p of the targets under unit normals around the predictions, the sum over the models: ``[]``.
 
@@ -100,30 +64,29 @@ class Ensemble(nn.Module):
         error: Tensor = self(feature[:, :rows], action[:, :rows].to(feature.dtype)) - target
         return (0.5 * (error.square() + math.log(2 * math.pi)).sum(-1)).flatten(1).mean(1).sum()
 
+    def target(self, post: Posterior) -> Tensor:
+        """Return what is predicted, ``[B, T, outputs]``, without gradient."""
+        latent = post.latent
+        targets = {"stoch": latent.stoch.flatten(-2), "deter": latent.deter, "embed": post.embed}
+        return targets.get(self.cfg.target, latent.feature).detach().float()
 
-@dataclass(frozen=True, kw_only=True)
-class ExploringConfig(Config):
-    """Settings that Plan2Explore adds to those of a Dreamer."""
+    def disagreement(self, feature: Tensor, action: Tensor) -> Tensor:
+        """Return the standard deviation of the predictions ``[...]``, the mean over their numbers.
 
-    grad_heads: tuple[str, ...] = ("decoder", "cont")
-    """Those of decoder, reward and cont whose losses train the latents as well: without reward, the model is the same
-    whatever the task."""
-    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
-    """The predictors."""
-    intrinsic: float = 1.0
-    """Weight of the disagreement in the reward for exploring."""
-    extrinsic: float = 0.0
-    """Weight of the predicted reward of the task in it; 0 explores without reward."""
-    explore_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
-    """Normalisation of each of the two; off by default."""
+        Sekar et al. (2020), equation 5, has the variance.
+        """
+        deviation = self(feature, action).std(0, correction=0).mean(-1)
+        return deviation.log() if self.cfg.log else deviation
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan2ExploreConfig(ExploringConfig, DreamerV2Config):
-    """Settings of Plan2Explore: those of DreamerV2, and of the ensemble and its rewards."""
+def actions_before(rows: Batch, context: Context | None) -> Tensor:
+    """Return the action before each row ``[B, T, A]``: zeros where an episode begins."""
+    first = torch.zeros_like(rows.action[:, 0]) if context is None else context.action
+    before = torch.cat([first[:, None], rows.action[:, :-1]], 1)
+    return before * (~rows.is_first)[..., None]
 
-    ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, decay=1e-6))
-    """Optimiser of the ensemble."""
+
+# ---------------------------------------------------------------------- learner
 
 
 class Exploring:
@@ -131,7 +94,7 @@ class Exploring:
 
     cfg: ExploringConfig
     world: WorldModel
-    actor: Actor
+    actor: DreamerActor
     explorer: Any
 
     def make_ensemble(self, action_spec: ActionSpec) -> None:
@@ -140,14 +103,14 @@ class Exploring:
         self.intrinsic_norm: MagnitudeScale = self.cfg.explore_norm.build()
         self.extrinsic_norm: MagnitudeScale = self.cfg.explore_norm.build()
 
-    def acting(self, mode: Mode) -> Actor:
+    def acting(self, mode: Mode) -> DreamerActor:
         """Return the exploring policy for ``explore``, and that of the task, zero-shot, for ``eval``."""
         return self.explorer.actor if mode != "eval" else self.actor
 
     def disagreement(self, dream: Dream) -> Tensor:
         """Return the disagreement at each state ``[H + 1, ...]``, given the action that led to it."""
-        earlier = torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]])  # [H+1, ..., A]
-        return self.ensemble.disagreement(dream.feature, earlier)
+        previous = torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]])  # [H+1, ..., A]
+        return self.ensemble.disagreement(dream.feature, previous)
 
     def intrinsic_reward(self, dream: Dream) -> Tensor:
         """Return the weighted sum ``[H + 1, ...]`` of disagreement and predicted rewards. Updates their norms."""
@@ -179,27 +142,74 @@ class Plan2Explore(Exploring, DreamerV2):
         self.optims.update({f"explore_{name}": optim for name, optim in self.explorer.optims.items()})
 
     def learn(self, rows: Batch, context: Context | None = None) -> tuple[dict[str, Tensor], Metrics, Posterior]:
-        """Do the update of DreamerV2, then train the ensemble and the exploring behaviour.
+        """Update as DreamerV2 does, then train the ensemble and the exploring behaviour.
 
         Ensemble and behaviours learn from latents that were computed before the world model's update.
         """
         terms, metrics, post = super().learn(rows, context)
-        rows = repeated(rows, self.samples)
+        rows = repeat_windows(rows, self.samples)
         loss = self.ensemble.loss(post, actions_before(rows, context))
         metrics |= gradient_steps({"ensemble": loss}, self.optims) | {"loss/ensemble": loss.detach()}
         start = post.latent.detach()
         for key, value in self.explorer.learn(self.world, start, rows.is_terminal, self.intrinsic_reward).items():
-            place, _, name = key.rpartition("/")
+            prefix, _, name = key.rpartition("/")
             optimised = key.startswith("opt/")  # opt/loss/actor is opt/loss/explore_actor
-            metrics[f"{place}/explore_{name}" if optimised else f"expl/{key}"] = value
+            metrics[f"{prefix}/explore_{name}" if optimised else f"expl/{key}"] = value
         return terms, metrics, post
 
 
-def actions_before(rows: Batch, context: Context | None) -> Tensor:
-    """Return the action before each row ``[B, T, A]``: zeros where an episode begins."""
-    first = torch.zeros_like(rows.action[:, 0]) if context is None else context.action
-    before = torch.cat([first[:, None], rows.action[:, :-1]], 1)
-    return before * (~rows.is_first)[..., None]
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleConfig(Config):
+    """The ensemble whose disagreement is the reward for exploring."""
+
+    models: Annotated[int, AtLeast(2)] = 10
+    """Number of predictors."""
+    target: Literal["stoch", "deter", "embed", "feature"] = "stoch"
+    """What they predict of a later row: z, h, the embedded observation, or h and z."""
+    offset: Annotated[int, AtLeast(0)] = 1
+    """How many rows later."""
+    action_conditioned: bool = True
+    """Predict from a row's feature and the action that led to it (on DreamerV3: the one taken there); otherwise from
+    the feature alone."""
+    log: bool = False
+    """Reward the logarithm of the disagreement."""
+    head: DenseHeadConfig = field(default_factory=DenseHeadConfig)
+    """Layers of each predictor."""
+
+    def build(self, world: WorldModel, action: int) -> Ensemble:
+        """Return the ensemble for a world model, and for flat actions of ``action`` numbers."""
+        c = world.rssm.cfg
+        widths = {"stoch": c.stoch * c.classes, "deter": c.deter, "feature": world.rssm.feature_width}
+        width = world.encoder.width if self.target == "embed" else widths[self.target]
+        return Ensemble(world.rssm.feature_width + action * self.action_conditioned, width, self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExploringConfig(Config):
+    """Settings that Plan2Explore adds to those of a Dreamer."""
+
+    grad_heads: tuple[str, ...] = ("decoder", "cont")
+    """Those of decoder, reward and cont whose losses train the latents as well: without reward, the model is the same
+    whatever the task."""
+    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
+    """The predictors."""
+    intrinsic: float = 1.0
+    """Weight of the disagreement in the reward for exploring."""
+    extrinsic: float = 0.0
+    """Weight of the predicted reward of the task in it; 0 explores without reward."""
+    explore_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
+    """Normalisation of each of the two; off by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan2ExploreConfig(ExploringConfig, DreamerV2Config):
+    """Settings of Plan2Explore: those of DreamerV2, and of the ensemble and its rewards."""
+
+    ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, decay=1e-6))
+    """Optimiser of the ensemble."""
 
 
 Plan2ExploreConfig.learner = Plan2Explore

@@ -11,34 +11,28 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from reverie.algos.dreamer_v1 import ActorCritic, DreamerV1, DreamerV1Config, imagination_loss
+from reverie.algos.dreamer_v1 import DreamerV1, DreamerV1Config, ImaginationActorCritic, imagination_loss_v1
 from reverie.algos.plan2explore import Exploring, ExploringConfig, actions_before
 from reverie.algos.world_model import Context, Posterior
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics
-from reverie.nn.optim import GlobalAdamConfig
+from reverie.nn.adam import GlobalAdamConfig
 
-
-@dataclass(frozen=True, kw_only=True)
-class Plan2ExploreV1Config(ExploringConfig, DreamerV1Config):
-    """Settings of Plan2Explore on DreamerV1: those of DreamerV1, and of the ensemble and its rewards."""
-
-    ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, eps=1e-7))
-    """Optimiser of the ensemble."""
+# ---------------------------------------------------------------------- learner
 
 
 class Plan2ExploreV1(Exploring, DreamerV1):
     """The learner: that of DreamerV1, an ensemble and an exploring behaviour, all trained at the same weights."""
 
     cfg: Plan2ExploreV1Config
-    explorer: ActorCritic
+    explorer: ImaginationActorCritic
 
     def __init__(
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Plan2ExploreV1Config, device: torch.device
     ) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
         self.make_ensemble(action_spec)
-        self.explorer = ActorCritic()
+        self.explorer = ImaginationActorCritic()
         self.explorer.make_heads(self.world.rssm.feature_width, action_spec, cfg)
         self.to(device)
         self.optims.update(
@@ -51,12 +45,23 @@ class Plan2ExploreV1(Exploring, DreamerV1):
         self, rows: Batch, context: Context | None, post: Posterior
     ) -> tuple[dict[str, Tensor], Metrics]:
         losses, metrics = super().behaviour_losses(rows, context, post)
-        explored = imagination_loss(self.explorer, self.world, self.start(post), self.intrinsic_reward)
+        explored = imagination_loss_v1(self.explorer, self.world, self.start(post), self.intrinsic_reward)
         ensemble = self.ensemble.loss(post, actions_before(rows, context))
         losses |= {"ensemble": ensemble, "explore_actor": explored.actor.mean()}
         losses |= {"explore_critic": explored.critic.mean()}
         metrics |= {f"expl/{k}": v for k, v in explored.metrics().items()} | {"loss/ensemble": ensemble.detach()}
         return losses, metrics
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan2ExploreV1Config(ExploringConfig, DreamerV1Config):
+    """Settings of Plan2Explore on DreamerV1: those of DreamerV1, and of the ensemble and its rewards."""
+
+    ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, eps=1e-7))
+    """Optimiser of the ensemble."""
 
 
 Plan2ExploreV1Config.learner = Plan2ExploreV1

@@ -13,13 +13,7 @@ import torch
 from torch import Tensor
 
 from reverie.algos import dreamer_v3
-from reverie.algos.dreamer_v3 import (
-    ActorCritic,
-    DreamerV3,
-    DreamerV3Config,
-    WorldModelLosses,
-    imagination_loss,
-)
+from reverie.algos.dreamer_v3 import ActorCritic, DreamerV3, DreamerV3Config, WorldModelLosses, imagination_loss
 from reverie.algos.imagination import Dream
 from reverie.algos.plan2explore import EnsembleConfig, Exploring, ExploringConfig
 from reverie.algos.world_model import Context, Posterior
@@ -28,27 +22,7 @@ from reverie.core.types import Batch, Metrics
 from reverie.nn.heads import HeadConfig
 from reverie.nn.optim import Optim
 
-
-@dataclass(frozen=True, kw_only=True)
-class EnsembleV3Config(EnsembleConfig):
-    """The ensemble, with layers as DreamerV3's heads have them."""
-
-    head: HeadConfig = field(default_factory=lambda: HeadConfig(layers=3))  # type: ignore[assignment]
-    """Layers of each predictor."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan2ExploreV3Config(ExploringConfig, DreamerV3Config):
-    """Settings of Plan2Explore on DreamerV3: those of DreamerV3, and of the ensemble and its rewards."""
-
-    ensemble: EnsembleV3Config = field(default_factory=EnsembleV3Config)
-    """The predictors."""
-
-
-def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
-    """``base`` with the widths of a named size of DreamerV3, the ensemble's included."""
-    config = dreamer_v3.sized(name, base or Plan2ExploreV3Config())
-    return config.merge({"ensemble.head.units": config.reward.units})
+# ---------------------------------------------------------------------- learner
 
 
 class Plan2ExploreV3(Exploring, DreamerV3):
@@ -69,7 +43,7 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         self.explore_optim: Optim = cfg.optim.build([p for head in heads for p in head.parameters()])
 
     def learn(self, context: Context, rows: Batch) -> tuple[WorldModelLosses, Metrics]:
-        """Do the update of DreamerV3, and train the ensemble and the exploring behaviour at the same weights."""
+        """Update as DreamerV3 does, and train the ensemble and the exploring behaviour at the same weights."""
         losses = self.losses(context, rows)
         explored, metrics = self.exploring_loss(rows, losses.post)
         metrics |= losses.metrics | self.optim.step(self.total(losses.terms))
@@ -95,9 +69,34 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         return torch.cat([torch.zeros_like(disagreement[:1]), disagreement])
 
     def critic_feature(self, post: Posterior) -> Tensor:
-        """See :class:`DreamerV3`; unless ``reward`` is in ``grad_heads``, the critic alone learns."""
+        """Return features without gradient, for the critic alone, unless ``reward`` is in ``grad_heads``."""
         feature = post.latent.feature
         return feature if "reward" in self.cfg.grad_heads else feature.detach()
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleV3Config(EnsembleConfig):
+    """The ensemble, with layers as DreamerV3's heads have them."""
+
+    head: HeadConfig = field(default_factory=lambda: HeadConfig(layers=3))  # type: ignore[assignment]
+    """Layers of each predictor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan2ExploreV3Config(ExploringConfig, DreamerV3Config):
+    """Settings of Plan2Explore on DreamerV3: those of DreamerV3, and of the ensemble and its rewards."""
+
+    ensemble: EnsembleV3Config = field(default_factory=EnsembleV3Config)
+    """The predictors."""
+
+
+def with_size(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
+    """``base`` with the widths of a named size of DreamerV3, the ensemble's included."""
+    config = dreamer_v3.with_size(name, base or Plan2ExploreV3Config())
+    return config.merge({"ensemble.head.units": config.reward.units})
 
 
 Plan2ExploreV3Config.learner = Plan2ExploreV3

@@ -18,9 +18,76 @@ from reverie.core.errors import ConfigError
 from reverie.core.learners import averaged
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update, Window
-from reverie.nn.optim import GlobalAdamConfig, Optim, let_change
+from reverie.nn.adam import GlobalAdamConfig
+from reverie.nn.optim import Optim, register_scheduled
 from reverie.objectives.policy import clipped_surrogate
 from reverie.objectives.td import Losses
+
+# ---------------------------------------------------------------------- losses
+
+
+class PPOObjective(OnPolicyObjective):
+    """The losses of PPO: see :class:`~reverie.algos.on_policy.OnPolicyObjective`."""
+
+    cfg: PPOConfig
+    clip: float | Tensor
+
+    def __init__(self, network: nn.Module, cfg: PPOConfig) -> None:
+        super().__init__(network, cfg)
+        register_scheduled(self, "clip", cfg.clip)
+
+    def forward(self, batch: Batch) -> Losses:
+        """Equation 9, negated: the clipped surrogate, c1 times the value's squared error, -c2 times the entropy."""
+        clip, evaluation = self.clip, self.evaluate(batch)
+        change = (evaluation.log_prob - batch.extras["log_prob"]).masked_fill(batch.is_last, 0.0)  # [B, T]
+        actor = clipped_surrogate(change=change, advantage=self.advantage(batch), clip=clip)
+        ratio = change.detach().exp()
+        means = {"approx_kl": ratio - 1 - change.detach(), "clip_fraction": ((ratio - 1).abs() > clip).float()}
+        return self.losses(
+            batch, evaluation, actor, self.clipped_value(evaluation.value, batch.extras["value"]), **means
+        )
+
+    def clipped_value(self, value: Tensor, before: Tensor) -> Tensor:
+        """Return the value ``[B, T]`` that the loss sees: at most ``clip_value`` away from the one ``before``."""
+        limit = self.cfg.clip_value
+        return value if limit is None else before + (value - before).clamp(-limit, limit)
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class PPO(OnPolicy):
+    """The learner of PPO."""
+
+    losses: type[PPOObjective] = PPOObjective
+    objective: PPOObjective
+    cfg: PPOConfig
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: PPOConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, action_spec, cfg, device)
+        self.window: Window = replace(self.window, batch=cfg.batch_size // cfg.batch_length, epochs=cfg.epochs)
+
+    def build_optim(self) -> Optim:
+        c = self.cfg
+        return GlobalAdamConfig(form="torch", lr=c.lr, eps=c.adam_eps, clip=c.clip_gradient).build(self.parameters())
+
+    def update(self, batch: Batch) -> Update:
+        """Update with a batch. With ``target_kl``, wait for the divergence first."""
+        limit = self.cfg.target_kl
+        if limit is not None:
+            metrics = self.run_in_train_mode(self.measure, batch).metrics
+            over = averaged(metrics["train/approx_kl"]) > 1.5 * limit
+            if bool(over):
+                return Update(metrics=metrics, over=over)
+        return super().update(batch)
+
+    @torch.no_grad()
+    def measure(self, batch: Batch) -> Update:
+        """Return the metrics of a batch, without learning from it."""
+        return Update(metrics=self.objective(batch).metrics)
+
+
+# ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,62 +114,6 @@ class PPOConfig(OnPolicyConfig):
                 f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected a number of rows that "
                 "holds whole sequences."
             )
-
-
-class PPOObjective(OnPolicyObjective):
-    """The losses of PPO: see :class:`~reverie.algos.on_policy.OnPolicyObjective`."""
-
-    cfg: PPOConfig
-    clip: float | Tensor
-
-    def __init__(self, network: nn.Module, cfg: PPOConfig) -> None:
-        super().__init__(network, cfg)
-        let_change(self, "clip", cfg.clip)
-
-    def forward(self, batch: Batch) -> Losses:
-        """Equation 9, negated: the clipped surrogate, c1 times the value's squared error, -c2 times the entropy."""
-        clip, found = self.clip, self.evaluate(batch)
-        change = (found.log_prob - batch.extras["log_prob"]).masked_fill(batch.is_last, 0.0)  # [B, T]
-        actor = clipped_surrogate(change=change, advantage=self.advantage(batch), clip=clip)
-        ratio = change.detach().exp()
-        means = {"approx_kl": ratio - 1 - change.detach(), "clip_fraction": ((ratio - 1).abs() > clip).float()}
-        return self.losses(batch, found, actor, self.clipped_value(found.value, batch.extras["value"]), **means)
-
-    def clipped_value(self, value: Tensor, before: Tensor) -> Tensor:
-        """Return the value ``[B, T]`` that the loss sees: at most ``clip_value`` away from the one ``before``."""
-        limit = self.cfg.clip_value
-        return value if limit is None else before + (value - before).clamp(-limit, limit)
-
-
-class PPO(OnPolicy):
-    """The learner of PPO."""
-
-    losses: type[PPOObjective] = PPOObjective
-    objective: PPOObjective
-    cfg: PPOConfig
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: PPOConfig, device: torch.device) -> None:
-        super().__init__(obs_spec, action_spec, cfg, device)
-        self.window: Window = replace(self.window, batch=cfg.batch_size // cfg.batch_length, epochs=cfg.epochs)
-
-    def build_optim(self) -> Optim:
-        c = self.cfg
-        return GlobalAdamConfig(form="torch", lr=c.lr, eps=c.adam_eps, clip=c.clip_gradient).build(self.parameters())
-
-    def update(self, batch: Batch) -> Update:
-        """See :class:`~reverie.algos.base.Algorithm`. With ``target_kl``, waits for the divergence first."""
-        limit = self.cfg.target_kl
-        if limit is not None:
-            metrics = self.run_in_train_mode(self.measure, batch).metrics
-            over = averaged(metrics["train/approx_kl"]) > 1.5 * limit
-            if bool(over):
-                return Update(metrics=metrics, over=over)
-        return super().update(batch)
-
-    @torch.no_grad()
-    def measure(self, batch: Batch) -> Update:
-        """Return the metrics of a batch, without learning from it."""
-        return Update(metrics=self.objective(batch).metrics)
 
 
 PPOConfig.learner = PPO

@@ -17,23 +17,12 @@ from reverie.core.bounds import AtLeast
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import DiscreteQNetwork
-from reverie.objectives.categorical import averaged, per_choice
+from reverie.objectives.categorical import mean_over_choices, per_choice
 from reverie.objectives.estimators import OneRow, ValueEstimator
 from reverie.objectives.quantile import greedy_quantiles, quantile_error, quantile_targets
 from reverie.objectives.td import Losses, after, before
 
-
-@dataclass(frozen=True, kw_only=True)
-class QRDQNConfig(DQNConfig):
-    """Settings of QR-DQN: those of DQN, and the paper's for what it adds."""
-
-    estimators: ClassVar[type[ValueEstimator]] = OneRow
-
-    quantiles: Annotated[int, AtLeast(1)] = 200
-    """N, number of quantiles of each action's return."""
-    kappa: Annotated[float, AtLeast(0)] = 1.0
-    """Threshold of the quantile Huber loss: errors are squared up to kappa and linear beyond. 1 is QR-DQN-1 of the
-    paper, 0 is QR-DQN-0."""
+# ---------------------------------------------------------------------- losses
 
 
 class QRDQNObjective(DQNObjective):
@@ -58,16 +47,19 @@ class QRDQNObjective(DQNObjective):
     def targets(self, batch: Batch) -> Tensor:
         """y_j = r + gamma (1 - terminal) theta'_j(s', a*), a* with the highest mean: Algorithm 1.  ``[B, T - 1, N]``.
 
-        With ``double`` the online network chooses a*. Of several choices, the j-th quantile is the mean of the choices'
-        j-th ones.
+        With ``double`` the online network chooses a*. With several choices, the j-th quantile is the mean
+        of the choices' j-th ones.
         """
         obs, c = after(batch.obs), self.cfg
         quantiles = self.target_network(obs)  # [B, T-1, A, N]
         selector = self.network(obs) if c.double else quantiles
         pairs = zip(per_choice(quantiles, self.classes, -2), per_choice(selector, self.classes, -2), strict=True)
-        best = averaged([greedy_quantiles(*pair) for pair in pairs])  # [B, T-1, N]
+        best = mean_over_choices([greedy_quantiles(*pair) for pair in pairs])  # [B, T-1, N]
         assert isinstance(c.value_estimator, OneRow)  # as the configuration has checked
         return quantile_targets(best, batch, c.value_estimator, c.discount)
+
+
+# ---------------------------------------------------------------------- learner
 
 
 class QRDQN(DQN):
@@ -79,6 +71,22 @@ class QRDQN(DQN):
     def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...]) -> DiscreteQNetwork:
         c = self.cfg
         return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=c.dtype)
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class QRDQNConfig(DQNConfig):
+    """Settings of QR-DQN: those of DQN, and the paper's for what it adds."""
+
+    estimators: ClassVar[type[ValueEstimator]] = OneRow
+
+    quantiles: Annotated[int, AtLeast(1)] = 200
+    """N, number of quantiles of each action's return."""
+    kappa: Annotated[float, AtLeast(0)] = 1.0
+    """Threshold of the quantile Huber loss: errors are squared up to kappa and linear beyond. 1 is QR-DQN-1 of the
+    paper, 0 is QR-DQN-0."""
 
 
 QRDQNConfig.learner = QRDQN

@@ -25,23 +25,164 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics
 from reverie.nn.functional import shifted
+from reverie.nn.laprop import LaPropConfig
 from reverie.nn.layers import Linear
-from reverie.nn.optim import LaPropConfig, Optim, OptimConfig
+from reverie.nn.optim import Optim, OptimConfig
 from reverie.nn.state_space import Latent
 from reverie.nn.target import LateTarget
 from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
+
+# ---------------------------------------------------------------------- losses
 
 
 class Representer(nn.Module):
     """The networks of a representation loss. This one has none, and no loss."""
 
     def move(self) -> None:
-        """Do what comes before each update."""
+        """Prepare the next update: called before each one."""
 
     def forward(self, world: WorldModel, context: Context, rows: Batch, post: Posterior) -> dict[str, Tensor]:
         """Return loss terms, each ``[]`` or ``[B, T]``, of rows ``[B, T]`` with their posterior."""
         return {}
+
+
+class Projector(Representer):
+    """A linear layer from features to embeddings. The embeddings get no gradient: the posterior trains the encoder."""
+
+    def __init__(self, world: WorldModel, cfg: Barlow | Infonce) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.linear: Linear = Linear(world.rssm.feature_width, world.encoder.width)
+        self.linear.register_parameter("bias", None)
+
+    def forward(self, world: WorldModel, context: Context, rows: Batch, post: Posterior) -> dict[str, Tensor]:
+        x = self.linear(post.latent.feature.flatten(0, 1))  # [B * T, E]
+        y = post.embed.detach().flatten(0, 1)  # [B * T, E]
+        if isinstance(self.cfg, Barlow):
+            return {"barlow": barlow_twins(x, y, self.cfg.redundancy)}
+        return {"infonce": infonce(x, y).view(rows.shape)}
+
+
+class Prototypes(Representer):
+    """Prototypes and the projections onto them, of the encoder, of features, and of a slow encoder."""
+
+    def __init__(self, world: WorldModel, cfg: Dreamerpro, images: list[str]) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.images = images
+        self.prototypes: nn.Parameter = nn.Parameter(torch.randn(cfg.prototypes, cfg.width))
+        self.of_embed: nn.Linear = nn.Linear(world.encoder.width, cfg.width)
+        self.of_feature: nn.Linear = nn.Linear(world.rssm.feature_width, cfg.width)
+        self.slow_encoder: LateTarget = LateTarget(world.encoder, cfg.rate, cfg.every)
+        self.slow_of_embed: LateTarget = LateTarget(self.of_embed, cfg.rate, cfg.every)
+
+    @torch.no_grad()
+    def move(self) -> None:
+        """Bring prototypes to length 1, and move the slow encoder."""
+        self.prototypes.copy_(F.normalize(self.prototypes, dim=-1))
+        self.slow_encoder.update()
+        self.slow_of_embed.update()
+
+    def forward(self, world: WorldModel, context: Context, rows: Batch, post: Posterior) -> dict[str, Tensor]:
+        """Return the loss terms of both views, ``[2B, T]``, which the world model filters again."""
+        views = self.views(rows)
+        start = Context(context.latent.map(lambda x: torch.cat([x, x])), torch.cat([context.action, context.action]))
+        posterior = world.observe(views, start)
+        embed = self.of_embed(posterior.embed.float())  # [2B, T, P]
+        feature = self.of_feature(posterior.latent.feature.float())  # [2B, T, P]
+        with torch.no_grad():
+            slow = self.slow_of_embed(self.slow_encoder(dict(views.obs), world.dtype).float())  # [2B, T, P]
+            targets = self.targets(self.scores(slow))  # [2B, T', K]
+        swapped = targets.roll(len(targets) // 2, 0)  # of the other view
+        log_p = [(self.scores(x) / self.cfg.temperature).log_softmax(-1) for x in (embed, feature)]  # [2B, T', K] each
+        norms = torch.stack([(x.norm(dim=-1) - 1).square() for x in (embed, feature)])  # [2, 2B, T]
+        return {
+            "swav": -(swapped * log_p[0]).sum(-1).mean(),
+            "temporal": -(targets * log_p[1]).sum(-1).mean(),
+            "projection_norm": norms.mean((1, 2)).sum(),
+        }
+
+    def views(self, rows: Batch) -> Batch:
+        """Return two views ``[2B, T]`` of rows ``[B, T]``, with images shifted at random."""
+        twice = rows.map(lambda x: torch.cat([x, x]))
+        by = self.moves(*twice.shape, twice.reward.device).expand(*twice.shape, 2).flatten(0, 1)  # [2B * T, 2]
+        moved = {k: shifted(twice.obs[k].flatten(0, 1), by).view_as(twice.obs[k]) for k in self.images}
+        return replace(twice, obs={**twice.obs, **moved})
+
+    def moves(self, windows: int, rows: int, device: torch.device) -> Tensor:
+        """Draw how far each image is moved (right, down), in pixels: ``[2B, 1, 2]``, or ``[2B, T, 2]``."""
+        drawn = torch.rand(windows, rows if self.cfg.each_row else 1, 2, device=device)
+        return self.cfg.shift - (drawn * (2 * self.cfg.shift + 1)).long()
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Return the cosine of projections ``[2B, T, P]`` to each prototype, ``[2B, T', K]``, without skipped rows."""
+        learns = self.slow_encoder.count >= self.cfg.freeze  # the update under way is counted
+        prototypes = torch.where(learns, self.prototypes, self.prototypes.detach())
+        return F.normalize(x[:, self.cfg.skip :], dim=-1) @ F.normalize(prototypes, dim=-1).T
+
+    def targets(self, scores: Tensor) -> Tensor:
+        """Return the assignments of both views, ``[2B, T', K]``."""
+        views = [sinkhorn(x.flatten(0, 1), self.cfg.sinkhorn, self.cfg.rounds) for x in scores.chunk(2)]
+        return torch.cat(views).view(scores.shape)
+
+
+class NoDecoder(nn.Module):
+    """Stands for a decoder, and predicts no observation."""
+
+    def forward(self, latent: Latent) -> dict[str, Tensor]:
+        return {}
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class R2Dreamer(DreamerV3):
+    """The learner: that of DreamerV3 with a representation loss."""
+
+    cfg: R2DreamerConfig
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: R2DreamerConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, action_spec, cfg, device)
+        self.representation: Representer = cfg.representation.build(self.world, obs_spec).to(device)
+        parts = (self.world, self.actor, self.critic, self.representation)
+        self.optim: Optim = cfg.optim.build([p for part in parts for p in part.parameters()])
+
+    def learn(self, context: Context, rows: Batch) -> tuple[WorldModelLosses, Metrics]:
+        """Move the slow networks towards the others, then take one gradient step on rows ``[B, T]``."""
+        self.slow_critic.update()
+        self.representation.move()
+        losses = self.losses(context, rows)
+        return losses, losses.metrics | self.optim.step(self.total(losses.terms))
+
+    def losses(self, context: Context, rows: Batch) -> WorldModelLosses:
+        """Return the losses of DreamerV3 and the terms of the representation loss."""
+        losses = super().losses(context, rows)
+        terms = self.representation(self.world, context, rows, losses.post)
+        metrics = losses.metrics | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
+        return losses._replace(terms=losses.terms | terms, metrics=metrics)
+
+    def window_priority(self, terms: dict[str, Tensor]) -> Tensor:
+        """The mean loss of each window ``[B]`` in those terms that have one for each row."""
+        return super().window_priority({k: v for k, v in terms.items() if v.ndim})
+
+    def world_model_loss(self, batch: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
+        """Return the world model's losses of DreamerV3, with the KL of the distributions without unimix."""
+        rssm, deter = self.world.rssm, post.latent.deter
+        logits = rssm.posterior(torch.cat([deter, post.embed], -1)), rssm.prior_net(deter)  # [B, T, S * C] each
+        log_post, log_prior = (torch.log_softmax(x.float().view(post.stats.shape), -1) for x in logits)
+        dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
+        terms, metrics = super().world_model_loss(batch, post)
+        return terms | {"dynamics": dynamics, "representation": representation}, metrics
+
+    @torch.no_grad()
+    def imagined_outcome(self, dream: Dream) -> tuple[Tensor, Tensor]:
+        """Multiply the learned continuation by the discount, which it does not include here."""
+        reward, cont = super().imagined_outcome(dream)
+        return reward, cont * self.cfg.discount
+
+
+# ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True)
@@ -75,23 +216,6 @@ class Infonce(Representation):
 
     def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
         return Projector(world, self)
-
-
-class Projector(Representer):
-    """A linear layer from features to embeddings. The embeddings get no gradient: the posterior trains the encoder."""
-
-    def __init__(self, world: WorldModel, cfg: Barlow | Infonce) -> None:
-        super().__init__()
-        self.cfg = cfg
-        self.linear: Linear = Linear(world.rssm.feature_width, world.encoder.width)
-        self.linear.register_parameter("bias", None)
-
-    def forward(self, world: WorldModel, context: Context, rows: Batch, post: Posterior) -> dict[str, Tensor]:
-        x = self.linear(post.latent.feature.flatten(0, 1))  # [B * T, E]
-        y = post.embed.detach().flatten(0, 1)  # [B * T, E]
-        if isinstance(self.cfg, Barlow):
-            return {"barlow": barlow_twins(x, y, self.cfg.redundancy)}
-        return {"infonce": infonce(x, y).view(rows.shape)}
 
 
 @dataclass(frozen=True)
@@ -131,75 +255,6 @@ class Dreamerpro(Representation):
         return Prototypes(world, self, images)
 
 
-class Prototypes(Representer):
-    """Prototypes and the projections onto them, of the encoder, of features, and of a slow encoder."""
-
-    def __init__(self, world: WorldModel, cfg: Dreamerpro, images: list[str]) -> None:
-        super().__init__()
-        self.cfg = cfg
-        self.images = images
-        self.prototypes: nn.Parameter = nn.Parameter(torch.randn(cfg.prototypes, cfg.width))
-        self.of_embed: nn.Linear = nn.Linear(world.encoder.width, cfg.width)
-        self.of_feature: nn.Linear = nn.Linear(world.rssm.feature_width, cfg.width)
-        self.slow_encoder: LateTarget = LateTarget(world.encoder, cfg.rate, cfg.every)
-        self.slow_of_embed: LateTarget = LateTarget(self.of_embed, cfg.rate, cfg.every)
-
-    @torch.no_grad()
-    def move(self) -> None:
-        """Bring prototypes to length 1, and move the slow encoder."""
-        self.prototypes.copy_(F.normalize(self.prototypes, dim=-1))
-        self.slow_encoder.update()
-        self.slow_of_embed.update()
-
-    def forward(self, world: WorldModel, context: Context, rows: Batch, post: Posterior) -> dict[str, Tensor]:
-        """See :class:`Representer`. Both views, ``[2B, T]``, are filtered anew."""
-        views = self.views(rows)
-        start = Context(context.latent.map(lambda x: torch.cat([x, x])), torch.cat([context.action, context.action]))
-        seen = world.observe(views, start)
-        embed, feature = self.of_embed(seen.embed.float()), self.of_feature(seen.latent.feature.float())  # [2B, T, P]
-        with torch.no_grad():
-            slow = self.slow_of_embed(self.slow_encoder(dict(views.obs), world.dtype).float())  # [2B, T, P]
-            targets = self.targets(self.scores(slow))  # [2B, T', K]
-        swapped = targets.roll(len(targets) // 2, 0)  # of the other view
-        log_p = [(self.scores(x) / self.cfg.temperature).log_softmax(-1) for x in (embed, feature)]  # [2B, T', K] each
-        norms = torch.stack([(x.norm(dim=-1) - 1).square() for x in (embed, feature)])  # [2, 2B, T]
-        return {
-            "swav": -(swapped * log_p[0]).sum(-1).mean(),
-            "temporal": -(targets * log_p[1]).sum(-1).mean(),
-            "projection_norm": norms.mean((1, 2)).sum(),
-        }
-
-    def views(self, rows: Batch) -> Batch:
-        """Return two views ``[2B, T]`` of rows ``[B, T]``, with images shifted at random."""
-        twice = rows.map(lambda x: torch.cat([x, x]))
-        by = self.moves(*twice.shape, twice.reward.device).expand(*twice.shape, 2).flatten(0, 1)  # [2B * T, 2]
-        moved = {k: shifted(twice.obs[k].flatten(0, 1), by).view_as(twice.obs[k]) for k in self.images}
-        return replace(twice, obs={**twice.obs, **moved})
-
-    def moves(self, windows: int, rows: int, device: torch.device) -> Tensor:
-        """Draw how far each image is moved (right, down), in pixels: ``[2B, 1, 2]``, or ``[2B, T, 2]``."""
-        drawn = torch.rand(windows, rows if self.cfg.each_row else 1, 2, device=device)
-        return self.cfg.shift - (drawn * (2 * self.cfg.shift + 1)).long()
-
-    def scores(self, x: Tensor) -> Tensor:
-        """Return the cosine of projections ``[2B, T, P]`` to each prototype, ``[2B, T', K]``, without skipped rows."""
-        learns = self.slow_encoder.count >= self.cfg.freeze  # the update under way is counted
-        prototypes = torch.where(learns, self.prototypes, self.prototypes.detach())
-        return F.normalize(x[:, self.cfg.skip :], dim=-1) @ F.normalize(prototypes, dim=-1).T
-
-    def targets(self, scores: Tensor) -> Tensor:
-        """Return the assignments of both views, ``[2B, T', K]``."""
-        views = [sinkhorn(x.flatten(0, 1), self.cfg.sinkhorn, self.cfg.rounds) for x in scores.chunk(2)]
-        return torch.cat(views).view(scores.shape)
-
-
-class NoDecoder(nn.Module):
-    """In place of a decoder: predicts no observation."""
-
-    def forward(self, latent: Latent) -> dict[str, Tensor]:
-        return {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class R2Scales(LossScales):
     """Weights of the loss terms, those of representation losses included."""
@@ -228,8 +283,8 @@ class R2DreamerConfig(DreamerV3Config):
     optim: OptimConfig = field(default_factory=LaPropConfig)
     """The single optimiser of all parts."""
 
-    def build_decoder(self, seen: ObsSpec) -> nn.Module:
-        return super().build_decoder(seen) if isinstance(self.representation, Decoder) else NoDecoder()
+    def build_decoder(self, obs_spec: ObsSpec) -> nn.Module:
+        return super().build_decoder(obs_spec) if isinstance(self.representation, Decoder) else NoDecoder()
 
     @property
     def learned_discount(self) -> float:
@@ -237,54 +292,9 @@ class R2DreamerConfig(DreamerV3Config):
         return 1.0
 
 
-def sized(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
+def with_size(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
     """``base`` with the widths of a named size of DreamerV3."""
-    return dreamer_v3.sized(name, base or R2DreamerConfig())
-
-
-class R2Dreamer(DreamerV3):
-    """The learner: that of DreamerV3 with a representation loss."""
-
-    cfg: R2DreamerConfig
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: R2DreamerConfig, device: torch.device) -> None:
-        super().__init__(obs_spec, action_spec, cfg, device)
-        self.representation: Representer = cfg.representation.build(self.world, obs_spec).to(device)
-        parts = (self.world, self.actor, self.critic, self.representation)
-        self.optim: Optim = cfg.optim.build([p for part in parts for p in part.parameters()])
-
-    def learn(self, context: Context, rows: Batch) -> tuple[WorldModelLosses, Metrics]:
-        """Move the slow networks towards the others, then take one gradient step on rows ``[B, T]``."""
-        self.slow_critic.update()
-        self.representation.move()
-        losses = self.losses(context, rows)
-        return losses, losses.metrics | self.optim.step(self.total(losses.terms))
-
-    def losses(self, context: Context, rows: Batch) -> WorldModelLosses:
-        """See :meth:`DreamerV3.losses`; with the terms of the representation loss."""
-        losses = super().losses(context, rows)
-        terms = self.representation(self.world, context, rows, losses.post)
-        metrics = losses.metrics | {f"loss/{k}": v.detach().mean() for k, v in terms.items()}
-        return losses._replace(terms=losses.terms | terms, metrics=metrics)
-
-    def window_priority(self, terms: dict[str, Tensor]) -> Tensor:
-        """The mean loss of each window ``[B]`` in those terms that have one for each row."""
-        return super().window_priority({k: v for k, v in terms.items() if v.ndim})
-
-    def world_model_loss(self, batch: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
-        """See :func:`~reverie.algos.dreamer_v3.world_model_loss`; the KL is of the distributions without unimix."""
-        rssm, deter = self.world.rssm, post.latent.deter
-        logits = rssm.posterior(torch.cat([deter, post.embed], -1)), rssm.prior_net(deter)  # [B, T, S * C] each
-        log_post, log_prior = (torch.log_softmax(x.float().view(post.stats.shape), -1) for x in logits)
-        dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
-        terms, metrics = super().world_model_loss(batch, post)
-        return terms | {"dynamics": dynamics, "representation": representation}, metrics
-
-    @torch.no_grad()
-    def imagined(self, dream: Dream) -> tuple[Tensor, Tensor]:
-        """See :class:`DreamerV3`; the discount is no part of the learned continuation."""
-        reward, cont = super().imagined(dream)
-        return reward, cont * self.cfg.discount
+    return dreamer_v3.with_size(name, base or R2DreamerConfig())
 
 
 R2DreamerConfig.learner = R2Dreamer

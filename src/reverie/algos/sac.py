@@ -21,22 +21,180 @@ from reverie.core.bounds import Above, AtLeast, Finite, Ramp, Rate, first
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import (
-    MemoryNetworkConfig,
-    MixedActor,
-    MixedQEnsemble,
-    QEnsemble,
-    TanhGaussianActor,
-    all_classes,
-    all_numbers,
-    kind_of,
-)
-from reverie.nn.distributions import Layout, SquashedNormal
+from reverie.nn.action_kinds import action_kind, all_classes, all_numbers
+from reverie.nn.actor_critic import MemoryNetworkConfig, MixedActor, MixedQEnsemble, QEnsemble, TanhGaussianActor
+from reverie.nn.adam import Adam
+from reverie.nn.distributions import ActionLayout
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.optim import Adam, frozen, let_change
+from reverie.nn.normals import SquashedNormal
+from reverie.nn.optim import frozen, register_scheduled
 from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, regression_error
+
+# ---------------------------------------------------------------------- losses
+
+
+class SACObjective(TDObjective):
+    """The losses of SAC over any distribution of actions and two critics.
+
+    ``actor(obs)`` gives a distribution with a differentiable ``sample() -> (action [..., A], log pi [...])``, such as
+    ``nn/normals.py: SquashedNormal``. ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics;
+    ``nn/actor_critic.py: Stacked`` combines two modules. The term ``temperature`` is that of ``log_temperature``.
+    """
+
+    cfg: SACConfig
+    set_temperature: float | Tensor
+
+    def __init__(self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float) -> None:
+        """``target_entropy``: in nats, -A in the paper; that of ``cfg`` is not read, as it may be None."""
+        super().__init__(cfg)
+        self.actor = actor
+        self.critic = critic
+        self.target_entropy = target_entropy
+        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
+        self.log_temperature: nn.Parameter = nn.Parameter(torch.tensor(math.log(first(cfg.temperature) or 1.0)))
+        register_scheduled(self, "set_temperature", cfg.temperature)
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5."""
+        values = self.values(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
+        return regression_error(values, self.targets(batch), batch, self.cfg.critic_loss, scale=0.5)
+
+    def actor_loss(self, batch: Batch) -> Losses:
+        """The terms ``actor`` and ``temperature``: equations 9 and 18, from the same actions.
+
+        J_pi = E[alpha ln pi(a | s) - min_i Q_i(s, a)],  J_alpha = E[-alpha (ln pi(a | s) + target entropy)].
+        """
+        with frozen(self.critic):
+            value, entropy = self.expected(before(batch.obs), self.critic)  # [B, T-1]
+        mask = transition_mask(batch.is_last)
+        actor = -mean_over(value + self.temperature * entropy, mask)
+        entropy = mean_over(entropy.detach(), mask)
+        temperature = self.log_temperature.exp() * (entropy - self.target_entropy)
+        metrics = {"train/entropy": entropy, "train/temperature": self.temperature}
+        return Losses({"actor": actor, "temperature": temperature}, metrics)
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """Y = r + gamma (1 - terminal) V(s'), V = min_i Q'_i(s', a') - alpha ln pi(a' | s'): equations 2 and 3."""
+        value, entropy = self.expected(after(batch.obs), self.target_critic)  # [B, T-1] each
+        bonus = self.temperature * entropy
+        batch, earlier_bonus = with_bonus(batch, bonus)
+        return self.cfg.value_estimator(batch, value + bonus, self.cfg.discount) - earlier_bonus
+
+    def values(self, obs: Obs, action: Tensor) -> Tensor:
+        """Q_1 and Q_2 of the actions that were taken, ``[2, ...]``."""
+        return self.critic(obs, action)
+
+    def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+        """min_i Q_i(s, a) of ``critic`` and -ln pi(a | s), ``[...]`` each; here of sampled actions."""
+        action, log_pi = self.actor(obs).sample()  # [..., A], [...]
+        return critic(obs, action).amin(0), -log_pi
+
+    @property
+    def temperature(self) -> Tensor:
+        """Alpha ``[]``, the weight of the entropy; without gradient."""
+        constant = self.set_temperature
+        return constant if isinstance(constant, Tensor) else self.log_temperature.detach().exp()
+
+    @classmethod
+    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> SACObjective:
+        """Build the networks for these specs and the losses over them."""
+        width = action_spec.width
+        actor = TanhGaussianActor(obs_spec, width, cfg.networks, cfg.dtype)
+        critic = QEnsemble(obs_spec, width, cfg.networks, copies=2, dtype=cfg.dtype)
+        return cls(actor, critic, cfg, -float(width) if cfg.target_entropy is None else cfg.target_entropy)
+
+
+def with_bonus(batch: Batch, bonus: Tensor) -> tuple[Batch, Tensor]:
+    """Return the batch whose rewards include the bonus of the row before, and that bonus, ``[B, T - 1]``.
+
+    Estimators of several steps so include the entropy of each row that they pass. The bonus of row t is to be
+    subtracted from the target of row t, since the value of an action includes the entropy of the states that it leads
+    to, but not of the state that it is taken in.
+
+    Args:
+        batch: rows ``[B, T]``.
+        bonus: ``[B, T - 1]``, alpha times the entropy at rows 1 ... T-1.
+    """
+    bonus = F.pad(bonus, (1, 0))[:, :-1]  # [B, T-1], of rows 0 ... T-2; that of row 0 cancels, so 0 will do
+    reward = torch.cat([batch.reward[:, :1], batch.reward[:, 1:] + bonus], 1)  # [B, T]
+    return replace(batch, reward=reward), bonus
+
+
+class MixedSACObjective(SACObjective):
+    """The losses of hybrid SAC, with the terms and targets of :class:`SACObjective`.
+
+    ``actor(obs)`` gives :class:`~reverie.nn.distributions.MixedDistribution`, and ``critic(obs, numbers)`` the
+    values of all classes beside these numbers, ``[2, ..., D]``. Values of several choices are additive, as in
+    :mod:`~reverie.algos.discrete_sac`.
+    """
+
+    def __init__(
+        self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float, layout: ActionLayout
+    ) -> None:
+        """``layout``: where numbers and classes lie in the flat action."""
+        super().__init__(actor, critic, cfg, target_entropy)
+        self.layout = layout
+
+    @classmethod
+    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> MixedSACObjective:
+        actor = MixedActor(obs_spec, action_spec, cfg.networks, cfg.dtype, SquashedNormal)
+        critic = MixedQEnsemble(obs_spec, action_spec, cfg.networks, copies=2, dtype=cfg.dtype)
+        entropy = 0.98 * sum(map(math.log, all_classes(action_spec))) - all_numbers(action_spec)
+        entropy = entropy if cfg.target_entropy is None else cfg.target_entropy
+        return cls(actor, critic, cfg, entropy, ActionLayout(action_spec))
+
+    def values(self, obs: Obs, action: Tensor) -> Tensor:
+        numbers, classes = self.layout.split(action)
+        values: Tensor = self.critic(obs, numbers)  # [2, ..., D]
+        return (values * classes).sum(-1)
+
+    def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return both as :class:`SACObjective` does: of sampled numbers, and exact over the classes."""
+        policy = self.actor(obs)
+        numbers, log_pi = policy.numbers.sample()  # [..., C], [...]
+        values: Tensor = critic(obs, numbers)  # [2, ..., D]
+        log_probs = policy.choices.log_probs  # [..., D]
+        return policy.choices.mean(values.amin(0)), policy.choices.mean(-log_probs) - log_pi
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class SAC(ModelFree):
+    """The learner of SAC: actor, two critics and a temperature, their update and the policy."""
+
+    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": SACObjective, "mixed": MixedSACObjective}
+    """The losses, by the kind of the actions."""
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        losses = self.losses[action_kind(action_spec)]
+        self.objective: SACObjective = losses.build(self.preprocess.spec, action_spec, cfg)
+        self.to(device)
+        actor, critic = self.objective.actor, self.objective.critic
+        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)
+        self.optims["critic"] = Adam(
+            critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, max_grad_norm=cfg.max_grad_norm
+        )
+        if cfg.temperature_lr:
+            self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
+        else:
+            self.objective.log_temperature.requires_grad_(False)
+        self._policy = self.remembering(SampledPolicy(actor, device))
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step of the critics, of actor and temperature through the new critics, and of the targets."""
+        o = self.objective
+        critic = o.critic_loss(batch)
+        metrics = self.minimise(critic) | self.minimise(o.actor_loss(batch))
+        o.target_critic.update()
+        return Update(metrics=metrics, priority=critic.priority, extras=self.memory_states(batch))
+
+
+# ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,162 +227,6 @@ class SACConfig(CriticConfig):
                 f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}: a temperature that follows "
                 "a ramp is not learned. Set temperature_lr = 0."
             )
-
-
-class SACObjective(TDObjective):
-    """The losses of SAC over any distribution of actions and two critics.
-
-    ``actor(obs)`` gives a distribution with a differentiable ``sample() -> (action [..., A], log pi [...])``, such as
-    ``nn/distributions.py: SquashedNormal``. ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics;
-    ``nn/actor_critic.py: Stacked`` combines two modules. The term ``temperature`` is that of ``log_temperature``.
-    """
-
-    cfg: SACConfig
-    set_temperature: float | Tensor
-
-    def __init__(self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float) -> None:
-        """``target_entropy``: in nats, -A in the paper; that of ``cfg`` is not read, as it may be None."""
-        super().__init__(cfg)
-        self.actor = actor
-        self.critic = critic
-        self.target_entropy = target_entropy
-        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
-        self.log_temperature: nn.Parameter = nn.Parameter(torch.tensor(math.log(first(cfg.temperature) or 1.0)))
-        let_change(self, "set_temperature", cfg.temperature)
-
-    @classmethod
-    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> SACObjective:
-        """Build the networks for these specs and the losses over them."""
-        width = action_spec.width
-        actor = TanhGaussianActor(obs_spec, width, cfg.networks, cfg.dtype)
-        critic = QEnsemble(obs_spec, width, cfg.networks, copies=2, dtype=cfg.dtype)
-        return cls(actor, critic, cfg, -float(width) if cfg.target_entropy is None else cfg.target_entropy)
-
-    @property
-    def temperature(self) -> Tensor:
-        """Alpha ``[]``, the weight of the entropy; without gradient."""
-        own = self.set_temperature
-        return own if isinstance(own, Tensor) else self.log_temperature.detach().exp()
-
-    def critic_loss(self, batch: Batch) -> Losses:
-        """J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5."""
-        values = self.values(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
-        return regression_error(values, self.targets(batch), batch, self.cfg.critic_loss, scale=0.5)
-
-    def values(self, obs: Obs, action: Tensor) -> Tensor:
-        """Q_1 and Q_2 of the actions that were taken, ``[2, ...]``."""
-        return self.critic(obs, action)
-
-    def actor_loss(self, batch: Batch) -> Losses:
-        """The terms ``actor`` and ``temperature``: equations 9 and 18, from the same actions.
-
-        J_pi = E[alpha ln pi(a | s) - min_i Q_i(s, a)],  J_alpha = E[-alpha (ln pi(a | s) + target entropy)].
-        """
-        with frozen(self.critic):
-            value, entropy = self.expected(before(batch.obs), self.critic)  # [B, T-1]
-        mask = transition_mask(batch.is_last)
-        actor = -mean_over(value + self.temperature * entropy, mask)
-        entropy = mean_over(entropy.detach(), mask)
-        temperature = self.log_temperature.exp() * (entropy - self.target_entropy)
-        metrics = {"train/entropy": entropy, "train/temperature": self.temperature}
-        return Losses({"actor": actor, "temperature": temperature}, metrics)
-
-    @torch.no_grad()
-    def targets(self, batch: Batch) -> Tensor:
-        """Y = r + gamma (1 - terminal) V(s'), V = min_i Q'_i(s', a') - alpha ln pi(a' | s'): equations 2 and 3."""
-        value, entropy = self.expected(after(batch.obs), self.target_critic)  # [B, T-1] each
-        bonus = self.temperature * entropy
-        batch, earlier_bonus = with_bonus(batch, bonus)
-        return self.cfg.value_estimator(batch, value + bonus, self.cfg.discount) - earlier_bonus
-
-    def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
-        """min_i Q_i(s, a) of ``critic`` and -ln pi(a | s), ``[...]`` each; here of sampled actions."""
-        action, log_pi = self.actor(obs).sample()  # [..., A], [...]
-        return critic(obs, action).amin(0), -log_pi
-
-
-def with_bonus(batch: Batch, bonus: Tensor) -> tuple[Batch, Tensor]:
-    """Return the batch whose rewards include the bonus of the row before, and that bonus, ``[B, T - 1]``.
-
-    Estimators of several steps so include the entropy of each row that they pass. The bonus of row t is to be
-    subtracted from the target of row t, since the value of an action includes the entropy of the states that it leads
-    to, but not of the state that it is taken in.
-
-    Args:
-        batch: rows ``[B, T]``.
-        bonus: ``[B, T - 1]``, alpha times the entropy at rows 1 ... T-1.
-    """
-    bonus = F.pad(bonus, (1, 0))[:, :-1]  # [B, T-1], of rows 0 ... T-2; that of row 0 cancels, so 0 will do
-    reward = torch.cat([batch.reward[:, :1], batch.reward[:, 1:] + bonus], 1)  # [B, T]
-    return replace(batch, reward=reward), bonus
-
-
-class MixedSACObjective(SACObjective):
-    """The losses of hybrid SAC, with the terms and targets of :class:`SACObjective`.
-
-    ``actor(obs)`` gives :class:`~reverie.nn.distributions.Mixed`, and ``critic(obs, numbers)`` the values of all
-    classes beside these numbers, ``[2, ..., D]``. Values of several choices are additive, as in
-    :mod:`~reverie.algos.discrete_sac`.
-    """
-
-    def __init__(
-        self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float, layout: Layout
-    ) -> None:
-        """``layout``: where numbers and classes lie in the flat action."""
-        super().__init__(actor, critic, cfg, target_entropy)
-        self.layout = layout
-
-    @classmethod
-    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> MixedSACObjective:
-        actor = MixedActor(obs_spec, action_spec, cfg.networks, cfg.dtype, SquashedNormal)
-        critic = MixedQEnsemble(obs_spec, action_spec, cfg.networks, copies=2, dtype=cfg.dtype)
-        entropy = 0.98 * sum(map(math.log, all_classes(action_spec))) - all_numbers(action_spec)
-        entropy = entropy if cfg.target_entropy is None else cfg.target_entropy
-        return cls(actor, critic, cfg, entropy, Layout(action_spec))
-
-    def values(self, obs: Obs, action: Tensor) -> Tensor:
-        numbers, classes = self.layout.apart(action)
-        values: Tensor = self.critic(obs, numbers)  # [2, ..., D]
-        return (values * classes).sum(-1)
-
-    def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
-        """See :class:`SACObjective`: of sampled numbers, and exact over the classes beside them."""
-        policy = self.actor(obs)
-        numbers, log_pi = policy.numbers.sample()  # [..., C], [...]
-        values: Tensor = critic(obs, numbers)  # [2, ..., D]
-        log_probs = policy.choices.log_probs  # [..., D]
-        return policy.choices.mean(values.amin(0)), policy.choices.mean(-log_probs) - log_pi
-
-
-class SAC(ModelFree):
-    """The learner of SAC: actor, two critics and a temperature, their update and the policy."""
-
-    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": SACObjective, "mixed": MixedSACObjective}
-    """The losses, by the kind of the actions."""
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, device: torch.device) -> None:
-        super().__init__(obs_spec, cfg, device)
-        losses = self.losses[kind_of(action_spec)]
-        self.objective: SACObjective = losses.build(self.preprocess.spec, action_spec, cfg)
-        self.to(device)
-        actor, critic = self.objective.actor, self.objective.critic
-        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)
-        self.optims["critic"] = Adam(
-            critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, max_grad_norm=cfg.max_grad_norm
-        )
-        if cfg.temperature_lr:
-            self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
-        else:
-            self.objective.log_temperature.requires_grad_(False)
-        self._policy = self.remembering(SampledPolicy(actor, device))
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step of the critics, of actor and temperature through the new critics, and of the targets."""
-        o = self.objective
-        critic = o.critic_loss(batch)
-        metrics = self.minimise(critic) | self.minimise(o.actor_loss(batch))
-        o.target_critic.update()
-        return Update(metrics=metrics, priority=critic.priority, extras=self.memory_states(batch))
 
 
 SACConfig.learner = SAC

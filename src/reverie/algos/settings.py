@@ -16,7 +16,7 @@ from reverie.core.config import Config
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.nn.actor_critic import kind_of
+from reverie.nn.action_kinds import action_kind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class AlgorithmConfig(Config):
     """Class of the learner, made as ``learner(obs_spec, action_spec, config, device)``. It is defined after its
     configuration, and so assigned there: ``MyConfig.learner = MyLearner``."""
     action_kinds: ClassVar[frozenset[str]] = frozenset()
-    """Kinds of action spaces that it learns (``nn/actor_critic.py: kind_of``), which ``build`` checks. Errors about
+    """Kinds of action spaces that it learns (``nn/actor_critic.py: action_kind``), which ``build`` checks. Errors about
     actions name the algorithms that fit by this; one that does not say is not named, and gets any actions."""
     needs_data: ClassVar[bool] = False
     """Whether the algorithm is meant for recorded data. It may collect rows itself all the same."""
@@ -79,7 +79,7 @@ class AlgorithmConfig(Config):
 
     def check_actions(self, spec: ActionSpec) -> None:
         """Raise ConfigError, which names the algorithms that fit, unless the algorithm is for such actions."""
-        kind = kind_of(spec)
+        kind = action_kind(spec)
         if not self.action_kinds or kind in self.action_kinds:
             return
         fit = fitting(spec)
@@ -113,7 +113,7 @@ def building(seed: int) -> Iterator[None]:
 
 def fitting(spec: ActionSpec) -> dict[str, tuple[str, ...]]:
     """Return the algorithms for such actions: ``collected``, and ``recorded`` for those meant for recorded data."""
-    kind, fit = kind_of(spec), dict[str, tuple[str, ...]](collected=(), recorded=())
+    kind, fit = action_kind(spec), dict[str, tuple[str, ...]](collected=(), recorded=())
     for name in sorted(algorithms()):
         with contextlib.suppress(Exception):  # an installed package's algorithm that cannot be imported
             config: Any = algorithm_config(name)

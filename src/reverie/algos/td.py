@@ -32,15 +32,15 @@ class TDObjective(nn.Module):
         critic, actor = self.critic_loss(batch), self.actor_loss(batch)
         return Losses(critic.terms | actor.terms, critic.metrics | actor.metrics, critic.priority)
 
-    def critic_loss(self, *inputs: Any, **more: Any) -> Losses:
+    def critic_loss(self, *inputs: Any, **kwargs: Any) -> Losses:
         """The term ``critic`` of a batch ``[B, T]``."""
         raise missing_method_error(self, "critic_loss")
 
-    def actor_loss(self, *inputs: Any, **more: Any) -> Losses:
+    def actor_loss(self, *inputs: Any, **kwargs: Any) -> Losses:
         """The term ``actor`` of a batch ``[B, T]``; by default there is none."""
         return Losses({})
 
-    def targets(self, *inputs: Any, **more: Any) -> Tensor:
+    def targets(self, *inputs: Any, **kwargs: Any) -> Tensor:
         """The y ``[B, T - 1]`` that the critic learns, without gradient."""
         raise missing_method_error(self, "targets")
 
@@ -70,9 +70,9 @@ class TDConfig(ValueConfig):
         super().__post_init__()
         chosen, fit = self.value_estimator, self.estimators
         if not isinstance(chosen, fit) or chosen.needs_behaviour:
-            known = [k for k, v in fit.kinds().items() if not v.needs_behaviour]
+            kinds = [k for k, v in fit.kinds().items() if not v.needs_behaviour]
             raise ConfigError(
-                f"value_estimator = {chosen.text()}: {self.algorithm} expects one of {', '.join(known)}, or your own "
+                f"value_estimator = {chosen.text()}: {self.algorithm} expects one of {', '.join(kinds)}, or your own "
                 f"subclass of {fit.__name__} that needs rows alone."
             )
         chosen.check_window(self.batch_length)

@@ -24,29 +24,7 @@ from reverie.nn.target import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, regression_error
 
-
-@dataclass(frozen=True, kw_only=True)
-class TD3Config(CriticConfig):
-    """Settings of TD3: those of section 6.1, or of the authors' code (github.com/sfujim/TD3) where they differ.
-
-    The paper has batches of 100, learning rates of 0.001 and layers of 400 and 300 units.
-    """
-
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
-
-    actor_lr: Annotated[Rate, Above(0)] = 3e-4
-    """Learning rate of the actor: the authors' code."""
-    critic_lr: Annotated[Rate, Above(0)] = 3e-4
-    """Learning rate of the critics: the authors' code."""
-    policy_delay: Annotated[int, AtLeast(1)] = 2
-    """d: the actor and the targets are updated at every d-th update of the critics."""
-    target_noise: Annotated[float, AtLeast(0)] = 0.2
-    """Standard deviation of the noise on the actions of targets, in units of the policy's range [-1, 1]."""
-    noise_clip: Annotated[float, Within("[0, inf]")] = 0.5
-    """c, largest absolute value of that noise, in units of the policy's range [-1, 1]; inf does not clip."""
-    exploration: Noise = field(default_factory=Gaussian)
-    """Noise on actions while exploring, in units of the policy's range [-1, 1]: Gaussian with a standard deviation of
-    0.1."""
+# ---------------------------------------------------------------------- losses
 
 
 class TD3Objective(TDObjective):
@@ -88,6 +66,9 @@ class TD3Objective(TDObjective):
         return c.value_estimator(batch, value, c.discount)
 
 
+# ---------------------------------------------------------------------- learner
+
+
 class TD3(DDPG):
     """The learner of TD3: that of DDPG with two critics and less frequent updates of the actor."""
 
@@ -101,7 +82,7 @@ class TD3(DDPG):
     def next_step(self) -> TrainStep:
         """Return the step of the critics, every d-th time with the actor and the targets: Algorithm 1.
 
-        Each of the two methods does the same work every time, and has a CUDA graph of its own.
+        Each of the two methods does the same work every time, and has its own CUDA graph.
         """
         self.updates += 1
         return self.train_step if self.updates % self.cfg.policy_delay == 0 else self.critic_step
@@ -116,6 +97,33 @@ class TD3(DDPG):
 
     def load_extra_state(self, state: State) -> None:
         self.updates = int(state["updates"])
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class TD3Config(CriticConfig):
+    """Settings of TD3: those of section 6.1, or of the authors' code (github.com/sfujim/TD3) where they differ.
+
+    The paper has batches of 100, learning rates of 0.001 and layers of 400 and 300 units.
+    """
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+
+    actor_lr: Annotated[Rate, Above(0)] = 3e-4
+    """Learning rate of the actor: the authors' code."""
+    critic_lr: Annotated[Rate, Above(0)] = 3e-4
+    """Learning rate of the critics: the authors' code."""
+    policy_delay: Annotated[int, AtLeast(1)] = 2
+    """d: the actor and the targets are updated at every d-th update of the critics."""
+    target_noise: Annotated[float, AtLeast(0)] = 0.2
+    """Standard deviation of the noise on the actions of targets, in units of the policy's range [-1, 1]."""
+    noise_clip: Annotated[float, Within("[0, inf]")] = 0.5
+    """c, largest absolute value of that noise, in units of the policy's range [-1, 1]; inf does not clip."""
+    exploration: Noise = field(default_factory=Gaussian)
+    """Noise on actions while exploring, in units of the policy's range [-1, 1]: Gaussian with a standard deviation of
+    0.1."""
 
 
 TD3Config.learner = TD3

@@ -20,13 +20,7 @@ from reverie.nn.optim import frozen
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over
 
-
-@dataclass(frozen=True, kw_only=True)
-class TD3BCConfig(RecordedConfig, TD3Config):
-    """Settings of TD3+BC: the paper's table 3 (appendix C), whose settings of TD3 are those of TD3's own code."""
-
-    alpha: Annotated[float, AtLeast(0)] = 2.5
-    """Weight of the value in the actor's loss relative to imitation: equation 5."""
+# ---------------------------------------------------------------------- losses
 
 
 class TD3BCObjective(TD3Objective):
@@ -51,10 +45,24 @@ class TD3BCObjective(TD3Objective):
         return Losses({"actor": loss}, {"loss/bc": cloning.detach(), "train/lambda": factor})
 
 
+# ---------------------------------------------------------------------- learner
+
+
 class TD3BC(TD3):
     """The learner of TD3+BC: actor and two critics, their updates and the policy."""
 
     losses: type[TD3BCObjective] = TD3BCObjective
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class TD3BCConfig(RecordedConfig, TD3Config):
+    """Settings of TD3+BC: the paper's table 3 (appendix C), whose settings of TD3 are those of TD3's own code."""
+
+    alpha: Annotated[float, AtLeast(0)] = 2.5
+    """Weight of the value in the actor's loss relative to imitation: equation 5."""
 
 
 TD3BCConfig.learner = TD3BC

@@ -11,31 +11,304 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.algos.base import INSIDE
 from reverie.algos.model_free import ModelFree, ValueConfig
-from reverie.algos.world_model import Context, Dreamer, Posterior
+from reverie.algos.tdmpc2_look import LatentDreamer
+from reverie.algos.tdmpc2_planner import Planner
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.learners import gathered
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Mode, Step, Told, Update, Window
-from reverie.nn.distributions import LOG_ROOT, LogTwoHot, TanhedNormal
-from reverie.nn.exploration import Inference
-from reverie.nn.heads import JointDistribution
+from reverie.core.types import Batch, Told, Update, Window
+from reverie.nn.adam import Adam, joint_gradient_step
 from reverie.nn.mish import LatentConfig, LatentEncoder, MishMLP
 from reverie.nn.normalise import PERCENTILES, percentiles
-from reverie.nn.optim import Adam, frozen, joint_gradient_step
-from reverie.nn.state_space import Latent
+from reverie.nn.normals import LOG_ROOT
+from reverie.nn.number_distributions import LogTwoHot
+from reverie.nn.optim import frozen
 from reverie.nn.target import Target
-from reverie.objectives.transforms import IDENTITY, RewardTransform
+
+# ---------------------------------------------------------------------- losses
+
+
+class TDMPC2Objective(nn.Module):
+    """The world model, the policy and the critics, and their losses."""
+
+    scale: Tensor
+    bins: Tensor
+    rhos: Tensor
+
+    def __init__(self, obs_spec: ObsSpec, width: int, cfg: TDMPC2Config) -> None:
+        """``width``: A, of the action."""
+        super().__init__()
+        n, latent = cfg.networks, cfg.networks.latent
+        self.cfg = cfg
+        self.width = width
+        self.draws: Draws = Draws()
+        self.encoder: LatentEncoder = LatentEncoder(obs_spec, n, cfg.dtype)
+        self.dynamics: MishMLP = MishMLP(latent + width, n.units, latent, simplex=n.simplex)
+        self.reward: MishMLP = MishMLP(latent + width, n.units, n.bins, zero=True)
+        self.termination: MishMLP | None = MishMLP(latent, n.units, 1) if cfg.episodic else None
+        self.prior: MishMLP = MishMLP(latent, n.units, 2 * width)
+        self.critic: MishMLP = MishMLP(latent + width, n.units, n.bins, copies=n.critics, dropout=n.dropout, zero=True)
+        self.target_critic: Target = Target(self.critic, cfg.tau).eval()
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("bins", torch.linspace(n.low, n.high, n.bins), persistent=False)
+        self.register_buffer("rhos", cfg.rho ** torch.arange(cfg.horizon + 1.0), persistent=False)
+
+    # ---------------------------------------------------------------- learning
+
+    def model_losses(self, batch: Batch, rollout: LatentRollout) -> dict[str, Tensor]:
+        """Section 3.1 of the paper: losses ``[H, B]`` of each step and window, before their weights rho^t."""
+        z, action = rollout.latent, batch.action[:, :-1].transpose(0, 1)  # [H+1, B, L], [H, B, A]
+        values = self.number(self.critic(z[:-1], action))  # [K, H, B]
+        losses = {
+            "consistency": (z[1:].float() - rollout.encodings.float()).square().mean(-1),
+            "reward": self.number(self.reward(z[:-1], action)).loss(batch.reward[:, 1:].T),
+            "critic": values.loss(rollout.target.expand(len(values.logits), -1, -1)).mean(0),
+        }
+        if (logit := self.ends(z[1:])) is not None:
+            over = batch.is_terminal[:, 1:].T.float()
+            losses["cont"] = F.binary_cross_entropy_with_logits(logit, over, reduction="none")
+        return losses
+
+    def totals(self, losses: Mapping[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
+        """Return the mean of each loss ``[H, B]`` over windows of ``weight`` ``[B]``: steps weigh rho^t, ends alike."""
+        rhos = self.rhos[:-1, None]
+        return {name: (x * weight * (1.0 if name == "cont" else rhos)).mean() for name, x in losses.items()}
+
+    def total(self, means: Mapping[str, Tensor]) -> Tensor:
+        """Return the weighted sum of the losses."""
+        c = self.cfg
+        weights = {"consistency": c.consistency, "reward": c.reward_coef, "critic": c.value_coef, "cont": c.cont_coef}
+        return torch.stack([weights[name] * x for name, x in means.items()]).sum()
+
+    def policy_loss(self, z: Tensor) -> tuple[Tensor, PolicySample, Tensor]:
+        """Return -sum_t rho^t E[Q / scale + entropy] over latents ``[H+1, B, L]``: section 3.1 of the paper.
+
+        Also the actions, and their values ``[H+1, B]``. Moves the scale first, by the values of the first step.
+        """
+        policy = self.policy(z)
+        with frozen(self.critic):
+            value = self.two_values(self.critic, z, policy.action).mean(0)
+        self.rescale(value[0].detach())
+        gain = value / self.scale + self.cfg.entropy_coef * policy.scaled_entropy
+        return -(gain.mean(1) * self.rhos).mean(), policy, value
+
+    @torch.no_grad()
+    def targets(self, z: Tensor, reward: Tensor, terminal: Tensor) -> Tensor:
+        """The y = r + gamma (1 - terminal) min_{i of two} Q'_i(z', pi(z')), ``[H, B]``: section 3.1."""
+        value = self.two_values(self.target_critic.model, z, self.policy(z).action).amin(0)
+        return reward + self.cfg.discount * (1 - terminal.float()) * value
+
+    def unroll(self, batch: Batch) -> LatentRollout:
+        """Predict latents from the first row of each window ``[B, T]`` under its actions."""
+        with torch.no_grad():
+            encodings: Tensor = self.encoder({k: v[:, 1:].transpose(0, 1) for k, v in batch.obs.items()})  # [H, B, L]
+        target = self.targets(encodings, batch.reward[:, 1:].T, batch.is_terminal[:, 1:].T)
+        latents = [self.encoder({k: v[:, 0] for k, v in batch.obs.items()})]  # [B, L]
+        for action in batch.action[:, :-1].unbind(1):
+            latents.append(self.dynamics(latents[-1], action))
+        return LatentRollout(torch.stack(latents), encodings, target)
+
+    @torch.no_grad()
+    def rescale(self, value: Tensor) -> None:
+        """Move the scale towards the range of values ``[B]`` between percentiles 5 and 95, at least 1."""
+        low, high = percentiles(gathered(value), PERCENTILES)
+        self.scale.lerp_((high - low).clamp(min=1), self.cfg.tau)
+
+    # ---------------------------------------------------------------- the networks
+
+    def gaussian(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and ln sigma ``[..., A]`` of the policy before tanh, in latents ``[..., L]``."""
+        c = self.cfg
+        mean, raw = self.prior(z).float().chunk(2, -1)  # [..., A]
+        return mean, c.min_log_std + 0.5 * (c.max_log_std - c.min_log_std) * (raw.tanh() + 1)
+
+    def policy(self, z: Tensor) -> PolicySample:
+        """Sample actions in latents ``[..., L]``: tanh of a Gaussian."""
+        mean, log_std = self.gaussian(z)
+        noise = self.draws.normal(*mean.shape, like=mean)
+        action = (mean + noise * log_std.exp()).tanh()
+        gaussian = (-0.5 * noise.square() - log_std - LOG_ROOT).sum(-1)  # [...], ln of the density before tanh
+        log_prob = gaussian - ((1 - action.square()).relu() + 1e-6).log().sum(-1)
+        # The authors' -log_prob (A gaussian / (log_prob + 1e-8)): tanh cancels.
+        return PolicySample(action, mean.tanh(), log_std, -log_prob, -self.width * gaussian)
+
+    def number(self, logits: Tensor) -> LogTwoHot:
+        """Return the distribution of a reward or value with these logits ``[..., bins]``."""
+        return LogTwoHot(logits, self.bins)
+
+    def two_values(self, critic: nn.Module, z: Tensor, action: Tensor) -> Tensor:
+        """Return the values ``[2, ...]`` by two critics drawn at random."""
+        chosen = self.draws.pair(self.cfg.networks.critics, self.bins)
+        return self.number(critic(z, action, chosen=chosen)).mean()
+
+    def ends(self, z: Tensor) -> Tensor | None:
+        """Return the logits ``[...]`` of the probability that an episode has terminated in latents ``[..., L]``."""
+        return None if self.termination is None else self.termination(z).float().squeeze(-1)
+
+    # ---------------------------------------------------------------- planning
+
+    def step(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the reward ``[...]`` of actions ``[..., A]`` in latents, and the next latents ``[..., L]``.
+
+        Latents ``[N, L]`` beside actions ``[N, S, A]`` are shared by the S actions.
+        """
+        return self.number(self.reward(z, action)).mean(), self.dynamics(z, action)
+
+    def estimate(self, z: Tensor, actions: Tensor) -> Tensor:
+        """Return the values ``[N, S]`` of action sequences ``[H, N, S, A]`` from latents ``[N, L]``.
+
+        sum_t gamma^t r_t + gamma^H Q(z_H, pi(z_H)), where what follows a termination counts nothing.
+        """
+        total, alive, discount = torch.zeros((), device=z.device), torch.ones((), device=z.device), 1.0
+        for action in actions:
+            reward, z = self.step(z, action)
+            total = total + discount * alive * reward
+            discount *= self.cfg.discount
+            if (logit := self.ends(z)) is not None:
+                alive = alive * (logit <= 0)
+        last = self.two_values(self.critic, z, self.policy(z).action).mean(0)
+        return (total + discount * alive * last).nan_to_num(0)
+
+    def follow(self, z: Tensor, count: int) -> Tensor:
+        """Return ``count`` action sequences ``[H, N, count, A]`` of the policy from latents ``[N, L]``."""
+        z = z.unsqueeze(1).expand(-1, count, -1)
+        actions = [self.policy(z).action]
+        for _ in range(self.cfg.horizon - 1):
+            z = self.dynamics(z, actions[-1])
+            actions.append(self.policy(z).action)
+        return torch.stack(actions)
+
+    def refine(self, actions: Tensor, value: Tensor) -> Elites:
+        """Return the best of action sequences ``[H, N, S, A]`` by their values ``[N, S]``: section 3.2 of the paper."""
+        c = self.cfg
+        best, index = value.topk(c.elites, -1)  # [N, E]
+        chosen = actions.gather(2, index[None, ..., None].expand(len(actions), -1, -1, self.width))  # [H, N, E, A]
+        score = torch.softmax(c.temperature * best, -1)  # [N, E]
+        mean = (score[..., None] * chosen).sum(2, keepdim=True)
+        std = (score[..., None] * (chosen - mean).square()).sum(2, keepdim=True).sqrt()
+        return Elites(chosen, best, index, score, mean, std.clamp(c.min_std, c.max_std))
+
+    @torch.no_grad()
+    def plan(self, z: Tensor, before: Tensor, explore: bool) -> tuple[Tensor, Tensor]:
+        """Plan from latents ``[N, L]``, all N at once: MPPI, section 3.2 of the paper.
+
+        ``before``: the mean ``[N, H, A]`` of the plan of the step before, 0 where an episode begins.
+
+        Returns:
+            The first action ``[N, A]`` of an elite drawn by weight, with noise if the agent is to ``explore``; and the
+            mean ``[N, H, A]`` of the new plan.
+        """
+        c, draws, count = self.cfg, self.draws, len(z)
+        num_drawn = c.samples - c.policy_samples
+        mean = F.pad(before[:, 1:], (0, 0, 0, 1)).transpose(0, 1).unsqueeze(2)  # [H, N, 1, A]
+        std = torch.full_like(mean, c.max_std)
+        policys = [self.follow(z, c.policy_samples)] if c.policy_samples else []
+        for _ in range(c.iterations):
+            drawn = mean + std * draws.normal(c.horizon, count, num_drawn, self.width, like=mean)
+            actions = torch.cat([*policys, drawn.clamp(-1, 1)], 2)  # [H, N, S, A]
+            elites = self.refine(actions, self.estimate(z, actions))
+            mean, std = elites.mean, elites.std
+        chosen = (elites.score.log() + draws.gumbel(elites.score)).argmax(-1)  # [N]
+        action = elites.actions[0].gather(1, chosen[:, None, None].expand(-1, 1, self.width)).squeeze(1)  # [N, A]
+        if explore:
+            action = action + std[0, :, 0] * draws.normal(count, self.width, like=action)
+        return action.clamp(-1, 1), mean.squeeze(2).transpose(0, 1)
+
+
+class Draws:
+    """Where the random numbers come from: PyTorch's default generator. Recorded ones can take their place."""
+
+    def normal(self, *shape: int, like: Tensor) -> Tensor:
+        """Return standard normal numbers of this shape."""
+        return torch.randn(shape, device=like.device)
+
+    def pair(self, count: int, like: Tensor) -> Tensor:
+        """Return two different indices below ``count``, ``[2]``."""
+        return torch.rand(count, device=like.device).topk(2).indices
+
+    def gumbel(self, like: Tensor) -> Tensor:
+        """Return standard Gumbel noise of the shape of ``like``."""
+        return -torch.empty_like(like).exponential_().log()
+
+
+class PolicySample(NamedTuple):
+    """Actions of the policy in some states."""
+
+    action: Tensor  # [..., A]
+    mean: Tensor  # [..., A], tanh of the Gaussian's mean
+    log_std: Tensor  # [..., A]
+    entropy: Tensor  # [...], -ln pi(a)
+    scaled_entropy: Tensor  # [...], A times that of the Gaussian before tanh
+
+
+class LatentRollout(NamedTuple):
+    """The world model's latents of a batch and what they are compared with. Time first."""
+
+    latent: Tensor  # [H+1, B, L], of the first row, and predicted on from it
+    encodings: Tensor  # [H, B, L], of the later rows; without gradient
+    target: Tensor  # [H, B], TD targets
+
+
+class Elites(NamedTuple):
+    """The best action sequences of an iteration, and the distribution that they are of."""
+
+    actions: Tensor  # [H, N, E, A]
+    value: Tensor  # [N, E], descending
+    indices: Tensor  # [N, E], of them among the S sequences
+    score: Tensor  # [N, E], their weights, of sum 1
+    mean: Tensor  # [H, N, 1, A]
+    std: Tensor  # [H, N, 1, A]
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class TDMPC2(ModelFree, LatentDreamer):
+    """The learner of TD-MPC2: world model, critics and policy, their update, and the planner."""
+
+    objective: TDMPC2Objective
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: TDMPC2Config, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        self.slices: dict[str, slice] = action_spec.slices()
+        self.window: Window = replace(self.window, crosses_episodes=False)
+        o = self.objective = TDMPC2Objective(self.preprocess.spec, action_spec.width, cfg)
+        self.to(device)
+        model = [o.dynamics, o.reward, o.critic, *([] if o.termination is None else [o.termination])]
+        self.optims["encoder"] = Adam(o.encoder.parameters(), cfg.encoder_lr)
+        self.optims["model"] = Adam([p for part in model for p in part.parameters()], cfg.lr)
+        self.optims["policy"] = Adam(o.prior.parameters(), cfg.lr, eps=1e-5)
+        self._policy = Planner(self)
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take a step of the world model and critics, then of the policy through the new critics; move the targets."""
+        o, c = self.objective, self.cfg
+        rollout = o.unroll(batch)
+        losses = o.model_losses(batch, rollout)
+        means = o.totals(losses, batch.weight)
+        norms = {"model": joint_gradient_step(o.total(means), [self.optims["encoder"], self.optims["model"]], c.clip)}
+        loss, policy, value = o.policy_loss(rollout.latent.detach())
+        norms["policy"] = joint_gradient_step(loss, [self.optims["policy"]], c.clip)
+        o.target_critic.update()
+        metrics = {"value": value.mean(), "target": rollout.target.mean(), "scale": o.scale.clone()}
+        metrics = {f"train/{k}": v.detach() for k, v in (metrics | {"entropy": policy.entropy.mean()}).items()}
+        metrics |= {f"loss/{k}": v.detach() for k, v in (means | {"actor": loss}).items()}
+        metrics |= {f"opt/grad_norm/{k}": v for k, v in norms.items()}
+        return Update(metrics=metrics, priority=losses["critic"].detach().mean(0))
+
+    def state_value(self, output: Told) -> Tensor:
+        return self.latent_value(output.seen)
+
+
+# ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,458 +384,11 @@ SIZES: dict[str, dict[str, Any]] = {
 """Widths by number of parameters: one for two CPU cores, and the authors'."""
 
 
-def sized(name: str, base: TDMPC2Config | None = None) -> TDMPC2Config:
+def with_size(name: str, base: TDMPC2Config | None = None) -> TDMPC2Config:
     """``base`` with the widths of a named size."""
     if name.lower() not in SIZES:
         raise ConfigError(f"size = {name!r}: expected one of {', '.join(SIZES)}.{did_you_mean(name, SIZES)}")
     return (base or TDMPC2Config()).merge({"networks": SIZES[name.lower()]})
-
-
-class Draws:
-    """Where the random numbers come from: PyTorch's default generator. Recorded ones can take their place."""
-
-    def normal(self, *shape: int, like: Tensor) -> Tensor:
-        """Return standard normal numbers of this shape."""
-        return torch.randn(shape, device=like.device)
-
-    def pair(self, count: int, like: Tensor) -> Tensor:
-        """Return two different indices below ``count``, ``[2]``."""
-        return torch.rand(count, device=like.device).topk(2).indices
-
-    def gumbel(self, like: Tensor) -> Tensor:
-        """Return standard Gumbel noise of the shape of ``like``."""
-        return -torch.empty_like(like).exponential_().log()
-
-
-class Policy(NamedTuple):
-    """Actions of the policy in some states."""
-
-    action: Tensor  # [..., A]
-    mean: Tensor  # [..., A], tanh of the Gaussian's mean
-    log_std: Tensor  # [..., A]
-    entropy: Tensor  # [...], -ln pi(a)
-    scaled_entropy: Tensor  # [...], A times that of the Gaussian before tanh
-
-
-class Rollout(NamedTuple):
-    """The world model's latents of a batch and what they are compared with. Time first."""
-
-    latent: Tensor  # [H+1, B, L], of the first row, and predicted on from it
-    seen: Tensor  # [H, B, L], of the later rows; without gradient
-    target: Tensor  # [H, B], TD targets
-
-
-class Elites(NamedTuple):
-    """The best action sequences of an iteration, and the distribution that they are of."""
-
-    actions: Tensor  # [H, N, E, A]
-    value: Tensor  # [N, E], descending
-    place: Tensor  # [N, E], their places among the S sequences
-    score: Tensor  # [N, E], their weights, of sum 1
-    mean: Tensor  # [H, N, 1, A]
-    std: Tensor  # [H, N, 1, A]
-
-
-class TDMPC2Objective(nn.Module):
-    """The world model, the policy and the critics, and their losses."""
-
-    scale: Tensor
-    bins: Tensor
-    rhos: Tensor
-
-    def __init__(self, obs_spec: ObsSpec, width: int, cfg: TDMPC2Config) -> None:
-        """``width``: A, of the action."""
-        super().__init__()
-        n, latent = cfg.networks, cfg.networks.latent
-        self.cfg = cfg
-        self.width = width
-        self.draws: Draws = Draws()
-        self.encoder: LatentEncoder = LatentEncoder(obs_spec, n, cfg.dtype)
-        self.dynamics: MishMLP = MishMLP(latent + width, n.units, latent, simplex=n.simplex)
-        self.reward: MishMLP = MishMLP(latent + width, n.units, n.bins, zero=True)
-        self.termination: MishMLP | None = MishMLP(latent, n.units, 1) if cfg.episodic else None
-        self.prior: MishMLP = MishMLP(latent, n.units, 2 * width)
-        self.critic: MishMLP = MishMLP(latent + width, n.units, n.bins, copies=n.critics, dropout=n.dropout, zero=True)
-        self.target_critic: Target = Target(self.critic, cfg.tau).eval()
-        self.register_buffer("scale", torch.ones(()))
-        self.register_buffer("bins", torch.linspace(n.low, n.high, n.bins), persistent=False)
-        self.register_buffer("rhos", cfg.rho ** torch.arange(cfg.horizon + 1.0), persistent=False)
-
-    # ---------------------------------------------------------------- the networks
-
-    def gaussian(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and ln sigma ``[..., A]`` of the policy before tanh, in latents ``[..., L]``."""
-        c = self.cfg
-        mean, raw = self.prior(z).float().chunk(2, -1)  # [..., A]
-        return mean, c.min_log_std + 0.5 * (c.max_log_std - c.min_log_std) * (raw.tanh() + 1)
-
-    def policy(self, z: Tensor) -> Policy:
-        """Sample actions in latents ``[..., L]``: tanh of a Gaussian."""
-        mean, log_std = self.gaussian(z)
-        noise = self.draws.normal(*mean.shape, like=mean)
-        action = (mean + noise * log_std.exp()).tanh()
-        gaussian = (-0.5 * noise.square() - log_std - LOG_ROOT).sum(-1)  # [...], ln of the density before tanh
-        log_prob = gaussian - ((1 - action.square()).relu() + 1e-6).log().sum(-1)
-        # The authors' -log_prob (A gaussian / (log_prob + 1e-8)): tanh cancels.
-        return Policy(action, mean.tanh(), log_std, -log_prob, -self.width * gaussian)
-
-    def number(self, logits: Tensor) -> LogTwoHot:
-        """Return the distribution of a reward or value with these logits ``[..., bins]``."""
-        return LogTwoHot(logits, self.bins)
-
-    def two_values(self, critic: nn.Module, z: Tensor, action: Tensor) -> Tensor:
-        """Return the values ``[2, ...]`` by two critics drawn at random."""
-        chosen = self.draws.pair(self.cfg.networks.critics, self.bins)
-        return self.number(critic(z, action, chosen=chosen)).mean()
-
-    def ends(self, z: Tensor) -> Tensor | None:
-        """Return the logits ``[...]`` of the probability that an episode has terminated in latents ``[..., L]``."""
-        return None if self.termination is None else self.termination(z).float().squeeze(-1)
-
-    # ---------------------------------------------------------------- learning
-
-    @torch.no_grad()
-    def targets(self, seen: Tensor, reward: Tensor, terminal: Tensor) -> Tensor:
-        """The y = r + gamma (1 - terminal) min_{i of two} Q'_i(z', pi(z')), ``[H, B]``: section 3.1."""
-        value = self.two_values(self.target_critic.model, seen, self.policy(seen).action).amin(0)
-        return reward + self.cfg.discount * (1 - terminal.float()) * value
-
-    def unroll(self, batch: Batch) -> Rollout:
-        """Predict latents from the first row of each window ``[B, T]`` under its actions."""
-        with torch.no_grad():
-            seen: Tensor = self.encoder({k: v[:, 1:].transpose(0, 1) for k, v in batch.obs.items()})  # [H, B, L]
-        target = self.targets(seen, batch.reward[:, 1:].T, batch.is_terminal[:, 1:].T)
-        latents = [self.encoder({k: v[:, 0] for k, v in batch.obs.items()})]  # [B, L]
-        for action in batch.action[:, :-1].unbind(1):
-            latents.append(self.dynamics(latents[-1], action))
-        return Rollout(torch.stack(latents), seen, target)
-
-    def model_losses(self, batch: Batch, rollout: Rollout) -> dict[str, Tensor]:
-        """Section 3.1 of the paper: losses ``[H, B]`` of each step and window, before their weights rho^t."""
-        z, action = rollout.latent, batch.action[:, :-1].transpose(0, 1)  # [H+1, B, L], [H, B, A]
-        values = self.number(self.critic(z[:-1], action))  # [K, H, B]
-        losses = {
-            "consistency": (z[1:].float() - rollout.seen.float()).square().mean(-1),
-            "reward": self.number(self.reward(z[:-1], action)).loss(batch.reward[:, 1:].T),
-            "critic": values.loss(rollout.target.expand(len(values.logits), -1, -1)).mean(0),
-        }
-        if (logit := self.ends(z[1:])) is not None:
-            over = batch.is_terminal[:, 1:].T.float()
-            losses["cont"] = F.binary_cross_entropy_with_logits(logit, over, reduction="none")
-        return losses
-
-    def totals(self, losses: Mapping[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
-        """Return the mean of each loss ``[H, B]`` over windows of ``weight`` ``[B]``: steps weigh rho^t, ends alike."""
-        rhos = self.rhos[:-1, None]
-        return {name: (x * weight * (1.0 if name == "cont" else rhos)).mean() for name, x in losses.items()}
-
-    def total(self, means: Mapping[str, Tensor]) -> Tensor:
-        """Return the weighted sum of the losses."""
-        c = self.cfg
-        weights = {"consistency": c.consistency, "reward": c.reward_coef, "critic": c.value_coef, "cont": c.cont_coef}
-        return torch.stack([weights[name] * x for name, x in means.items()]).sum()
-
-    def policy_loss(self, z: Tensor) -> tuple[Tensor, Policy, Tensor]:
-        """Return -sum_t rho^t E[Q / scale + entropy] over latents ``[H+1, B, L]``: section 3.1 of the paper.
-
-        Also the actions, and their values ``[H+1, B]``. Moves the scale first, by the values of the first step.
-        """
-        policy = self.policy(z)
-        with frozen(self.critic):
-            value = self.two_values(self.critic, z, policy.action).mean(0)
-        self.rescale(value[0].detach())
-        gain = value / self.scale + self.cfg.entropy_coef * policy.scaled_entropy
-        return -(gain.mean(1) * self.rhos).mean(), policy, value
-
-    @torch.no_grad()
-    def rescale(self, value: Tensor) -> None:
-        """Move the scale towards the range of values ``[B]`` between percentiles 5 and 95, at least 1."""
-        low, high = percentiles(gathered(value), PERCENTILES)
-        self.scale.lerp_((high - low).clamp(min=1), self.cfg.tau)
-
-    # ---------------------------------------------------------------- planning
-
-    def step(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the reward ``[...]`` of actions ``[..., A]`` in latents, and the next latents ``[..., L]``.
-
-        Latents ``[N, L]`` beside actions ``[N, S, A]`` are shared by the S actions.
-        """
-        return self.number(self.reward(z, action)).mean(), self.dynamics(z, action)
-
-    def estimate(self, z: Tensor, actions: Tensor) -> Tensor:
-        """Return the values ``[N, S]`` of action sequences ``[H, N, S, A]`` from latents ``[N, L]``.
-
-        sum_t gamma^t r_t + gamma^H Q(z_H, pi(z_H)), where what follows a termination counts nothing.
-        """
-        total, alive, discount = torch.zeros((), device=z.device), torch.ones((), device=z.device), 1.0
-        for action in actions:
-            reward, z = self.step(z, action)
-            total = total + discount * alive * reward
-            discount *= self.cfg.discount
-            if (logit := self.ends(z)) is not None:
-                alive = alive * (logit <= 0)
-        last = self.two_values(self.critic, z, self.policy(z).action).mean(0)
-        return (total + discount * alive * last).nan_to_num(0)
-
-    def follow(self, z: Tensor, count: int) -> Tensor:
-        """Return ``count`` action sequences ``[H, N, count, A]`` of the policy from latents ``[N, L]``."""
-        z = z.unsqueeze(1).expand(-1, count, -1)
-        actions = [self.policy(z).action]
-        for _ in range(self.cfg.horizon - 1):
-            z = self.dynamics(z, actions[-1])
-            actions.append(self.policy(z).action)
-        return torch.stack(actions)
-
-    def refine(self, actions: Tensor, value: Tensor) -> Elites:
-        """Return the best of action sequences ``[H, N, S, A]`` by their values ``[N, S]``: section 3.2 of the paper."""
-        c = self.cfg
-        best, index = value.topk(c.elites, -1)  # [N, E]
-        chosen = actions.gather(2, index[None, ..., None].expand(len(actions), -1, -1, self.width))  # [H, N, E, A]
-        score = torch.softmax(c.temperature * best, -1)  # [N, E]
-        mean = (score[..., None] * chosen).sum(2, keepdim=True)
-        std = (score[..., None] * (chosen - mean).square()).sum(2, keepdim=True).sqrt()
-        return Elites(chosen, best, index, score, mean, std.clamp(c.min_std, c.max_std))
-
-    @torch.no_grad()
-    def plan(self, z: Tensor, before: Tensor, explore: bool) -> tuple[Tensor, Tensor]:
-        """Plan from latents ``[N, L]``, all N at once: MPPI, section 3.2 of the paper.
-
-        ``before``: the mean ``[N, H, A]`` of the plan of the step before, 0 where an episode begins.
-
-        Returns:
-            The first action ``[N, A]`` of an elite drawn by weight, with noise if the agent is to ``explore``; and the
-            mean ``[N, H, A]`` of the new plan.
-        """
-        c, draws, count = self.cfg, self.draws, len(z)
-        own = c.samples - c.policy_samples
-        mean = F.pad(before[:, 1:], (0, 0, 0, 1)).transpose(0, 1).unsqueeze(2)  # [H, N, 1, A]
-        std = torch.full_like(mean, c.max_std)
-        policys = [self.follow(z, c.policy_samples)] if c.policy_samples else []
-        for _ in range(c.iterations):
-            drawn = mean + std * draws.normal(c.horizon, count, own, self.width, like=mean)
-            actions = torch.cat([*policys, drawn.clamp(-1, 1)], 2)  # [H, N, S, A]
-            elites = self.refine(actions, self.estimate(z, actions))
-            mean, std = elites.mean, elites.std
-        chosen = (elites.score.log() + draws.gumbel(elites.score)).argmax(-1)  # [N]
-        action = elites.actions[0].gather(1, chosen[:, None, None].expand(-1, 1, self.width)).squeeze(1)  # [N, A]
-        if explore:
-            action = action + std[0, :, 0] * draws.normal(count, self.width, like=action)
-        return action.clamp(-1, 1), mean.squeeze(2).transpose(0, 1)
-
-
-class Plan(NamedTuple):
-    """What the policy carries from step to step. Plans need the mean alone; the rest is for those who look on."""
-
-    mean: Tensor  # [N, H, A], of the last plan
-    latent: Latent  # [N, ...], of the last row, see LatentWorld
-    action: Tensor  # [N, A], taken there
-
-
-class Planner:
-    """Acts by planning, or by the policy alone. Evaluations are random too, as in the authors' code."""
-
-    def __init__(self, learner: TDMPC2) -> None:
-        self.learner = learner
-        self.plans: dict[bool, Inference] = {
-            explore: Inference(partial(self.planned, explore), learner.objective, static=learner.graph)
-            for explore in (False, True)
-        }
-
-    def planned(self, explore: bool, x: Mapping[str, Tensor]) -> Tensor:
-        """Return action and new plan in one tensor ``[N, 1 + H, A]``; ``x``: ``latent`` and the plan ``before``."""
-        action, mean = self.learner.objective.plan(x["latent"], x["before"], explore)
-        return torch.cat([action.unsqueeze(1), mean], 1)
-
-    def initial(self, num_envs: int) -> Plan:
-        o, world = self.learner.objective, self.learner.world
-        mean = torch.zeros(num_envs, o.cfg.horizon, o.width, device=self.learner.device)
-        return Plan(mean, world.initial(num_envs, world.dtype), mean[:, 0].clone())
-
-    @torch.no_grad()
-    def act(self, step: Step, state: Plan, mode: Mode) -> tuple[Tensor, Plan]:
-        """Return ``(action [N, A] on the CPU, plan)``.
-
-        ``eval`` adds no noise to the plan's first action, but draws what is tried, and one of the best. Without
-        planning it takes the policy's mean.
-        """
-        o, world, device = self.learner.objective, self.learner.world, self.learner.device
-        begun = step.is_first.to(device, non_blocking=True)[:, None, None]
-        z: Tensor = o.encoder(step.obs_on(device))  # [N, L]
-        reward = world.imagine(state.latent, state.action).stoch.masked_fill(begun, 0.0)
-        mean = state.mean.masked_fill(begun, 0.0)
-        if o.cfg.plan and mode != "random":
-            found = self.plans[mode != "eval"]({"latent": z, "before": mean})
-            action, mean = found[:, 0], found[:, 1:]
-        else:
-            action = o.policy(z).action if mode != "eval" else o.gaussian(z)[0].tanh()
-        return action.cpu(), Plan(mean, Latent(z, reward), action)
-
-    def tell(self, step: Step, state: Plan) -> Told:
-        """Return the policy that plans begin from and end with, not the plan."""
-        z: Tensor = self.learner.objective.encoder(step.obs_on(self.learner.device))  # [N, L]
-        latent = Latent(z, z.new_zeros(len(z), 1, 1))
-        return Told(latent, self.learner.actor(latent.feature))
-
-    def override(self, state: Plan, action: Tensor) -> Plan:
-        return state._replace(action=action.to(state.action.device, non_blocking=True))
-
-    def extras(self, state: Plan) -> dict[str, Tensor]:
-        return {}
-
-    def memoryless(self, mode: Mode) -> bool:
-        return not self.learner.objective.cfg.plan
-
-
-class LatentWorld:
-    """The world model as agents look into it: what they ask of ``world_model.py: WorldModel`` and of its RSSM.
-
-    The deterministic part of its states is the latent z ``[..., L]``; the other, ``[..., 1, 1]``, is the reward that is
-    predicted to come with it, as it follows from the latent and the action before. Pictures are not predicted.
-    """
-
-    legal: None = None
-    mask: None = None
-    begins: bool = False
-
-    def __init__(self, learner: TDMPC2) -> None:
-        self.learner = learner
-        self.objective: TDMPC2Objective = learner.objective
-        self.rssm = self
-        self.dtype: torch.dtype = learner.cfg.dtype
-        self.discount: float = learner.cfg.discount
-        self.feature_width: int = learner.cfg.networks.latent + 1
-
-    @property
-    def transform(self) -> RewardTransform:
-        """The scale of rewards in losses, if there is one."""
-        scale = self.learner.preprocess.rewards
-        if scale is None:
-            return IDENTITY
-        shift = getattr(scale, "shift", 0.0)
-        return RewardTransform(lambda x: x * scale.factor + shift, lambda x: (x - shift) / scale.factor)
-
-    def initial(self, num_envs: int, dtype: torch.dtype) -> Latent:
-        """Return states ``[num_envs, ...]`` that say nothing: it has none before a first row."""
-        n = self.learner.cfg.networks
-        z = torch.full((num_envs, n.latent), 1 / n.simplex, dtype=dtype, device=self.learner.device)
-        return Latent(z, z.new_zeros(num_envs, 1, 1))
-
-    def imagine(self, latent: Latent, action: Tensor) -> Latent:
-        """Return the states ``[M, ...]`` after actions ``[M, A]``."""
-        reward, z = self.objective.step(latent.deter, action)
-        return Latent(z, self.transform.inverse(reward)[..., None, None].to(z.dtype))
-
-    def p(self, h: Tensor) -> Tensor:
-        return h  # nothing is drawn
-
-    def stats_by_name(self, stats: Tensor) -> dict[str, Tensor]:
-        return {}  # there are no distributions
-
-    def observe(self, batch: Batch, context: Context | None = None) -> Posterior:
-        """Encode rows ``[B, T]``; the reward of each is predicted from the row before it."""
-        p, obs = self.learner.preprocess, batch.obs
-        obs = obs if p.normaliser is None else p.normaliser(obs)
-        if p.frames is not None:
-            if context is not None:
-                raise ConfigError(f"algo.frames = {p.frames.count}: stacked frames cannot be extracted piece by piece.")
-            before = [(x[:, :1].expand(-1, p.frames.context, *x.shape[2:]), x) for x in (batch.is_first, *obs.values())]
-            first, *stacks = (torch.cat(parts, 1) for parts in before)
-            obs = p.frames(dict(zip(obs, stacks, strict=True)), first)
-        z = self.objective.encoder(obs)  # [B, T, L]
-        start = Context(Latent(z[:, 0], z), torch.zeros_like(batch.action[:, 0])) if context is None else context
-        led = torch.cat([start.latent.deter[:, None], z[:, :-1]], 1)
-        action = torch.cat([start.action[:, None], batch.action[:, :-1]], 1)
-        reward = self.transform.inverse(self.objective.number(self.objective.reward(led, action)).mean())  # [B, T]
-        begun = batch.is_first.clone()
-        begun[:, 0] |= context is None
-        return Posterior(z, Latent(z, reward.masked_fill(begun, 0.0)[..., None, None].to(z.dtype)), z)
-
-
-class LatentActor(NamedTuple):
-    """The policy as agents look into it, who read it in features ``[..., L + 1]``; nothing is planned."""
-
-    objective: TDMPC2Objective
-    slices: dict[str, slice]
-
-    def __call__(self, feature: Tensor, legal: None = None) -> JointDistribution:
-        """Return the distribution of actions ``[..., A]``."""
-        mean, log_std = self.objective.gaussian(feature[..., :-1])
-        parts = {key: TanhedNormal(mean[..., cut], log_std[..., cut].exp(), 0) for key, cut in self.slices.items()}
-        return JointDistribution(dict(parts), self.slices)
-
-
-class TDMPC2(ModelFree, Dreamer):
-    """The learner of TD-MPC2: world model, critics and policy, their update, and the planner."""
-
-    objective: TDMPC2Objective
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: TDMPC2Config, device: torch.device) -> None:
-        super().__init__(obs_spec, cfg, device)
-        self.slices: dict[str, slice] = action_spec.slices()
-        self.window: Window = replace(self.window, crosses_episodes=False)
-        o = self.objective = TDMPC2Objective(self.preprocess.spec, action_spec.width, cfg)
-        self.to(device)
-        model = [o.dynamics, o.reward, o.critic, *([] if o.termination is None else [o.termination])]
-        self.optims["encoder"] = Adam(o.encoder.parameters(), cfg.encoder_lr)
-        self.optims["model"] = Adam([p for part in model for p in part.parameters()], cfg.lr)
-        self.optims["policy"] = Adam(o.prior.parameters(), cfg.lr, eps=1e-5)
-        self._policy = Planner(self)
-
-    def train_step(self, batch: Batch) -> Update:
-        """Take a step of the world model and critics, then of the policy through the new critics; move the targets."""
-        o, c = self.objective, self.cfg
-        rollout = o.unroll(batch)
-        losses = o.model_losses(batch, rollout)
-        means = o.totals(losses, batch.weight)
-        norms = {"model": joint_gradient_step(o.total(means), [self.optims["encoder"], self.optims["model"]], c.clip)}
-        loss, policy, value = o.policy_loss(rollout.latent.detach())
-        norms["policy"] = joint_gradient_step(loss, [self.optims["policy"]], c.clip)
-        o.target_critic.update()
-        metrics = {"value": value.mean(), "target": rollout.target.mean(), "scale": o.scale.clone()}
-        metrics = {f"train/{k}": v.detach() for k, v in (metrics | {"entropy": policy.entropy.mean()}).items()}
-        metrics |= {f"loss/{k}": v.detach() for k, v in (means | {"actor": loss}).items()}
-        metrics |= {f"opt/grad_norm/{k}": v for k, v in norms.items()}
-        return Update(metrics=metrics, priority=losses["critic"].detach().mean(0))
-
-    # ---------------------------------------------------------------- to look into it
-
-    @property
-    def world(self) -> Any:  # type: ignore[override]
-        """The world model, for agents that look into it."""
-        return LatentWorld(self)
-
-    @property
-    def actor(self) -> Any:  # type: ignore[override]
-        """The policy that dreams follow."""
-        return LatentActor(self.objective, self.slices)
-
-    def state_value(self, told: Told) -> Tensor:
-        return self.judged(told.seen)
-
-    def judged(self, latent: Latent) -> Tensor:
-        """See :class:`Dreamer`: the mean of all critics' values of the policy's likeliest action."""
-        z, o = latent.deter, self.objective
-        return o.number(o.critic(z, o.gaussian(z)[0].tanh())).mean().mean(0)
-
-    @torch.no_grad()
-    def described(self, latent: Latent) -> dict[str, Tensor]:
-        """See :class:`Dreamer`."""
-        return self.outcome(latent) | {f"{INSIDE}deter": latent.deter, f"{INSIDE}value": self.judged(latent)}
-
-    @torch.no_grad()
-    def decoded(self, latent: Latent) -> dict[str, Tensor]:
-        """See :class:`Dreamer`: nothing."""
-        return {}
-
-    @torch.no_grad()
-    def outcome(self, latent: Latent) -> dict[str, Tensor]:
-        """See :class:`Dreamer`: without ``episodic``, episodes go on always."""
-        logit = self.objective.ends(latent.deter)
-        reward = latent.stoch[..., 0, 0].float()
-        return {"reward": reward, "cont": torch.ones_like(reward) if logit is None else torch.sigmoid(-logit)}
-
-    def report(self, batch: Batch, sequences: int = 6) -> dict[str, np.ndarray]:
-        return {}
 
 
 TDMPC2Config.learner = TDMPC2

@@ -18,9 +18,10 @@ from reverie.core.errors import ConfigError, EnvError, did_you_mean
 from reverie.core.importing import check_module, findable, imported, points_of
 
 GROUP = "reverie.algos"
-SHARED = frozenset(
-    {"__init__", "base", "fqe", "imagination", "model_free", "modes", "on_policy", "settings", "td", "world_model"}
-)
+SHARED = frozenset({
+    "__init__", "base", "dense_dreamer", "dreamer", "fqe", "imagination", "model_free", "modes", "on_policy",
+    "returns_to_go", "settings", "sizes", "td", "tdmpc2_look", "tdmpc2_planner", "world_model",
+})  # fmt: skip
 """Files in ``algos/`` that train no policy: shared code, and FQE, which estimates the return of a policy."""
 
 ROOT = Path(__file__).parents[1]
@@ -83,11 +84,21 @@ def found_elsewhere(config: type[Config]) -> bool:
 
 
 def outline(module: str) -> tuple[str, list[str]]:
-    """Return the first line of the docstring of a module such as ``algos.dreamer_v3``, and the keys of ``SIZES``."""
-    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
-    tables = [x.value for x in tree.body if isinstance(x, ast.AnnAssign) and ast.unparse(x.target) == "SIZES"]
-    sizes = [ast.literal_eval(key) for table in tables if isinstance(table, ast.Dict) for key in table.keys if key]
+    """Return the first line of the docstring of a module such as ``algos.dreamer_v3``, and the keys of ``SIZES``.
+
+    The module may also import that table from another one of the package.
+    """
+    tree = tables = _parse(module)
+    for x in tree.body:
+        if isinstance(x, ast.ImportFrom) and x.module and any(alias.name == "SIZES" for alias in x.names):
+            tables = _parse(x.module.removeprefix("reverie."))
+    values = [x.value for x in tables.body if isinstance(x, ast.AnnAssign) and ast.unparse(x.target) == "SIZES"]
+    sizes = [ast.literal_eval(key) for table in values if isinstance(table, ast.Dict) for key in table.keys if key]
     return (ast.get_docstring(tree) or "").partition("\n")[0], sizes
+
+
+def _parse(module: str) -> ast.Module:
+    return ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
 
 
 def version() -> str:

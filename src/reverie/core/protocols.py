@@ -140,7 +140,7 @@ class RunningStatistics(Protocol):
         """
 
 
-class Algorithm(Protocol):
+class Learner(Protocol):
     """A learner: it owns networks and optimisers, is updated with batches, and provides a policy."""
 
     window: Window

@@ -190,7 +190,7 @@ def measure_turns(config: ExperimentConfig, learner: Algorithm, env: Env, second
     )  # fmt: skip
     collector = Collector(env, learner.policy, replay, seed=0, running_statistics=learner.running_statistics)
     if isinstance(replay, Rollout) and isinstance(learner, OnPolicy):
-        replay.prepare, replay.ahead = learner.estimated, lambda: collector.step
+        replay.prepare, replay.ahead = learner.prepare_rollout, lambda: collector.step
     source = prefetch(replay, learner.device)
     for _ in range(max(MAX_TURNS, window.rollout)):
         if len(source):
@@ -300,7 +300,7 @@ def noise_batch(learner: Algorithm, obs_spec: ObsSpec, action_spec: ActionSpec, 
         reward=torch.randn(b, t), is_first=none, is_last=none, is_terminal=none, weight=torch.ones(b),
         index=torch.arange(b), extras=extras,
     )  # fmt: skip
-    return learner.estimated(rows).map(lambda x: x[:num_windows]) if isinstance(learner, OnPolicy) else rows
+    return learner.prepare_rollout(rows).map(lambda x: x[:num_windows]) if isinstance(learner, OnPolicy) else rows
 
 
 # ---------------------------------------------------------------- times

@@ -306,7 +306,7 @@ def build_collection(
                 f"steps = {config.steps}: a rollout has {rows} rows, algo.rollout = {window.rollout} of each of "
                 f"{config.env.num} environments, so nothing would be learned. Lower algo.rollout, or take more steps."
             )
-        replay.prepare, replay.ahead = algo.estimated, lambda: collector.step
+        replay.prepare, replay.ahead = algo.prepare_rollout, lambda: collector.step
     return replay, collector, store
 
 

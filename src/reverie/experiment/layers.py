@@ -227,6 +227,6 @@ def overlay(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentCo
 def with_network_size(config: ExperimentConfig, size: str) -> ExperimentConfig:
     """Return ``config`` with the network widths of a named size of its algorithm."""
     module = importlib.import_module(type(config.algo).__module__)
-    if not hasattr(module, "sized"):
+    if not hasattr(module, "with_size"):
         raise ConfigError(f"size = '{size}': {algorithm_name(type(config.algo))} has no named sizes.")
-    return config.merge({"algo": module.sized(size, config.algo)})
+    return config.merge({"algo": module.with_size(size, config.algo)})

@@ -14,8 +14,8 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.algos.base import Algorithm
-from reverie.algos.cql import RETURN
-from reverie.algos.world_model import Dreamer
+from reverie.algos.dreamer import Dreamer
+from reverie.algos.returns_to_go import RETURN
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Env
 from reverie.core.randomness import derived_seeds, reproducible
@@ -25,7 +25,7 @@ from reverie.datasets.dataset import RecordedEpisodes, open_recorded, read_progr
 from reverie.datasets.recorded_env import check_same_meaning, missing_kwargs_and_wrappers
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.environments import Environments, ProbedEnv
-from reverie.objectives.returns import Later, returns_to_go
+from reverie.objectives.returns import NextRow, returns_to_go
 from reverie.replay.dataset import Dataset
 
 NUM_HELDOUT_BATCHES = 4
@@ -101,13 +101,13 @@ def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> No
     """Store beside each row its return-to-go, for learners such as Cal-QL; from the last ``block`` of rows on back."""
     reward, first = dataset.column("reward"), dataset.column("is_first")
     last, terminal = dataset.column("is_last"), dataset.column("is_terminal")
-    next_row = Later()
+    next_row = NextRow()
     for stop in range(dataset.count, 0, -block):
         rows = slice(max(0, stop - block), stop)
         ends = {"first": first[rows], "last": last[rows], "terminal": terminal[rows]}
-        returns = returns_to_go(reward=reward[rows], discount=discount, later=next_row, **ends)
+        returns = returns_to_go(reward=reward[rows], discount=discount, next_row=next_row, **ends)
         dataset.write_column(EXTRAS + RETURN, rows.start, returns)
-        next_row = Later(bool(first[rows.start]), float(returns[0]), float(reward[rows.start]))
+        next_row = NextRow(bool(first[rows.start]), float(returns[0]), float(reward[rows.start]))
 
 
 def check_same_task(recorded: RecordedEpisodes, config: ExperimentConfig, spec: EnvSpec | None) -> None:

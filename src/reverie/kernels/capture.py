@@ -166,7 +166,7 @@ def _weak_step(step: TrainStep) -> Callable[[Batch], Update]:
 
     def prepare_and_step(batch: Batch) -> Update:
         method: Any = method_ref()
-        return cast(Update, method(method.__self__.prepared(batch)))
+        return cast(Update, method(method.__self__.prepare_batch(batch)))
 
     return prepare_and_step
 
@@ -261,7 +261,7 @@ def supports_capture(learner: Algorithm, step: TrainStep, batch: Batch) -> bool:
 
 
 def run_captured(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
-    """Compute ``algos/base.py: run``."""
+    """Compute ``algos/base.py: run_step``."""
     steps = _captured.setdefault(learner, {})
     captured, device = steps.get(step.__name__), learner.device
     if captured is None or captured.capture_version is not learner.capture_version or captured.addresses.have_changed():

@@ -16,18 +16,20 @@ from reverie.algos.imagination import Dream
 from reverie.kernels import gpu, rssm
 from reverie.kernels.packing import is_plain
 from reverie.kernels.steps import StepLayers, prepare, prepared_class
-from reverie.nn.heads import Actor
+from reverie.nn.actor import DreamerActor
 from reverie.nn.layers import MLP
 from reverie.nn.state_space import Latent
 
 
-def supports_imagine(world: Any, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> bool:
+def supports_imagine(world: Any, actor: DreamerActor, start: Latent, horizon: int, policies: int | None = None) -> bool:
     """Return whether :func:`imagine_prepared` can be used: both networks are the library's."""
-    has_own_forward = type(actor).forward is not Actor.forward or "forward" in vars(actor)
+    has_own_forward = type(actor).forward is not DreamerActor.forward or "forward" in vars(actor)
     return not has_own_forward and prepared_class(world.rssm) is not None
 
 
-def imagine_prepared(world: Any, actor: Actor, start: Latent, horizon: int, policies: int | None = None) -> Dream:
+def imagine_prepared(
+    world: Any, actor: DreamerActor, start: Latent, horizon: int, policies: int | None = None
+) -> Dream:
     """Compute ``imagination.imagine``."""
     lead, latent = start.deter.shape[:-1], start.map(lambda x: x.flatten(0, 1))  # [B, T], [M, ...]
     is_recomputed = gpu.can_use_triton(latent.deter) and type(actor.mlp) is MLP and is_plain(actor.mlp)

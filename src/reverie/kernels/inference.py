@@ -16,10 +16,10 @@ from torch import Tensor
 from reverie.core.types import Obs
 from reverie.kernels.compiler import kernels
 from reverie.kernels.tape import Tape
-from reverie.nn.cnn import Convolution
+from reverie.nn.cnn import ConvReLU
 from reverie.nn.exploration import Inference
 from reverie.nn.perceptron import ReluMLP
-from reverie.nn.policy_value import Actor
+from reverie.nn.policy_value import PolicyActor
 
 MAX_KEYS = 8
 """Largest number of captures, one for each kind of input; inputs of further kinds call the network."""
@@ -42,7 +42,7 @@ class Captures:
         self.numbers: list[Tensor] = [*network.parameters(), *network.buffers()]
         self.by_key: dict[Any, Capture | None] = {}
         owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
-        is_stateless = bool(owners) and all(type(owner) in (ReluMLP, Actor, Convolution) for owner in owners)
+        is_stateless = bool(owners) and all(type(owner) in (ReluMLP, PolicyActor, ConvReLU) for owner in owners)
         self.supported: bool = inference.static or is_stateless
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from reverie.kernels.call import compute, cpu32, threads
-from reverie.nn.optim import AdamSettings, Tensors, cosine_share
+from reverie.nn.adam import AdamSettings, cosine_share
+from reverie.nn.optim import Tensors
 
 
 def _same_shapes(*lists: Sequence[Tensor]) -> bool:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from reverie.kernels.call import SHARED, call, compute, cpu32, first_order, tiles_granted
-from reverie.nn.perceptron import Layout, concat_inputs
+from reverie.nn.perceptron import MLPLayout, concat_inputs
 
 TILED = 64
 """Smallest number of rows for which matrix units (AMX) are used: below, converting the weights takes too long."""
@@ -41,18 +41,18 @@ class Activations(NamedTuple):
     y: Tensor  # [K, M, outputs]
 
 
-def supports_perceptron(theta: Tensor, layout: Layout, *parts: Tensor) -> bool:
+def supports_perceptron(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> bool:
     """Return whether :func:`perceptron_cpu` can be used."""
     is_dense = theta.shape == (layout.copies, layout.stride) and theta.is_contiguous()
     return is_dense and cpu32(theta, *parts) and parts[-1].numel() > 0
 
 
-def perceptron_cpu(theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
+def perceptron_cpu(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
     """Compute ``nn/perceptron.py: perceptron``."""
     return cast(Tensor, call(_Perceptron, theta, layout, *parts))
 
 
-def perceptron_forward_cpu(theta: Tensor, layout: Layout, *parts: Tensor, keep: bool = True) -> Activations:
+def perceptron_forward_cpu(theta: Tensor, layout: MLPLayout, *parts: Tensor, keep: bool = True) -> Activations:
     """Compute the forward pass, without autograd. Without ``keep``, :func:`perceptron_backward_cpu` is not possible."""
     layout.check(parts)  # C would read other memory
     last = parts[-1].contiguous()  # [M, I]
@@ -74,7 +74,7 @@ def perceptron_forward_cpu(theta: Tensor, layout: Layout, *parts: Tensor, keep: 
 
 
 def perceptron_backward_cpu(
-    theta: Tensor, layout: Layout, saved: Activations, grad: Tensor, *, inputs: bool = False, parameters: bool = True
+    theta: Tensor, layout: MLPLayout, saved: Activations, grad: Tensor, *, inputs: bool = False, parameters: bool = True
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of x ``[M, inputs]`` and theta ``[K, P]``, given that of the output, ``[K, M, outputs]``.
 
@@ -92,7 +92,7 @@ def perceptron_backward_cpu(
 
 class _Perceptron(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
+    def forward(ctx: Any, theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
         activations = perceptron_forward_cpu(theta, layout, *parts, keep=ctx is not None)
         if ctx is not None:
             ctx.save_for_backward(theta, *activations)
@@ -111,7 +111,7 @@ class _Perceptron(torch.autograd.Function):
         return dtheta, None, *(g if g.shape == s else g.view(s[0], -1, s[1]).sum(1) for g, s in gradients)
 
 
-def _network(layout: Layout, parameters: Tensor) -> Any:
+def _network(layout: MLPLayout, parameters: Tensor) -> Any:
     """Return a pointer to the C struct ``Network``; ``parameters`` must outlive it."""
     widths = _widths(layout.widths)
     sizes = layout.copies, len(widths) - 1, layout.stride, layout.squash, layout.tanh
@@ -123,11 +123,11 @@ def _widths(widths: tuple[int, ...]) -> Any:
     return (ctypes.c_int64 * len(widths))(*widths)
 
 
-def _threads(layout: Layout, rows: int) -> int:
+def _threads(layout: MLPLayout, rows: int) -> int:
     """Return the number of threads for so many rows; of two layers of 64 units and 256 rows, one is faster."""
     return torch.get_num_threads() if rows * layout.copies * layout.multiplications >= 4 * SHARED else 1
 
 
-def _uses_amx(layout: Layout, rows: int) -> bool:
+def _uses_amx(layout: MLPLayout, rows: int) -> bool:
     """Return whether to use matrix units for so many rows."""
     return rows >= TILED and len(layout.widths) <= 32 and not layout.tanh and tiles_granted()

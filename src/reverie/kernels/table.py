@@ -28,8 +28,8 @@ from reverie.kernels import (
     strided,
 )
 from reverie.kernels.compiler import compile_state
+from reverie.nn import adam as nn_adam
 from reverie.nn import distributions, exploration, functional, layers, normalise, rewards, state_space, target
-from reverie.nn import optim as nn_optim
 from reverie.nn import perceptron as nn_perceptron
 from reverie.objectives import quantile, returns, td
 from reverie.replay import priority, windows
@@ -62,10 +62,10 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
      Kernel(steps.supports_imagine_through_time, steps.imagine_through_time_prepared)),
     (imagination.open_loop, Kernel(steps.supports_prepared, steps.open_loop_prepared)),
     (nn_perceptron.perceptron, Kernel(perceptron.supports_perceptron, perceptron.perceptron_cpu)),
-    (nn_optim.adam, Kernel(optim.supports_adam, optim.adam_cpu)),
-    (nn_optim.adam, Kernel(optim.supports_fused_adam, optim.fused_adam)),
+    (nn_adam.adam, Kernel(optim.supports_adam, optim.adam_cpu)),
+    (nn_adam.adam, Kernel(optim.supports_fused_adam, optim.fused_adam)),
     (target.polyak, Kernel(optim.supports_polyak, optim.polyak_cpu)),
-    (base.run, Kernel(capture.supports_capture, capture.run_captured)),
+    (base.run_step, Kernel(capture.supports_capture, capture.run_captured)),
     (columns.put_rows, Kernel(rows.has_compiled_functions, rows.put_rows_cpu)),
     (columns.extend_rows, Kernel(rows.has_compiled_functions, rows.extend_rows_cpu)),
     (columns.gather_rows, Kernel(rows.has_compiled_functions, rows.gather_rows_cpu)),

@@ -18,13 +18,15 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK, ActionSpec, ObsPart, ObsSpec, observed
 from reverie.core.types import Obs
+from reverie.nn.action_kinds import all_classes, all_numbers
 from reverie.nn.cnn import Dreamer, ImageEncoder, images_of
-from reverie.nn.distributions import Choices, DiagonalNormal, Layout, Mixed, SquashedNormal
+from reverie.nn.distributions import ActionLayout, Choices, MixedDistribution
 from reverie.nn.encoder import flat_vector
 from reverie.nn.functional import masked
 from reverie.nn.memory import BEGUN, Memory, Remembers
+from reverie.nn.normals import DiagonalNormal, SquashedNormal
 from reverie.nn.perceptron import ReluMLP
-from reverie.objectives.categorical import joined, per_choice
+from reverie.objectives.categorical import join_choices, per_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,22 +125,22 @@ class Network(nn.Module):
         cfg: NetworkConfig,
         dtype: torch.dtype = torch.float32,
         *,
-        more: int = 0,
+        extra_inputs: int = 0,
         **settings: Any,
     ) -> None:
-        """``outputs``: how many; None is one without an axis of its own. ``more`` is the width of the other input.
+        """``outputs``: how many; None is one without an axis of its own. ``extra_inputs``: the other input's width.
 
         ``settings`` are those of :class:`ReluMLP`.
         """
         super().__init__()
         self.inputs: Inputs = build_inputs(spec, cfg, dtype)
-        self.body: nn.Module = ReluMLP(self.inputs.width + more, cfg.units, outputs or 1, **settings)
+        self.body: nn.Module = ReluMLP(self.inputs.width + extra_inputs, cfg.units, outputs or 1, **settings)
         self.is_scalar: bool = outputs is None
 
-    def forward(self, obs: Obs, *more: Tensor, copy: int | None = None) -> Any:
+    def forward(self, obs: Obs, *inputs: Tensor, copy: int | None = None) -> Any:
         """Return the outputs ``[..., outputs]``, float32; ``[K, ...]`` of K copies, or those of one ``copy``."""
         x = self.inputs(obs)
-        y: Tensor = self.body(x, *[part.to(x.dtype) for part in more], copy=copy).float()
+        y: Tensor = self.body(x, *[part.to(x.dtype) for part in inputs], copy=copy).float()
         return y.squeeze(-1) if self.is_scalar else y
 
 
@@ -223,22 +225,22 @@ class MixedActor(Network):
         self.widths: list[int] = [count, count, sum(classes)]
         self.classes: tuple[int, ...] = classes
         self.numbers = numbers
-        self.layout: Layout = Layout(action_spec)
+        self.layout: ActionLayout = ActionLayout(action_spec)
 
-    def forward(self, obs: Obs) -> Mixed:  # type: ignore[override]
+    def forward(self, obs: Obs) -> MixedDistribution:  # type: ignore[override]
         mean, log_std, logits = torch.split(super().forward(obs), self.widths, -1)
         choices = Choices(masked(logits, of_classes(obs, self.layout)), self.classes)
-        return Mixed(self.numbers(mean, log_std), choices, self.layout)
+        return MixedDistribution(self.numbers(mean, log_std), choices, self.layout)
 
 
-def of_classes(obs: Obs, layout: Layout) -> Obs:
+def of_classes(obs: Obs, layout: ActionLayout) -> Obs:
     """Return the mask of legal actions, if there is one, without its numbers: ``[..., D]``."""
-    return {MASK: layout.apart(obs[MASK])[1]} if MASK in obs else {}
+    return {MASK: layout.split(obs[MASK])[1]} if MASK in obs else {}
 
 
 def draws(policy: Any, n: int) -> tuple[Tensor, Tensor]:
     """Return n samples ``[..., n, A]`` of the distribution ``policy``, and their log-densities ``[..., n]``."""
-    action, density = policy.repeated(n).sample()
+    action, density = policy.repeat(n).sample()
     return action, density
 
 
@@ -253,7 +255,7 @@ class QEnsemble(Network):
     """
 
     of_several = True
-    """See :func:`values_of`."""
+    """See :func:`many_action_values`."""
 
     def __init__(
         self,
@@ -263,7 +265,7 @@ class QEnsemble(Network):
         copies: int | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(obs_spec, None, cfg, dtype, more=width, copies=copies)
+        super().__init__(obs_spec, None, cfg, dtype, extra_inputs=width, copies=copies)
 
 
 class MixedQEnsemble(Network):
@@ -273,8 +275,8 @@ class MixedQEnsemble(Network):
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, copies: int, dtype: torch.dtype
     ) -> None:
         count = all_numbers(action_spec)
-        super().__init__(obs_spec, sum(all_classes(action_spec)), cfg, dtype, more=count, copies=copies)
-        self.layout: Layout = Layout(action_spec)
+        super().__init__(obs_spec, sum(all_classes(action_spec)), cfg, dtype, extra_inputs=count, copies=copies)
+        self.layout: ActionLayout = ActionLayout(action_spec)
 
     def forward(self, obs: Obs, numbers: Tensor) -> Tensor:  # type: ignore[override]
         """Map observations ``[..., *shape]`` and numbers ``[..., C]`` to additive values ``[K, ..., D]``."""
@@ -296,7 +298,7 @@ class Stacked(nn.Module):
         return torch.stack([critic(obs, action) for critic in self.critics])
 
 
-def values_of(critic: nn.Module, obs: Obs, action: Tensor, *, first: bool = False) -> Tensor:
+def many_action_values(critic: nn.Module, obs: Obs, action: Tensor, *, first: bool = False) -> Tensor:
     """Return the values ``[(K,) ..., n]`` of n actions ``[..., n, A]`` for each observation ``[..., *shape]``.
 
     A critic with the attribute ``of_several`` takes them so; others get each observation n times. ``first``: return
@@ -319,25 +321,25 @@ class Dueling(nn.Module):
     shared. Several choices share V: Tavakoli et al. 2018, arXiv:1711.08946, equation 1.
     """
 
-    def __init__(self, inputs: int, units: tuple[int, ...], classes: tuple[int, ...], each: int = 1) -> None:
-        """``each`` is the number of outputs for each class; ``classes`` the number of classes of each choice."""
+    def __init__(self, inputs: int, units: tuple[int, ...], classes: tuple[int, ...], outputs: int = 1) -> None:
+        """``outputs`` is the number of outputs of each class; ``classes`` the number of classes of each choice."""
         super().__init__()
         *shared, last = units
         self.classes = classes
-        self.each = each
+        self.outputs = outputs
         self.shared: ReluMLP | None = ReluMLP(inputs, tuple(shared[:-1]), shared[-1]) if shared else None
         width = shared[-1] if shared else inputs
-        self.value: ReluMLP = ReluMLP(width, (last,), each)
-        self.advantage: ReluMLP = ReluMLP(width, (last,), sum(classes) * each)
+        self.value: ReluMLP = ReluMLP(width, (last,), outputs)
+        self.advantage: ReluMLP = ReluMLP(width, (last,), sum(classes) * outputs)
 
     def forward(self, x: Tensor, copy: int | None = None) -> Tensor:
-        """Map ``[..., inputs]`` to ``[..., A * each]``, where A is the sum of ``classes``. There is a single copy."""
+        """Map ``[..., inputs]`` to ``[..., A * outputs]``, A the sum of ``classes``. There is a single copy."""
         if self.shared is not None:
             x = self.shared(x).relu()
-        value = self.value(x).unsqueeze(-2)  # [..., 1, each]
-        advantage = self.advantage(x).unflatten(-1, (sum(self.classes), self.each))  # [..., A, each]
+        value = self.value(x).unsqueeze(-2)  # [..., 1, outputs]
+        advantage = self.advantage(x).unflatten(-1, (sum(self.classes), self.outputs))  # [..., A, outputs]
         q = [value + part - part.mean(-2, keepdim=True) for part in per_choice(advantage, self.classes, -2)]
-        return joined(q, -2).flatten(-2)
+        return join_choices(q, -2).flatten(-2)
 
 
 class DiscreteQNetwork(Network):
@@ -356,17 +358,17 @@ class DiscreteQNetwork(Network):
         nn.Module.__init__(self)
         self.inputs: Inputs = build_inputs(obs_spec, cfg, dtype)
         self.is_scalar = False
-        each = quantiles or 1
         self.shape: tuple[int] | tuple[int, int] = (sum(classes),) if quantiles is None else (sum(classes), quantiles)
         sizes = self.inputs.width, cfg.units
-        self.body: nn.Module = Dueling(*sizes, classes, each) if dueling else ReluMLP(*sizes, sum(classes) * each)
+        n = quantiles or 1
+        self.body: nn.Module = Dueling(*sizes, classes, n) if dueling else ReluMLP(*sizes, sum(classes) * n)
 
     def forward(self, obs: Obs) -> Tensor:  # type: ignore[override]
         """Map observations ``[..., *shape]`` to values ``[..., A]``, or to quantiles ``[..., A, N]``."""
         y = super().forward(obs)
         if len(self.shape) == 1:
             return masked(y, obs)
-        return masked(y.view(*y.shape[:-1], *self.shape), obs, each=self.shape[-1])
+        return masked(y.view(*y.shape[:-1], *self.shape), obs, repeats=self.shape[-1])
 
 
 class DiscreteQEnsemble(Network):
@@ -380,26 +382,3 @@ class DiscreteQEnsemble(Network):
     def forward(self, obs: Obs, copy: int | None = None) -> Tensor:  # type: ignore[override]
         """Map observations ``[..., *shape]`` to ``[K, ..., A]``, or to ``[..., A]`` of the only ``copy`` to compute."""
         return masked(super().forward(obs, copy=copy), obs)
-
-
-# ---------------------------------------------------------------------- which actions an algorithm learns
-
-
-def all_classes(spec: ActionSpec) -> tuple[int, ...]:
-    """Return the number of classes of each discrete choice, in the order of the flat action."""
-    return tuple(count for key in sorted(spec.parts) for count in spec.parts[key].classes)
-
-
-def all_numbers(spec: ActionSpec) -> int:
-    """Return how many numbers of the flat action are continuous."""
-    return sum(part.size for part in spec.parts.values())
-
-
-def kind_of(spec: ActionSpec) -> str:
-    """Return ``continuous``, ``discrete`` (one choice), ``multi_discrete`` (several choices) or ``mixed``."""
-    kinds = {part.kind for part in spec.parts.values()}
-    if len(kinds) > 1:
-        return "mixed"
-    if kinds == {"continuous"}:
-        return "continuous"
-    return "discrete" if len(all_classes(spec)) == 1 else "multi_discrete"

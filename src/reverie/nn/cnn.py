@@ -54,7 +54,7 @@ class Dreamer(ImageEncoder):
         return EncoderConfig(depth=self.depth, mults=self.mults, kernel=self.kernel).build(spec)
 
 
-class Layer(NamedTuple):
+class ConvLayer(NamedTuple):
     """Sizes of a convolution without padding."""
 
     channels: int
@@ -70,7 +70,7 @@ class Nature(ImageEncoder):
     """
 
     def build(self, spec: ObsSpec) -> Convolutions:
-        return Convolutions(spec, (Layer(32, 8, 4), Layer(64, 4, 2), Layer(64, 3, 1)), "nature")
+        return Convolutions(spec, (ConvLayer(32, 8, 4), ConvLayer(64, 4, 2), ConvLayer(64, 3, 1)), "nature")
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Minatar(ImageEncoder):
     """Number of filters."""
 
     def build(self, spec: ObsSpec) -> Convolutions:
-        return Convolutions(spec, (Layer(self.channels, 3, 1),), "minatar")
+        return Convolutions(spec, (ConvLayer(self.channels, 3, 1),), "minatar")
 
 
 @dataclass(frozen=True)
@@ -101,13 +101,14 @@ class Shifted(ImageEncoder):
 
     def build(self, spec: ObsSpec) -> Convolutions:
         c = self.channels
-        return ShiftedConvolutions(spec, (Layer(c, 7, 2), Layer(c, 5, 2), Layer(c, 3, 2), Layer(c, 3, 1)), self.pad)
+        layers = (ConvLayer(c, 7, 2), ConvLayer(c, 5, 2), ConvLayer(c, 3, 2), ConvLayer(c, 3, 1))
+        return ShiftedConvolutions(spec, layers, self.pad)
 
 
-class Convolution(nn.Module):
+class ConvReLU(nn.Module):
     """A convolution and ReLU on channels-last images, initialised as ``torch.nn.Conv2d`` is."""
 
-    def __init__(self, inputs: int, layer: Layer) -> None:
+    def __init__(self, inputs: int, layer: ConvLayer) -> None:
         super().__init__()
         like = nn.Conv2d(inputs, layer.channels, layer.kernel, layer.stride)
         assert like.bias is not None
@@ -133,7 +134,7 @@ class Convolution(nn.Module):
 class Convolutions(nn.Module):
     """Convolutions over pixels scaled to [0, 1], flattened; images of equal height and width share a stack."""
 
-    def __init__(self, spec: ObsSpec, layers: tuple[Layer, ...], name: str) -> None:
+    def __init__(self, spec: ObsSpec, layers: tuple[ConvLayer, ...], name: str) -> None:
         super().__init__()
         self.spec: dict[str, ObsPart] = dict(spec)
         self.groups: list[list[str]] = by_size(spec)
@@ -141,20 +142,20 @@ class Convolutions(nn.Module):
         stacks = [self._stack([spec[k].shape[2] for k in group], layers) for group in self.groups]
         self.stacks: nn.ModuleList = nn.ModuleList(stacks)
 
-    def _stack(self, channels: list[int], layers: tuple[Layer, ...]) -> nn.Sequential:
-        inputs = pairwise((Layer(sum(channels), 1, 1), *layers))
-        return nn.Sequential(*[Convolution(before.channels, layer) for before, layer in inputs])
+    def _stack(self, channels: list[int], layers: tuple[ConvLayer, ...]) -> nn.Sequential:
+        inputs = pairwise((ConvLayer(sum(channels), 1, 1), *layers))
+        return nn.Sequential(*[ConvReLU(before.channels, layer) for before, layer in inputs])
 
     def forward(self, obs: Obs, dtype: torch.dtype) -> Tensor:
         """Map each image ``[..., H, W, C]`` to features, concatenated to ``[..., width]``."""
         features = []
         for group, stack in zip(self.groups, self.stacks, strict=True):
             parts = [unit_image(obs[key], self.spec[key], dtype) for key in group]
-            image = self.seen(torch.cat(parts, -1) if len(parts) > 1 else parts[0])  # [..., H, W, C]
+            image = self.augment(torch.cat(parts, -1) if len(parts) > 1 else parts[0])  # [..., H, W, C]
             features.append(self.flat(stack(image.flatten(0, -4))).view(*image.shape[:-3], -1))
         return torch.cat(features, -1) if len(features) > 1 else features[0]
 
-    def seen(self, image: Tensor) -> Tensor:
+    def augment(self, image: Tensor) -> Tensor:
         """Return the images ``[..., H, W, C]`` that the convolutions see."""
         return image
 
@@ -169,7 +170,7 @@ class ShiftedConvolutions(Convolutions):
     What they give is flattened channel by channel, as in the authors' code.
     """
 
-    def __init__(self, spec: ObsSpec, layers: tuple[Layer, ...], pad: int) -> None:
+    def __init__(self, spec: ObsSpec, layers: tuple[ConvLayer, ...], pad: int) -> None:
         super().__init__(spec, layers, "shifted")
         self.pad = pad
         for stack in self.stacks:
@@ -181,7 +182,7 @@ class ShiftedConvolutions(Convolutions):
         drawn = torch.rand(len(images), 2, device=images.device) * (2 * self.pad + 1)
         return self.pad - drawn.long().clamp(max=2 * self.pad)
 
-    def seen(self, image: Tensor) -> Tensor:
+    def augment(self, image: Tensor) -> Tensor:
         flat = image.flatten(0, -4)
         return (shifted(flat, self.moves(flat)) - 0.5).view(image.shape)
 
@@ -189,7 +190,7 @@ class ShiftedConvolutions(Convolutions):
         return features.permute(0, 3, 1, 2).flatten(1)
 
 
-def flat_width(image: ObsPart, layers: tuple[Layer, ...], name: str) -> int:
+def flat_width(image: ObsPart, layers: tuple[ConvLayer, ...], name: str) -> int:
     """Return the number of values that the last of the ``layers`` outputs."""
     size = list(image.shape[:2])
     for layer in layers:

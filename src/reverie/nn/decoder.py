@@ -182,8 +182,10 @@ class _CNN(nn.Module):
         x = self.norm(x + self.from_stoch(stoch.flatten(0, -2)).view(-1, h, w, c))  # [M, h, w, c]
         stages = cast(list[tuple[DoublingConv, RMSNormSiLU]], list(zip(self.convs, self.norms, strict=True)))
         for (conv, norm), size in zip(stages, self.sizes[1:-1], strict=True):
-            x = _crop(conv_unfold_norm_silu(x, *conv.folded(x.dtype), norm.weight, norm.eps), size)
-        pixels = _crop(conv_unfold_sigmoid(x, *self.output.folded(x.dtype)), self.sizes[-1])  # [M, H, W, channels]
+            x = _crop(conv_unfold_norm_silu(x, *conv.fold_weights(x.dtype), norm.weight, norm.eps), size)
+        pixels = _crop(
+            conv_unfold_sigmoid(x, *self.output.fold_weights(x.dtype)), self.sizes[-1]
+        )  # [M, H, W, channels]
         return pixels.view(*deter.shape[:-1], *pixels.shape[1:])
 
 
@@ -242,7 +244,7 @@ class UnitNormals:
         return (self.mean + 0.5).clamp(0, 1) * (self.part.high - self.part.low) + self.part.low
 
 
-def predicted(outputs: Tensor, part: ObsPart, unimix: float = 0.0) -> Prediction:
+def make_prediction(outputs: Tensor, part: ObsPart, unimix: float = 0.0) -> Prediction:
     """Return the prediction of a vector or categorical that a linear layer's ``[..., width]`` stand for."""
     if part.kind == "categorical":
         return Classes(outputs, part.classes, unimix)
@@ -255,10 +257,10 @@ class DenseDecoder(nn.Module):
     def __init__(self, spec: ObsSpec, feature: int, cfg: DenseDecoderConfig) -> None:
         super().__init__()
         self.images: dict[str, ObsPart]
-        others, self.images = split_kinds(spec)
+        non_images, self.images = split_kinds(spec)
         self.vectors: dict[str, ObsPart]
         self.grids: dict[str, ObsPart]
-        self.vectors, self.grids = split_classes(others, cfg.class_units is not None)
+        self.vectors, self.grids = split_classes(non_images, cfg.class_units is not None)
         self.unimix: float = cfg.class_unimix
         if self.grids:
             self.grid_mlp: DenseMLP = DenseMLP(feature, cfg.class_units or (), cfg.norm, cfg.act)
@@ -291,11 +293,11 @@ class DenseDecoder(nn.Module):
         if self.grids:
             x = self.grid_mlp(feature)  # [..., units]
             for (key, part), layer in zip(self.grids.items(), self.grid_outputs, strict=True):
-                out[key] = predicted(layer(x), part, self.unimix)
+                out[key] = make_prediction(layer(x), part, self.unimix)
         if self.vectors:
             x = self.mlp(feature)  # [..., units]
             for (key, part), layer in zip(self.vectors.items(), self.outputs, strict=True):
-                out[key] = predicted(layer(x), part, self.unimix)
+                out[key] = make_prediction(layer(x), part, self.unimix)
         if self.images:
             pixels = self.cnn(self.enter(feature).flatten(0, -2)[:, None, None])  # [M, H, W, channels]
             channels = [part.shape[2] for part in self.images.values()]

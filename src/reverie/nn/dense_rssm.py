@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Choice, Config
-from reverie.nn.distributions import Normal, straight_through
+from reverie.nn.distributions import straight_through
 from reverie.nn.functional import gru, sample_classes
 from reverie.nn.layers import Activation, Dense, LayerNorm, Linear, Norm, norm_act
+from reverie.nn.normals import Normal
 from reverie.nn.state_space import LatentDraw, LogitNet, StateSpaceModel
 from reverie.objectives.kl import categorical_kl, gaussian_kl
 
@@ -85,7 +86,7 @@ class Categorical(LatentKind):
         return categorical_kl(p, q)
 
     def log_prob(self, stats: Tensor, z: Tensor) -> Tensor:
-        """See :class:`LatentKind`. Classes get no gradient."""
+        """Return ln p ``[...]`` of z, whose classes get no gradient."""
         return (stats * z.detach()).sum((-2, -1))
 
     def entropy(self, stats: Tensor) -> Tensor:
@@ -274,16 +275,16 @@ class DenseRSSM(StateSpaceModel):
                     nn.init.orthogonal_(self._split(cell.layer, -(c.deter // c.layers)))
 
     @staticmethod
-    def _split(layer: Linear, place: int) -> Tensor:
-        """Draw the weights of the inputs before and after ``place`` anew, as of two layers; return the latter."""
-        parts = layer.weight.detach().tensor_split([place], 1)
+    def _split(layer: Linear, column: int) -> Tensor:
+        """Initialise the weights of the inputs before and after ``column`` as two layers; return the latter."""
+        parts = layer.weight.detach().tensor_split([column], 1)
         return [nn.init.xavier_uniform_(part) for part in parts][1]
 
     def step(self, h: Tensor, z: Tensor, action: Tensor) -> Tensor:
         """f: a dense layer of z and the action, then the cell."""
         x = self.after(self.input(torch.cat([z.flatten(1), action], -1)))  # [M, hidden]
-        later: Tensor = self.gru(x, h)
-        return later
+        next_h: Tensor = self.gru(x, h)
+        return next_h
 
     def stats(self, logits: Tensor) -> Tensor:
         return self.cfg.latent.stats(logits)

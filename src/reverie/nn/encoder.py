@@ -116,8 +116,8 @@ def stage_sizes(size: tuple[int, ...], stages: int, min_side: int = 3) -> list[t
     while True:
         h, w = (math.ceil(s / 2) for s in sizes[-1])
         fits = min(h, w) >= min_side
-        wanted = len(sizes) <= stages or max(sizes[-1]) > 16
-        if len(sizes) > 1 and not (fits and wanted):
+        is_needed = len(sizes) <= stages or max(sizes[-1]) > 16
+        if len(sizes) > 1 and not (fits and is_needed):
             return sizes
         sizes.append((h, w))
 
@@ -156,8 +156,8 @@ class Encoder(nn.Module):
         features = []
         if self.vectors:
             parts = [(flat_vector(obs[key], part), part.kind) for key, part in self.vectors.items()]
-            known = [x if kind == "categorical" else symlog(x.float()) for x, kind in parts]
-            features.append(self.mlp(torch.cat(known, -1).to(dtype)))  # [..., units]
+            vectors = [x if kind == "categorical" else symlog(x.float()) for x, kind in parts]
+            features.append(self.mlp(torch.cat(vectors, -1).to(dtype)))  # [..., units]
         for group, cnn in zip(self.groups, self.cnns, strict=True):
             pixels = [unit_image(obs[k], self.images[k], dtype) - 0.5 for k in group]
             features.append(cnn(torch.cat(pixels, -1)))  # [..., h * w * c]
@@ -168,14 +168,14 @@ def flat_vector(x: Tensor, part: ObsPart) -> Tensor:
     """Flatten a vector ``[..., *shape]`` to ``[..., width]``; categoricals become one-hot float32."""
     dims = len(part.shape)
     flat = x if dims == 1 else x.reshape(*x.shape[: x.ndim - dims], -1)
-    return one_hot(flat, part.classes) if part.kind == "categorical" else flat
+    return multi_one_hot(flat, part.classes) if part.kind == "categorical" else flat
 
 
-def one_hot(index: Tensor, classes: tuple[int, ...]) -> Tensor:
+def multi_one_hot(index: Tensor, classes: tuple[int, ...]) -> Tensor:
     """Return class indices ``[..., n]`` as one-hot float32 ``[..., sum(classes)]``; an index of -1 becomes zeros."""
     if len(set(classes)) == 1:
-        known = torch.arange(classes[0], device=index.device)
-        return (index.unsqueeze(-1) == known).flatten(-2).float()
+        every = torch.arange(classes[0], device=index.device)
+        return (index.unsqueeze(-1) == every).flatten(-2).float()
     parts = [index[..., i, None] == torch.arange(c, device=index.device) for i, c in enumerate(classes)]
     return torch.cat(parts, -1).float()
 
@@ -262,7 +262,7 @@ def fitting_kernels(size: tuple[int, int]) -> tuple[Kernels, tuple[int, int]]:
     return kernels, size
 
 
-def numbers(obs: Obs, parts: ObsSpec) -> Tensor:
+def vectors_and_one_hots(obs: Obs, parts: ObsSpec) -> Tensor:
     """Return vectors as they are and classes as one-hot vectors, concatenated: float32 ``[..., sum of widths]``."""
     return torch.cat([flat_vector(obs[key], part).float() for key, part in parts.items()], -1)
 
@@ -273,10 +273,10 @@ class DenseEncoder(nn.Module):
     def __init__(self, spec: ObsSpec, cfg: DenseEncoderConfig) -> None:
         super().__init__()
         self.images: dict[str, ObsPart]
-        others, self.images = split_kinds(spec)
+        non_images, self.images = split_kinds(spec)
         self.vectors: dict[str, ObsPart]
         self.grids: dict[str, ObsPart]
-        self.vectors, self.grids = split_classes(others, cfg.class_units is not None)
+        self.vectors, self.grids = split_classes(non_images, cfg.class_units is not None)
         self.arrival: bool = cfg.arrival
         if cfg.arrival and not (self.images or self.grids):
             raise ConfigError("encoder.arrival = True needs an image, or a categorical observation and class_units.")
@@ -309,12 +309,12 @@ class DenseEncoder(nn.Module):
                 pixels.append(obs[ARRIVAL].to(dtype)[..., None, None, :].expand(*pixels[0].shape[:-1], 2))
             features.append(cnn(torch.cat(pixels, -1)))  # [..., h * w * c]
         if self.grids:
-            x = numbers(obs, self.grids)
+            x = vectors_and_one_hots(obs, self.grids)
             if self.arrival:
                 x = torch.cat([x, obs[ARRIVAL].repeat_interleave(self._elements, -1)], -1)
             features.append(self.grid_mlp(x.to(dtype)))  # [..., units]
         if self.vectors:
-            features.append(self.mlp(numbers(obs, self.vectors).to(dtype)))  # [..., units]
+            features.append(self.mlp(vectors_and_one_hots(obs, self.vectors).to(dtype)))  # [..., units]
         return torch.cat(features, -1)
 
 

@@ -20,8 +20,8 @@ from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK
 from reverie.core.types import Mode, Obs, Step, Told, Values
-from reverie.nn.functional import legal_choice, traced
-from reverie.objectives.categorical import joined, per_choice
+from reverie.nn.functional import is_traced, legal_choice
+from reverie.objectives.categorical import join_choices, per_choice
 
 
 class Inference:
@@ -47,7 +47,7 @@ def _check_steps(name: str, final: float | None, anneal_steps: int) -> None:
         raise ConfigError(f"{name} = {final}, anneal_steps = {anneal_steps}: set both to anneal, or neither.")
 
 
-def _annealed(first: float, final: float | None, anneal_steps: int, steps: Tensor) -> Tensor | float:
+def _anneal(first: float, final: float | None, anneal_steps: int, steps: Tensor) -> Tensor | float:
     if final is None:
         return first
     return first + (steps.sum() / anneal_steps).clamp(max=1) * (final - first)
@@ -61,10 +61,10 @@ def _along(ramp: Ramp, step: Tensor) -> Tensor:
 
 def any_of(flags: Tensor) -> bool:
     """Return whether any of the flags ``[N]`` may be set; fast for the few flags of N environments, on the CPU."""
-    return traced(flags) or True in flags.tolist()
+    return is_traced(flags) or True in flags.tolist()
 
 
-def counted(steps: Tensor, step: Step) -> Tensor:
+def advance_counters(steps: Tensor, step: Step) -> Tensor:
     """Return the step counters ``[N]``, plus one for each environment whose episode is not over."""
     return steps + ~step.is_last if any_of(step.is_last) else steps + 1
 
@@ -95,7 +95,7 @@ class Noise(Choice, ABC):
         begun = any_of(step.is_first)
         before = state.process.masked_fill(step.is_first[:, None], 0.0) if begun else state.process  # [N, A]
         process = self.advance(before)  # [N, A]
-        return self.scale(state.steps) * process, NoiseState(process, counted(state.steps, step))
+        return self.scale(state.steps) * process, NoiseState(process, advance_counters(state.steps, step))
 
     def amount(self, steps: Tensor) -> Tensor | float:
         """Return sigma, for the log."""
@@ -129,7 +129,7 @@ class Gaussian(Noise):
         return torch.randn_like(process)
 
     def scale(self, steps: Tensor) -> Tensor | float:
-        return _annealed(self.sigma, self.final_sigma, self.anneal_steps, steps)
+        return _anneal(self.sigma, self.final_sigma, self.anneal_steps, steps)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class OrnsteinUhlenbeck(Noise):
         return (1 - self.theta * self.dt) * process + math.sqrt(self.dt) * torch.randn_like(process)
 
     def scale(self, steps: Tensor) -> Tensor | float:
-        return _annealed(self.sigma, self.final_sigma, self.anneal_steps, steps)
+        return _anneal(self.sigma, self.final_sigma, self.anneal_steps, steps)
 
 
 @dataclass(frozen=True)
@@ -194,8 +194,8 @@ class EpsilonGreedy(EpsilonSchedule):
 
     def chance(self, steps: Tensor) -> Tensor | float:
         if isinstance(self.epsilon, Ramp):
-            return _along(self.epsilon, steps.sum()) if traced(steps) else self.epsilon.at(int(steps.sum()))
-        return _annealed(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
+            return _along(self.epsilon, steps.sum()) if is_traced(steps) else self.epsilon.at(int(steps.sum()))
+        return _anneal(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
 
 
 # ---------------------------------------------------------------------- policies
@@ -204,7 +204,7 @@ S = TypeVar("S")
 C = TypeVar("C", NoiseState, GreedyState)
 
 
-class Unaffected(Generic[S]):
+class StatelessStorage(Generic[S]):
     """A policy whose state does not depend on the executed action, and that stores nothing with the rows."""
 
     def override(self, state: S, action: Tensor) -> S:
@@ -214,7 +214,7 @@ class Unaffected(Generic[S]):
         return {}
 
 
-class Scheduled(Unaffected[C]):
+class CountingPolicy(StatelessStorage[C]):
     """A policy that counts the steps of each environment, because their sum sets how much it explores."""
 
     def memoryless(self, mode: Mode) -> bool:
@@ -226,7 +226,7 @@ class Scheduled(Unaffected[C]):
         return state._replace(steps=(env_steps + torch.arange(envs)) // envs)
 
 
-class NoisyPolicy(Scheduled[NoiseState]):
+class NoisyPolicy(CountingPolicy[NoiseState]):
     """A deterministic actor, with noise added to its actions while exploring."""
 
     def __init__(self, actor: nn.Module, noise: Noise, width: int, device: torch.device) -> None:
@@ -252,7 +252,7 @@ class NoisyPolicy(Scheduled[NoiseState]):
         return Told(obs, self.actor.network(obs))
 
 
-class SampledPolicy(Unaffected[None]):
+class SampledPolicy(StatelessStorage[None]):
     """A stochastic actor: actions are samples while exploring and modes in evaluations. It has no state."""
 
     def __init__(self, actor: nn.Module, device: torch.device) -> None:
@@ -289,10 +289,10 @@ def likeliest(actor: nn.Module, obs: Obs) -> Tensor:
     return action
 
 
-class GreedyPolicy(Scheduled[GreedyState]):
+class GreedyPolicy(CountingPolicy[GreedyState]):
     """An epsilon-greedy policy: the class of the highest value, sometimes a random legal one while exploring.
 
-    Of several choices each is random for itself, with the probability epsilon: the authors' code of Tavakoli et al.
+    With several choices, each is random by itself with the probability epsilon: the authors' code of Tavakoli et al.
     2018, arXiv:1711.08946.
     """
 
@@ -324,9 +324,9 @@ class GreedyPolicy(Scheduled[GreedyState]):
             masks = [None] * len(best) if legal is None else per_choice(legal, self.classes)
             choices = zip(best, self.classes, masks, strict=True)
             best = [sometimes_random(choice, count, chance, mask) for choice, count, mask in choices]
-            state = GreedyState(counted(state.steps, step))
+            state = GreedyState(advance_counters(state.steps, step))
         hot = [F.one_hot(choice, count) for choice, count in zip(best, self.classes, strict=True)]
-        return joined(hot).float(), state
+        return join_choices(hot).float(), state
 
     def tell(self, step: Step, state: GreedyState) -> Told:
         obs = step.obs_on(self.device)
@@ -335,8 +335,8 @@ class GreedyPolicy(Scheduled[GreedyState]):
 
 def sometimes_random(best: Tensor, classes: int, chance: Tensor | float, legal: Tensor | None) -> Tensor:
     """Return classes ``[N]``: ``best``, or with probability ``chance`` random ``legal`` ones, ``[N, classes]``."""
-    drawn, other = torch.rand(len(best)), torch.randint(classes, (len(best),))  # [N]
+    uniform, random_class = torch.rand(len(best)), torch.randint(classes, (len(best),))  # [N]
     if legal is not None:
-        allowed = legal.gather(1, other[:, None]).squeeze(1)  # [N]
-        other = torch.where(allowed, other, legal_choice(legal)) if any_of(~allowed) else other
-    return torch.where(drawn < chance, other, best)
+        allowed = legal.gather(1, random_class[:, None]).squeeze(1)  # [N]
+        random_class = torch.where(allowed, random_class, legal_choice(legal)) if any_of(~allowed) else random_class
+    return torch.where(uniform < chance, random_class, best)

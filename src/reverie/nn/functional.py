@@ -23,7 +23,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def traced(x: Tensor) -> bool:
+def is_traced(x: Tensor) -> bool:
     """Return whether ``x`` has no values to decide by, as an operation on it is being traced for an export."""
     return type(x) is not Tensor
 
@@ -105,14 +105,14 @@ ILLEGAL = -1e9
 """Logit and value of illegal actions: finite, so that it times a probability of 0 is 0."""
 
 
-def masked(x: Tensor, obs: Obs, each: int = 1) -> Tensor:
+def masked(x: Tensor, obs: Obs, repeats: int = 1) -> Tensor:
     """Return logits or values ``[..., A]`` as they are where actions are legal, and :data:`ILLEGAL` elsewhere.
 
-    With ``each`` above 1 they are ``[..., A, each]``. Without a mask all actions are legal.
+    With ``repeats`` above 1 they are ``[..., A, repeats]``. Without a mask all actions are legal.
     """
     if (legal := obs.get(MASK)) is None:
         return x
-    return x.masked_fill(~(legal if each == 1 else legal.unsqueeze(-1)), ILLEGAL)
+    return x.masked_fill(~(legal if repeats == 1 else legal.unsqueeze(-1)), ILLEGAL)
 
 
 def legal_choice(legal: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=weight.shape[-1] // 2).permute(0, 2, 3, 1)
 
 
-def _doubled(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _conv_to_four(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Convolve ``[M, h, w, C]`` to four pixels for each input pixel: ``[M, 2 h, 2 w, width]``."""
     y = convolve(x, weight, bias)
     return unfold_parities(y.reshape(*y.shape[:-1], 2, 2, y.shape[-1] // 4))
@@ -165,12 +165,12 @@ def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor
 
     x is ``[M, h, w, C]``, ``weight`` ``[2 * 2 * width, C, kernel, kernel]``, the result ``[M, 2 h, 2 w, width]``.
     """
-    return norm_silu(_doubled(x, weight, bias), scale, eps)
+    return norm_silu(_conv_to_four(x, weight, bias), scale, eps)
 
 
 def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Do the same as :func:`conv_unfold_norm_silu` with a sigmoid in place of norm and SiLU."""
-    return torch.sigmoid(_doubled(x, weight, bias))
+    """Compute :func:`conv_unfold_norm_silu` with a sigmoid instead of norm and SiLU."""
+    return torch.sigmoid(_conv_to_four(x, weight, bias))
 
 
 @accelerated

@@ -103,14 +103,14 @@ class BlockLinear(nn.Module):
 
     def forward(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
         """Map ``[M, inputs]``, and ``[M, shared]`` if there are shared inputs, to ``[M, outputs]``."""
-        own, for_shared = torch.tensor_split(self.weight.to(x.dtype), [self.own], -1)
+        for_own, for_shared = torch.tensor_split(self.weight.to(x.dtype), [self.own], -1)
         base = self.bias.to(x.dtype)  # [outputs], or [M, outputs] with the part of the shared inputs
         if shared is not None and for_shared.shape[-1]:
             base = linear(shared, for_shared.reshape(len(base), -1), base)
         blocks = self.weight.shape[0]
         grouped = x.view(len(x), blocks, -1).transpose(0, 1)  # [blocks, M, inputs / blocks]
         base = base.view(-1, blocks, self.weight.shape[1]).transpose(0, 1)  # [blocks, M or 1, outputs / blocks]
-        return torch.baddbmm(base, grouped, own.mT).transpose(0, 1).reshape(len(x), -1)
+        return torch.baddbmm(base, grouped, for_own.mT).transpose(0, 1).reshape(len(x), -1)
 
 
 class RMSNormSiLU(nn.Module):
@@ -156,7 +156,7 @@ class DoublingConv(Conv):
                 fold[parity, (parity + tap) // 2 + self.reach, tap + reach] = 1.0
         self.register_buffer("fold", fold, persistent=False)
 
-    def folded(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def fold_weights(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return the weights ``[2 * 2 * outputs, C, 3, 3]`` and bias ``[2 * 2 * outputs]`` of all four parities."""
         folded = torch.einsum("pak,qbl,oikl->pqoiab", self.fold, self.fold, self.weight).flatten(0, 2)
         return folded.to(dtype, memory_format=torch.channels_last), self.bias.to(dtype).repeat(4)

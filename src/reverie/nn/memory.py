@@ -105,22 +105,22 @@ class Recurrent(nn.Module):
         for cell, begun in zip(cells, state.chunk(len(cells), -1), strict=True):
             gates = F.linear(x, cell.weight_ih, cell.bias_ih)  # [B, T, 4 H or 3 H]
             part, rows = begun, []
-            for given, kept in zip(gates.unbind(1), keep, strict=True):
-                part = self._step(cell, given, part * kept)
+            for inputs, is_kept in zip(gates.unbind(1), keep, strict=True):
+                part = self._step(cell, inputs, part * is_kept)
                 rows.append(part)
             after.append(torch.stack(rows, 1))  # [B, T, H or 2 H]
             x = after[-1][..., : self.units]
         return x, after[0] if len(after) == 1 else torch.cat(after, -1)
 
-    def _step(self, cell: Any, given: Tensor, state: Tensor) -> Tensor:
-        """Return the next state of a layer, ``[B, 2 H]`` (h, c) or ``[B, H]``; ``given`` is W x + b of its input."""
+    def _step(self, cell: Any, inputs: Tensor, state: Tensor) -> Tensor:
+        """Return the next state of a layer, ``[B, 2 H]`` (h, c) or ``[B, H]``; ``inputs`` is W x + b of its input."""
         h = state[:, : self.units]
         gates = F.linear(h, cell.weight_hh, cell.bias_hh)
         if not self.lstm:
-            (reset, update, new), (r, z, n) = given.chunk(3, -1), gates.chunk(3, -1)
+            (reset, update, new), (r, z, n) = inputs.chunk(3, -1), gates.chunk(3, -1)
             new = (new + (reset + r).sigmoid() * n).tanh()
             return torch.lerp(new, h, (update + z).sigmoid())
-        i, f, g, o = (given + gates).chunk(4, -1)
+        i, f, g, o = (inputs + gates).chunk(4, -1)
         c = f.sigmoid() * state[:, self.units :] + i.sigmoid() * g.tanh()
         return torch.cat([o.sigmoid() * c.tanh(), c], -1)
 
@@ -159,32 +159,32 @@ class Attentive(nn.Module):
         self.width: int = self.before * inputs + 1
         self.embed: nn.Linear = nn.Linear(inputs, cfg.units)
         self.age: nn.Parameter = nn.Parameter(0.02 * torch.randn(cfg.window, cfg.units))
-        self.blocks: nn.ModuleList = nn.ModuleList(Block(cfg.units, cfg.heads) for _ in range(cfg.layers))
+        self.blocks: nn.ModuleList = nn.ModuleList(AttentionBlock(cfg.units, cfg.heads) for _ in range(cfg.layers))
         self.norm: nn.LayerNorm = nn.LayerNorm(cfg.units)
 
     def forward(self, x: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Each row has a window of its own, so what it sees does not depend on the batch's."""
+        """Attend from each row to its own window, so that the result does not depend on the other rows of the batch."""
         rows, window = x.shape[1], self.before + 1
-        past, known = state[:, :-1].view(-1, self.before, self.inputs), state[:, -1:]  # [B, W-1, I], [B, 1]
+        past, num_past = state[:, :-1].view(-1, self.before, self.inputs), state[:, -1:]  # [B, W-1, I], [B, 1]
         row = torch.arange(rows, device=x.device, dtype=x.dtype)
-        begun = torch.where(first, row, -known)  # [B, T]
+        begun = torch.where(first, row, -num_past)  # [B, T]
         begun = begun if rows == 1 else begun.cummax(1).values  # [B, T], where the row's episode begins; ONNX lacks it
         count = (row - begun).clamp(max=self.before)  # [B, T], rows before it that it sees
-        seen = torch.cat([past, x], 1).unfold(1, window, 1).transpose(-1, -2)  # [B, T, W, I]
-        place = torch.arange(window - 1, -1, -1, device=x.device)  # [W], how many rows ago
-        legal = place <= count.unsqueeze(-1)  # [B, T, W]
+        windows = torch.cat([past, x], 1).unfold(1, window, 1).transpose(-1, -2)  # [B, T, W, I]
+        age = torch.arange(window - 1, -1, -1, device=x.device)  # [W], how many rows ago
+        legal = age <= count.unsqueeze(-1)  # [B, T, W]
         causal = torch.ones(window, window, dtype=torch.bool, device=x.device).tril()
         itself = torch.eye(window, dtype=torch.bool, device=x.device)  # or a row that does not count would see none
         mask = (causal & legal.flatten(0, 1).unsqueeze(1)) | itself  # [B T, W, W]
-        y = self.embed(seen).flatten(0, 1) + self.age  # [B T, W, H]
+        y = self.embed(windows).flatten(0, 1) + self.age  # [B T, W, H]
         for block in self.blocks:
             y = block(y, mask)
-        after = torch.cat([seen[:, :, 1:].flatten(2), (count + 1).clamp(max=self.before).unsqueeze(-1)], -1)
+        after = torch.cat([windows[:, :, 1:].flatten(2), (count + 1).clamp(max=self.before).unsqueeze(-1)], -1)
         out: Tensor = self.norm(y[:, -1])
         return out.view(len(x), rows, self.units), after
 
 
-class Block(nn.Module):
+class AttentionBlock(nn.Module):
     """Attention, then a perceptron, each added to what it reads."""
 
     def __init__(self, units: int, heads: int) -> None:
@@ -197,9 +197,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Map ``[M, W, H]`` to the same shape. ``mask`` ``[M, W, W]``: what each place may look at."""
-        each: Tensor = self.attend(self.norms[0](x))
-        q, k, v = each.view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # [M, heads, W, H / heads] each
-        seen = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.unsqueeze(1))
-        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        projected: Tensor = self.attend(self.norms[0](x))
+        parts = projected.view(*x.shape[:2], 3, self.heads, -1)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)  # [M, heads, W, H / heads] each
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.unsqueeze(1))
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
         y: Tensor = x + self.mlp(self.norms[1](x))
         return y

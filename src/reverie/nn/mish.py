@@ -49,7 +49,7 @@ class LatentConfig(NetworkConfig):
 
 
 Weights = tuple[Tensor, ...]
-"""Of one layer of one copy: weight ``[outputs, inputs]``, bias ``[outputs]``; scale and shift of its norm, if any."""
+"""One layer of one copy: weight ``[outputs, inputs]``, bias ``[outputs]``; scale and shift of its norm, if any."""
 
 
 class MishLayer(nn.Module):
@@ -66,10 +66,10 @@ class MishLayer(nn.Module):
 
     def copies(self, chosen: Tensor | None = None) -> Iterator[Weights]:
         """Yield the weights of each copy, or of the ``chosen`` ones, indices ``[k]``."""
-        held: list[Tensor] = [x for x in (self.weight, self.bias, self.scale, self.shift) if x is not None]
+        tensors: list[Tensor] = [x for x in (self.weight, self.bias, self.scale, self.shift) if x is not None]
         if chosen is not None:
-            held = [x.index_select(0, chosen) for x in held]
-        return zip(*(x.unbind() for x in held), strict=True)
+            tensors = [x.index_select(0, chosen) for x in tensors]
+        return zip(*(x.unbind() for x in tensors), strict=True)
 
 
 class MishMLP(nn.Module):
@@ -82,7 +82,7 @@ class MishMLP(nn.Module):
         self, inputs: int, units: tuple[int, ...], outputs: int, *, copies: int | None = None, simplex: int = 0,
         dropout: float = 0.0, zero: bool = False,
     ) -> None:  # fmt: skip
-        """``simplex``: a norm follows the last layer, and a softmax of each so many numbers. ``zero``: outputs of 0."""
+        """``simplex``: after the last layer, a norm and a softmax of every ``simplex`` numbers. ``zero``: outputs 0."""
         super().__init__()
         n, widths = copies or 1, (inputs, *units)
         hidden = [MishLayer(i, o, n) for i, o in zip(widths, units, strict=False)]
@@ -103,17 +103,19 @@ class MishMLP(nn.Module):
         """
         copies = zip(*(cast(MishLayer, layer).copies(chosen) for layer in self.layers), strict=True)
         drop = self._dropped(parts[-1], self.count if chosen is None else len(chosen))
-        each = [self._one(parts, layers, drop, k) for k, layers in enumerate(copies)]
-        return each[0] if self.alone else torch.stack(each)
+        outputs = [self._forward_copy(parts, layers, drop, k) for k, layers in enumerate(copies)]
+        return outputs[0] if self.alone else torch.stack(outputs)
 
     def _dropped(self, x: Tensor, copies: int) -> Tensor | None:
-        """Return the factors ``[K, ..., units]`` by which dropout multiplies what the first layers say."""
+        """Return the factors ``[K, ..., units]`` by which dropout multiplies the outputs of the first layers."""
         if self.dropout is None or not self.dropout.training:
             return None
         factors: Tensor = self.dropout(x.new_ones(copies, *x.shape[:-1], self.units))
         return factors
 
-    def _one(self, parts: tuple[Tensor, ...], layers: tuple[Weights, ...], drop: Tensor | None, copy: int) -> Tensor:
+    def _forward_copy(
+        self, parts: tuple[Tensor, ...], layers: tuple[Weights, ...], drop: Tensor | None, copy: int
+    ) -> Tensor:
         x = joint_linear(parts, *layers[0][:2])
         if drop is not None:
             x = x * drop[copy]

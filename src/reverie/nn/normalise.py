@@ -38,7 +38,7 @@ LOOKED_AT = 1000
 
 
 @dataclass(frozen=True)
-class Normalise(Choice, ABC):
+class NormalizeConfig(Choice, ABC):
     """Normalisation of vectors: ``(x - mean) / std``, clipped to ``[-clip, clip]``. Subclasses choose the rows used."""
 
     @property
@@ -53,7 +53,7 @@ class Normalise(Choice, ABC):
 
 
 @dataclass(frozen=True)
-class Fixed(Normalise):
+class Fixed(NormalizeConfig):
     """Statistics of the first rows of the run, whose actions are random; afterwards they are frozen."""
 
     rows: Annotated[int, AtLeast(2)] = 1000
@@ -67,7 +67,7 @@ class Fixed(Normalise):
 
 
 @dataclass(frozen=True)
-class Running(Normalise):
+class Running(NormalizeConfig):
     """Statistics of all rows so far, or of a whole data set (:meth:`Normaliser.fit`)."""
 
     clip: Annotated[float, Above(0)] = 10.0
@@ -84,9 +84,9 @@ class HostBuffers(nn.Module):
     """Names of the buffers that stay on the CPU."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        kept = {name: self._buffers[name] for name in self.on_host}
+        on_host = {name: self._buffers[name] for name in self.on_host}
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        self._buffers.update(kept)
+        self._buffers.update(on_host)
         return self
 
 
@@ -114,9 +114,9 @@ class Moments(HostBuffers):
         """Add rows ``[M, *shape]``; of several learners, those of all."""
         if not is_distributed():
             return add_rows(self.moments, x)
-        own = torch.zeros_like(self.moments)
-        add_rows(own, x)
-        for count, mean, spread in gathered(own).numpy():
+        local = torch.zeros_like(self.moments)
+        add_rows(local, x)
+        for count, mean, spread in gathered(local).numpy():
             if count[0]:
                 merge(self.moments.numpy(), int(count[0]), mean, spread)
 
@@ -186,8 +186,8 @@ def add_and_standardise(moments: Tensor, x: Tensor, shift: Tensor, factor: Tenso
 
 def constant(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
     """Return which numbers have not varied except by rounding, bool ``[*shape]``."""
-    found: np.ndarray = std <= np.maximum(NOISE * np.abs(mean), LEAST)
-    return found
+    is_constant: np.ndarray = std <= np.maximum(NOISE * np.abs(mean), LEAST)
+    return is_constant
 
 
 class Normaliser(nn.Module):
@@ -196,7 +196,7 @@ class Normaliser(nn.Module):
     Only new rows of the run or the rows of a data set change the statistics, not sampled batches and not evaluations.
     """
 
-    def __init__(self, spec: ObsSpec, cfg: Normalise) -> None:
+    def __init__(self, spec: ObsSpec, cfg: NormalizeConfig) -> None:
         super().__init__()
         vectors = {key: spec[key] for key in sorted(spec) if spec[key].kind == "vector"}
         if not vectors:
@@ -221,7 +221,7 @@ class Normaliser(nn.Module):
         self.add(obs)
 
     def add(self, obs: Mapping[str, Tensor]) -> None:
-        """Add new rows ``[M, *shape]`` of the run, up to the limit of :class:`Normalise`."""
+        """Add new rows ``[M, *shape]`` of the run, up to the limit of :class:`NormalizeConfig`."""
         before, limit = self.count, self.cfg.limit
         if limit is not None:
             if before >= limit:
@@ -240,10 +240,10 @@ class Normaliser(nn.Module):
     def _warn(self) -> None:
         """Warn of numbers that have not changed: often a sensor that is absent, or whose units are too large."""
         for key, part in self._each:
-            if len(where := np.argwhere(constant(*part.mean_and_std()))):
+            if len(index := np.argwhere(constant(*part.mean_and_std()))):
                 frozen = "and later changes will not be scaled" if self.cfg.limit else "until they change"
                 logger.warning(
-                    f"{len(where)} numbers of observation '{key}', the first at {where[0].tolist()}, did not change in "
+                    f"{len(index)} numbers of observation '{key}', the first at {index[0].tolist()}, did not change in "
                     f"{self.count} rows: the normalised values are 0 {frozen}. Leave constants out of observations."
                 )
 

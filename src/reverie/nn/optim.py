@@ -1,24 +1,22 @@
-"""Gradient steps: LaProp (DreamerV3), Adam clipped by the global norm (V1, V2), Adam (model-free), and what runs them.
+"""Optimisers of all parameters at once: LaProp with adaptive clipping (DreamerV3), RMSProp (A2C); and their base.
 
-The state of an optimiser stays at the same addresses, also when one is loaded: a captured update goes on using it.
+The state of an optimiser stays at the same addresses, also when one is loaded: a captured update keeps using it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above, AtLeast, Ramp, Rate, Within, first
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, RunError, plural
-from reverie.core.learners import average, is_distributed
+from reverie.core.learners import average
 from reverie.core.types import Metrics, State
 
 Tensors = list[Tensor]
@@ -38,21 +36,17 @@ def rate_of(lr: Rate, device: torch.device) -> float | Tensor:
 
 
 def advance(ramps: Iterable[tuple[Ramp, Tensor]], step: int) -> None:
-    """Set the tensor of each ramp to its value at this env step, in place, as captured updates go on reading it."""
+    """Set the tensor of each ramp to its value at this env step, in place, as captured updates keep reading it."""
     for ramp, value in ramps:
         value.fill_(ramp.at(step))
 
 
 def ramps_of(optim: object) -> list[tuple[Ramp, Tensor]]:
-    """Return the ramp of an optimiser's learning rate with its tensor, if it has one."""
-    if isinstance(optim, Adam) and optim.ramp is not None and optim.settings.rate is not None:
-        return [(optim.ramp, optim.settings.rate)]
-    if isinstance(optim, Optim) and isinstance(optim.rate, Tensor):
-        return [(optim.cfg.lr, optim.rate)]
-    return []
+    """Return the ramp of an optimiser's learning rate with its tensor, if it has one; none of PyTorch's optimisers."""
+    return list(getattr(optim, "ramps", ()))
 
 
-def let_change(module: nn.Module, name: str, rate: Rate) -> None:
+def register_scheduled(module: nn.Module, name: str, rate: Rate) -> None:
     """Give ``module`` an attribute of this name and value, a buffer that changes with env steps if it is a ramp."""
     if not isinstance(rate, Ramp):
         setattr(module, name, rate)
@@ -61,7 +55,7 @@ def let_change(module: nn.Module, name: str, rate: Rate) -> None:
     vars(module).setdefault("ramps", {})[name] = rate
 
 
-def load(moments: Mapping[str, Tensor], state: State) -> None:
+def load_moments(moments: Mapping[str, Tensor], state: State) -> None:
     """Copy a saved state into the tensors of the same names."""
     for name in sorted(moments.keys() | state.keys()):
         had, has = (tuple(x[name].shape) if name in x else "absent" for x in (state, moments))
@@ -131,6 +125,11 @@ class Optim:
         owners = [torch.full((n,), i, dtype=torch.int32, device=device) for i, n in enumerate(self.sizes)]
         self.owner: Tensor | None = None if device.type == "cpu" else torch.cat(owners)
 
+    @property
+    def ramps(self) -> list[tuple[Ramp, Tensor]]:
+        """The ramp of the learning rate with its tensor, if it is one."""
+        return [(self.cfg.lr, self.rate)] if isinstance(self.rate, Tensor) else []
+
     def step(self, loss: Tensor) -> Metrics:
         """Compute gradients of ``loss``, clip them and update the parameters. Return metrics: see :meth:`apply`."""
         return {"opt/loss": loss.detach(), **self.apply(self.gradients(loss))}
@@ -138,11 +137,11 @@ class Optim:
     def gradients(self, loss: Tensor, keep: bool = False) -> Tensors:
         """Compute and return the gradient of ``loss`` for each parameter. ``keep`` its graph for another loss.
 
-        Of several learners, it is the mean of their gradients.
+        With several learners, it is the mean of their gradients.
         """
         for p in self.params:
             p.grad = None
-        # An actor's loss may also depend on the world model, which has an optimiser of its own.
+        # An actor's loss may also depend on the world model, which has its own optimiser.
         inputs = [p for p in self.params if p.requires_grad]
         loss.backward(inputs=inputs, retain_graph=keep)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         grads = [p.grad for p in self.params if p.grad is not None]
@@ -166,7 +165,7 @@ class Optim:
         self.updates += 1
         self.square.mul_(c.beta2).addcmul_(g, g, value=1 - c.beta2)
         g /= (self.square / (1 - c.beta2**self.updates)).sqrt_().add_(c.eps)
-        step = self._averaged(g, rate)  # [count]
+        step = self._update_direction(g, rate)  # [count]
         torch._foreach_sub_(self.params, self._parts(step))
         norm = grad_norms.norm()
         return {
@@ -181,7 +180,7 @@ class Optim:
         """Return the share of the learning rate in the next update, ``[]``, which may be above 1."""
         return self.updates / self.cfg.warmup if self.cfg.warmup else torch.ones_like(self.updates)
 
-    def _averaged(self, u: Tensor, rate: Tensor) -> Tensor:
+    def _update_direction(self, u: Tensor, rate: Tensor) -> Tensor:
         """Return what is subtracted from the parameters ``[count]``: the average of all ``u`` so far, times lr."""
         self.momentum.lerp_(u, 1 - self.cfg.beta1)
         correction: Tensor = 1 - self.cfg.beta1**self.updates
@@ -195,7 +194,7 @@ class Optim:
         """Return the clipped gradients of all tensors as one flat vector ``[count]``."""
         ratio = grad_norms / (self.cfg.agc * param_norms.clamp(min=self.cfg.agc_min_norm))  # [P]; not used if agc is 0
         clip = 1 / ratio.clamp(min=1) if self.cfg.agc else torch.ones_like(ratio)  # [P]
-        if self.owner is not None:  # two large kernels in place of a small one for each tensor
+        if self.owner is not None:  # two large kernels instead of a small one for each tensor
             flat = torch.cat([grad.flatten() for grad in grads])
             return flat.mul_(clip.index_select(0, self.owner))  # clip[owner] would make the numbers 64 bits wide
         flat = torch.empty_like(self.square)
@@ -211,101 +210,7 @@ class Optim:
         return {"square": self.square, "momentum": self.momentum, "updates": self.updates, "shapes": self.shapes}
 
     def load_state_dict(self, state: State) -> None:
-        load(self.state_dict(), state)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaPropConfig(OptimConfig):
-    """LaProp as its authors released it, with adaptive gradient clipping: R2-Dreamer."""
-
-    def build(self, parameters: Iterable[nn.Parameter]) -> LaProp:
-        return LaProp(parameters, self)
-
-
-class LaProp(Optim):
-    """:class:`Optim` with each u weighted by its own learning rate, which matters while that changes.
-
-    In the order of the authors of LaProp::
-
-        m  <- beta1 m + (1 - beta1) lr_t u
-        c  <- beta1 c + (1 - beta1) lr_t
-        p  <- p - lr_t m / c
-
-    With a warm-up, the first update has lr / warmup.
-    """
-
-    def __init__(self, parameters: Iterable[nn.Parameter], cfg: LaPropConfig) -> None:
-        super().__init__(parameters, cfg)
-        self.mass: Tensor = torch.zeros_like(self.updates)
-
-    def _warm(self) -> Any:
-        return (self.updates + 1) / max(1, self.cfg.warmup)
-
-    def _averaged(self, u: Tensor, rate: Tensor) -> Tensor:
-        self.momentum.lerp_(u * rate, 1 - self.cfg.beta1)
-        self.mass.lerp_(rate, 1 - self.cfg.beta1)
-        return self.momentum * (rate / self.mass.clamp(min=1e-30))  # a ramp may begin at a rate of 0
-
-    def state_dict(self) -> State:
-        return {**super().state_dict(), "mass": self.mass}
-
-
-@dataclass(frozen=True, kw_only=True)
-class GlobalAdamConfig(Config):
-    """Adam after clipping by the global norm: DreamerV1 and V2."""
-
-    form: Literal["tensorflow", "torch"] = "tensorflow"
-    """tensorflow: eps is not corrected, and decay is not multiplied by the learning rate. torch: both are, as in
-    PyTorch's AdamW."""
-    lr: Annotated[Rate, Above(0)] = 1e-4
-    """Learning rate, above 0."""
-    eps: Annotated[float, Above(0)] = 1e-5
-    """Added to the root mean square, above 0."""
-    clip: Annotated[float, AtLeast(0)] = 100.0
-    """Largest norm of all gradients together; 0 does not clip."""
-    decay: Annotated[float, Within("[0, 1)")] = 0.0
-    """Share by which every update shrinks every parameter, in [0, 1)."""
-    beta1: Annotated[float, Within("[0, 1)")] = 0.9
-    """Decay rate of the momentum, in [0, 1)."""
-    beta2: Annotated[float, Within("[0, 1)")] = 0.999
-    """Decay rate of the mean square, in [0, 1)."""
-
-    def build(self, parameters: Iterable[nn.Parameter]) -> GlobalAdam:
-        return GlobalAdam(parameters, self)
-
-
-class GlobalAdam(Optim):
-    """Adam as TensorFlow has it (Kingma and Ba 2015, end of section 2), with clipping and decay.
-
-    In the order of DreamerV2's authors::
-
-        g  <- g min(1, clip / |g|)                        |g| over all parameters
-        p  <- p (1 - decay)                               of every parameter, biases and norms too
-        p  <- p - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps)
-
-    In algorithm 1 of that paper, and in PyTorch, eps is added after the correction: at the first update as if it were
-    32 times as large here. The form ``torch`` is that, with decay lr in place of decay.
-    """
-
-    @torch.no_grad()
-    def apply(self, grads: Tensors) -> Metrics:
-        c, torchs = self.cfg, self.cfg.form == "torch"
-        flat, norm = clipped(grads, c.clip)
-        if c.decay:
-            torch._foreach_mul_(self.params, 1 - c.decay * (self.rate if torchs else 1.0))
-        self.updates.add_(1)
-        if torchs:
-            rate = self.rate if isinstance(self.rate, Tensor) else None
-            settings = AdamSettings(first(c.lr), (c.beta1, c.beta2), c.eps, rate=rate)
-            moments = self._parts(self.momentum), self._parts(self.square)
-            adam(self.params, self._parts(flat), *moments, self.updates.long(), settings)
-            return {"opt/grad_norm": norm}
-        self.momentum.lerp_(flat, 1 - c.beta1)
-        self.square.mul_(c.beta2).addcmul_(flat, flat, value=1 - c.beta2)
-        rate = self.rate * (1 - c.beta2**self.updates).sqrt() / (1 - c.beta1**self.updates)
-        step = self.momentum * rate / (self.square.sqrt() + c.eps)  # [count]
-        torch._foreach_sub_(self.params, self._parts(step))
-        return {"opt/grad_norm": norm}
+        load_moments(self.state_dict(), state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,140 +269,14 @@ def gradient_steps(losses: Mapping[str, Tensor], optims: Mapping[str, Optim], sh
     ``shared`` are the losses of whose graph another one, after them, has a part. Return the metrics of each, as
     ``opt/loss/NAME`` and ``opt/grad_norm/NAME``.
     """
-    found = {name: optims[name].gradients(loss, name in shared) for name, loss in losses.items()}
-    steps = {name: {"opt/loss": losses[name].detach(), **optims[name].apply(grads)} for name, grads in found.items()}
+    gradients = {name: optims[name].gradients(loss, name in shared) for name, loss in losses.items()}
+    steps = {
+        name: {"opt/loss": losses[name].detach(), **optims[name].apply(grads)} for name, grads in gradients.items()
+    }
     return {f"{key}/{name}": value for name, metrics in steps.items() for key, value in metrics.items()}
 
 
-# ---------------------------------------------------------------------- model-free
-
-
-class AdamSettings(NamedTuple):
-    """Settings of :class:`Adam`."""
-
-    lr: float
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    cosine: int = 0
-    rate: Tensor | None = None
-    """The learning rate ``[]`` in place of ``lr``, where it changes with env steps."""
-
-
-class Adam:
-    """Adam (Kingma and Ba 2015, Algorithm 1), all parameters in one call."""
-
-    def __init__(
-        self, parameters: Iterable[nn.Parameter], lr: Rate, eps: float = 1e-8, cosine: int = 0,
-        weight_decay: float = 0.0, max_grad_norm: float = 0.0,
-    ) -> None:  # fmt: skip
-        """``cosine``: updates over which the learning rate decays to 0 along half a cosine, where it then stays.
-
-        Loshchilov and Hutter 2017, equation 5; 0 keeps it constant. ``weight_decay`` times each parameter is added to
-        its gradient, after the gradient of all parameters was clipped to the norm ``max_grad_norm``; 0: neither.
-        """
-        self.weight_decay = weight_decay
-        self.max_grad_norm = max_grad_norm
-        self.params: Tensors = to_train(parameters)
-        rate = rate_of(lr, self.params[0].device)
-        changing = rate if isinstance(rate, Tensor) else None
-        self.settings: AdamSettings = AdamSettings(first(lr), eps=eps, cosine=cosine, rate=changing)
-        self.ramp: Ramp | None = lr if isinstance(lr, Ramp) else None
-        self.mean: list[Tensor] = [torch.zeros_like(p, requires_grad=False) for p in self.params]
-        self.square: list[Tensor] = [torch.zeros_like(p, requires_grad=False) for p in self.params]
-        # Not float32 as in PyTorch, which counts no further than 2^24: a longer decay of the rate would never end.
-        self.updates: Tensor = torch.zeros((), dtype=torch.int64, device=self.params[0].device)
-
-    def step(self, loss: Tensor) -> None:
-        """Compute the gradients of ``loss``, a scalar, and update the parameters: see :meth:`gradient`."""
-        self.apply(self.gradient(loss))
-
-    def gradient(self, loss: Tensor) -> Tensors:
-        """Return the gradient of ``loss``, a scalar, for each parameter that was not frozen since.
-
-        Frozen ones, by ``requires_grad_(False)``, stay as they are, and so do their moments.
-        """
-        return list(torch.autograd.grad(loss, [p for p in self.params if p.requires_grad]))
-
-    @torch.no_grad()
-    def apply(self, grads: Tensors, *, are_means: bool = False) -> None:
-        """Update the parameters that are not frozen with these gradients; of several learners, with their means.
-
-        ``are_means``: they are the means already.
-        """
-        if is_distributed() and not are_means:
-            average(grads)
-        if self.max_grad_norm:
-            norm = torch.stack(torch._foreach_norm(grads)).norm()
-            grads = list(torch._foreach_mul(grads, self.max_grad_norm / norm.clamp(min=self.max_grad_norm)))
-        if self.weight_decay:
-            params = [p.detach() for p in self.params if p.requires_grad]
-            grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))
-        trained = [x for x in zip(self.params, self.mean, self.square, strict=True) if x[0].requires_grad]
-        self.updates += 1
-        params, mean, square = ([x[i] for x in trained] for i in range(3))
-        adam(params, grads, mean, square, self.updates, self.settings)
-
-    @torch.no_grad()
-    def renew(self) -> None:
-        """Restart a decaying learning rate, with moments of 0. Change nothing if the learning rate is constant."""
-        if self.settings.cosine:
-            for tensor in (*self.mean, *self.square, self.updates):
-                tensor.zero_()
-
-    def state_dict(self) -> State:
-        """Return the moments, in the order of the parameters, and the number of updates."""
-        moments = {"mean": self.mean, "square": self.square}
-        named = {f"{name}.{i}": x for name, tensors in moments.items() for i, x in enumerate(tensors)}
-        return {**named, "updates": self.updates}
-
-    def load_state_dict(self, state: State) -> None:
-        load(self.state_dict(), state)
-
-
-def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> Tensor:
-    """Take a step of several optimisers on one loss, with gradients clipped to a norm of ``limit`` all together.
-
-    Return that norm before, ``[]``.
-    """
-    parts = [[p for p in optim.params if p.requires_grad] for optim in optims]
-    grads = list(torch.autograd.grad(loss, [p for part in parts for p in part]))
-    average(grads)
-    norm: Tensor = torch.stack(torch._foreach_norm(grads)).norm()
-    torch._foreach_mul_(grads, limit / norm.clamp(min=limit))
-    for optim, part in zip(optims, parts, strict=True):
-        optim.apply(grads[: len(part)], are_means=True)
-        grads = grads[len(part) :]
-    return norm
-
-
-@accelerated
-@torch.no_grad()
-def adam(
-    params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
-) -> None:
-    """Move ``params`` and both moments in place: Kingma and Ba 2015, Algorithm 1.
-
-    m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2,  p <- p - lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
-
-    t is ``updates`` ``[]``, int64, from 1; lr is multiplied by :func:`cosine_share`.
-    """
-    (b1, b2), t = settings.betas, updates.double()
-    torch._foreach_lerp_(mean, grads, 1 - b1)
-    torch._foreach_mul_(square, b2)
-    torch._foreach_addcmul_(square, grads, grads, 1 - b2)
-    lr = settings.lr if settings.rate is None else settings.rate
-    lr = lr * cosine_share(updates, settings.cosine) if settings.cosine else lr
-    rate, root = lr / (1 - b1**t), (1 - b2**t).sqrt()
-    for p, m, v in zip(params, mean, square, strict=True):
-        p.sub_((rate * m / (v.sqrt() / root + settings.eps)).to(p.dtype))
-
-
-def cosine_share(updates: Tensor, cosine: int) -> Tensor | float:
-    """Return the factor in [0, 1] of a learning rate that decays over ``cosine`` updates: 1 in the first, and if 0."""
-    if not cosine:
-        return 1.0
-    done = (updates - 1).clamp(max=cosine).float()
-    return 0.5 + 0.5 * (done * (math.pi / cosine)).cos()
+# ---------------------------------------------------------------------- gradients that pass a module
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ ALIGNED = 16
 
 
 @dataclass(frozen=True)
-class Layout:
+class MLPLayout:
     """The places of the layers of K MLPs in their parameters ``[K, P]``."""
 
     widths: tuple[int, ...]
@@ -50,12 +50,12 @@ class Layout:
     def check(self, parts: Sequence[Tensor]) -> None:
         """Raise ValueError unless the widths of ``parts`` add up to that of the inputs."""
         if sum(part.shape[1] for part in parts) != self.widths[0]:
-            found = " + ".join(str(part.shape[1]) for part in parts)
-            raise ValueError(f"inputs of width {found}: this network expects {self.widths[0]} numbers in each row.")
+            widths = " + ".join(str(part.shape[1]) for part in parts)
+            raise ValueError(f"inputs of width {widths}: this network expects {self.widths[0]} numbers in each row.")
 
     @cached_property
     def places(self) -> tuple[tuple[int, int, int, int, int], ...]:
-        """Of each layer: its inputs and outputs, and where its weights begin and end, and its biases end."""
+        """For each layer, its inputs and outputs, where its weights begin and end, and where its biases end."""
         sizes = list(pairwise(self.widths))
         starts = accumulate(((i + 1) * o for i, o in sizes), initial=0)
         return tuple((i, o, at, at + i * o, at + (i + 1) * o) for (i, o), at in zip(sizes, starts, strict=False))
@@ -78,7 +78,7 @@ def concat_inputs(*parts: Tensor) -> Tensor:
 
 
 @accelerated
-def perceptron(theta: Tensor, layout: Layout, *parts: Tensor) -> Tensor:
+def perceptron(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
     """Return the outputs ``[K, M, outputs]`` of K MLPs with parameters ``theta`` ``[K, P]``.
 
     Their input is the concatenation of ``parts``, as in :func:`concat_inputs`: x W + b of each layer, and ReLU or tanh
@@ -107,8 +107,8 @@ class ReluMLP(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.copies = copies
-        self.layout: Layout = Layout((inputs, *units, outputs), copies or 1, squash, tanh)
-        self.alone: Layout = replace(self.layout, copies=1)
+        self.layout: MLPLayout = MLPLayout((inputs, *units, outputs), copies or 1, squash, tanh)
+        self.alone: MLPLayout = replace(self.layout, copies=1)
         self.theta: nn.Parameter = nn.Parameter(torch.zeros(copies or 1, self.layout.stride))
         self.initialise()
 
@@ -128,7 +128,7 @@ class ReluMLP(nn.Module):
 
     @property
     def meaning(self) -> dict[str, Tensor]:
-        """What is saved beside ``theta``, as it may fit another MLP: ``widths``; ``tanh`` between layers, on top."""
+        """What is saved with ``theta``, which could fit another MLP: ``widths``; ``tanh`` between layers, on top."""
         layout = self.layout
         return {"widths": torch.tensor(layout.widths), "tanh": torch.tensor([layout.tanh, layout.squash])}
 
@@ -139,10 +139,10 @@ class ReluMLP(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Check the widths and tanh, as other layers can have the same number of parameters."""
         state, errors = dict(state_dict), []
-        for name, here in self.meaning.items():  # a checkpoint without widths has no theta either, as PyTorch tells
-            there = tuple(state.pop(f"{prefix}{name}", here).tolist())
-            if there != (own := tuple(here.tolist())):
-                errors.append(f"{prefix}{name} are {there} in the checkpoint, but {own} here.")
+        for name, expected in self.meaning.items():  # a checkpoint without widths has no theta either, as PyTorch tells
+            saved = tuple(state.pop(f"{prefix}{name}", expected).tolist())
+            if saved != (current := tuple(expected.tolist())):
+                errors.append(f"{prefix}{name} are {saved} in the checkpoint, but {current} here.")
         super()._load_from_state_dict(state, prefix, *rest)
         rest[-1].extend(errors)
 

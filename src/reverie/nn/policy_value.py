@@ -10,12 +10,14 @@ from torch import Tensor, nn
 
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Obs, Step, Told
-from reverie.nn.actor_critic import Inputs, NetworkConfig, all_classes, all_numbers, kind_of
-from reverie.nn.cnn import Convolution
-from reverie.nn.distributions import Choices, FreeNormal, Layout, Mixed
-from reverie.nn.exploration import Unaffected
+from reverie.nn.action_kinds import action_kind, all_classes, all_numbers
+from reverie.nn.actor_critic import Inputs, NetworkConfig
+from reverie.nn.cnn import ConvReLU
+from reverie.nn.distributions import ActionLayout, Choices, MixedDistribution
+from reverie.nn.exploration import StatelessStorage
 from reverie.nn.functional import masked
 from reverie.nn.memory import MEMORY, Memory, Remembers
+from reverie.nn.normals import FreeNormal
 from reverie.nn.perceptron import ReluMLP
 
 
@@ -40,7 +42,7 @@ class PolicyValueConfig(NetworkConfig):
     """Memory of the value: its own; that of the policy, which then only the policy trains; or none."""
 
 
-class Branch(nn.Module):
+class PolicyValueBranch(nn.Module):
     """Observations, memory if there is one, and a perceptron."""
 
     def __init__(
@@ -57,7 +59,7 @@ class Branch(nn.Module):
         if cfg.orthogonal:
             self.body.initialise(gain)
             for part in self.modules():
-                if isinstance(part, Convolution):
+                if isinstance(part, ConvReLU):
                     part.initialise()
 
     @property
@@ -65,7 +67,7 @@ class Branch(nn.Module):
         """S, the width of its state."""
         return 0 if self.memory is None else self.memory.width
 
-    def remembered(self, x: Tensor, first: Tensor | None, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def with_memory(self, x: Tensor, first: Tensor | None, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return what the perceptron reads, given the inputs ``[..., width]``, and the state after them."""
         if self.memory is None or first is None or state is None:
             return x, state
@@ -73,7 +75,7 @@ class Branch(nn.Module):
         return y, states[:, -1]
 
 
-class Actor(Branch):
+class PolicyActor(PolicyValueBranch):
     """A policy pi(a | s): perceptron to logits and means, and a ln sigma that does not depend on the state."""
 
     def __init__(self, inputs: Inputs, spec: ActionSpec, cfg: PolicyValueConfig) -> None:
@@ -87,11 +89,11 @@ class Actor(Branch):
         outputs = masked(self.body(y).float(), obs)  # [..., A], logits and means
         if self.log_std is None:
             return Choices(outputs, all_classes(self.spec))
-        if kind_of(self.spec) == "continuous":
+        if action_kind(self.spec) == "continuous":
             return FreeNormal(outputs, self.log_std)
-        layout = Layout(self.spec)
-        means, logits = layout.apart(outputs)
-        return Mixed(FreeNormal(means, self.log_std), Choices(logits, all_classes(self.spec)), layout)
+        layout = ActionLayout(self.spec)
+        means, logits = layout.split(outputs)
+        return MixedDistribution(FreeNormal(means, self.log_std), Choices(logits, all_classes(self.spec)), layout)
 
     def forward(self, obs: Obs) -> Any:
         """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``, without memory."""
@@ -119,11 +121,13 @@ class PolicyValue(nn.Module):
         super().__init__()
         kind = cfg.critic_memory
         inputs = Inputs(obs_spec, cfg, dtype)
-        self.actor: Actor = Actor(inputs, action_spec, cfg)
+        self.actor: PolicyActor = PolicyActor(inputs, action_spec, cfg)
         shared = self.actor.memory if kind == "shared" else None
-        own = None if shared is not None else inputs if cfg.share_encoder else Inputs(obs_spec, cfg, dtype)
+        critic_inputs = None if shared is not None else inputs if cfg.share_encoder else Inputs(obs_spec, cfg, dtype)
         memory = cfg.memory if kind == "own" else None
-        self.critic: Branch = Branch(own, 1, cfg, 1.0, memory, 0 if shared is None else shared.units)
+        self.critic: PolicyValueBranch = PolicyValueBranch(
+            critic_inputs, 1, cfg, 1.0, memory, 0 if shared is None else shared.units
+        )
 
     @property
     def width(self) -> int:
@@ -139,50 +143,50 @@ class PolicyValue(nn.Module):
         cut = self.actor.width
         of_actor, of_critic = (None, None) if state is None else (state[..., :cut], state[..., cut:])
         x = self.actor.inputs(obs)
-        y, of_actor = self.actor.remembered(x, first, of_actor)
+        y, of_actor = self.actor.with_memory(x, first, of_actor)
         if self.critic.inputs is None:
             z = y.detach()
         else:
-            own = x if self.critic.inputs is self.actor.inputs else self.critic.inputs(obs)
-            z, of_critic = self.critic.remembered(own, first, of_critic)
+            critic_x = x if self.critic.inputs is self.actor.inputs else self.critic.inputs(obs)
+            z, of_critic = self.critic.with_memory(critic_x, first, of_critic)
         value = self.critic.body(z).float().squeeze(-1)
         after = None if of_actor is None or of_critic is None else torch.cat([of_actor, of_critic], -1)
         return Decision(self.actor.decide(y, obs), value, after)
 
 
-class Remembered(NamedTuple):
+class MemoryState(NamedTuple):
     """State of the memories of N environments, before and after the newest row."""
 
     before: Tensor  # [N, S]
     after: Tensor  # [N, S]
 
 
-class RecurrentPolicy(Unaffected[Remembered]):
+class RecurrentPolicy(StatelessStorage[MemoryState]):
     """A stochastic policy with memory, whose state before each row is stored with the row."""
 
     def __init__(self, network: PolicyValue, device: torch.device) -> None:
         self.network = network
         self.device = device
 
-    def initial(self, num_envs: int) -> Remembered:
+    def initial(self, num_envs: int) -> MemoryState:
         blank = torch.zeros(num_envs, self.network.width, device=self.device)
-        return Remembered(blank, blank)
+        return MemoryState(blank, blank)
 
-    def decided(self, step: Step, state: Remembered) -> Decision:
-        """Return what the networks say of rows, ``[N, 1]``."""
+    def evaluate(self, step: Step, state: MemoryState) -> Decision:
+        """Return policy, values and state for rows ``[N, 1]``."""
         obs = {key: x.unsqueeze(1) for key, x in step.obs_on(self.device).items()}  # [N, 1, ...]
-        found: Decision = self.network(obs, step.is_first.to(self.device).unsqueeze(1), state.after)
-        return found
+        decision: Decision = self.network(obs, step.is_first.to(self.device).unsqueeze(1), state.after)
+        return decision
 
     @torch.no_grad()
-    def act(self, step: Step, state: Remembered, mode: Mode) -> tuple[Tensor, Remembered]:
-        found: Any = self.decided(step, state)
-        action = found.policy.mode() if mode == "eval" else found.policy.sample()[0]
-        return action.squeeze(1).cpu(), Remembered(state.after, found.state)
+    def act(self, step: Step, state: MemoryState, mode: Mode) -> tuple[Tensor, MemoryState]:
+        decision: Any = self.evaluate(step, state)
+        action = decision.policy.mode() if mode == "eval" else decision.policy.sample()[0]
+        return action.squeeze(1).cpu(), MemoryState(state.after, decision.state)
 
-    def tell(self, step: Step, state: Remembered) -> Told:
-        found = self.decided(step, state)
-        return Told(found, found.policy)
+    def tell(self, step: Step, state: MemoryState) -> Told:
+        decision = self.evaluate(step, state)
+        return Told(decision, decision.policy)
 
-    def extras(self, state: Remembered) -> dict[str, Tensor]:
+    def extras(self, state: MemoryState) -> dict[str, Tensor]:
         return {MEMORY: state.before}

@@ -17,7 +17,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.protocols import Annealed, Memoryless, Policy, RunningStatistics, Telling
 from reverie.core.specs import ObsPart, ObsSpec, observed
 from reverie.core.types import Batch, Mode, Obs, Step, Told, Window
-from reverie.nn.normalise import Normalise, Normaliser
+from reverie.nn.normalise import Normaliser, NormalizeConfig
 from reverie.nn.rewards import Affine, Factor, ReturnRange, ReturnScaler, ReturnStd, RewardScale
 
 
@@ -34,14 +34,14 @@ class Frames(nn.Module):
         self.count = count
         self.context: int = count - 1
         """Number of earlier rows that the stack of a row needs."""
-        seen = observed(spec)
-        chosen = [key for key in sorted(seen) if (re.fullmatch(keys, key) if keys else seen[key].kind == "image")]
-        self.parts: dict[str, ObsPart] = {key: seen[key] for key in chosen}
+        parts = observed(spec)
+        chosen = [key for key in sorted(parts) if (re.fullmatch(keys, key) if keys else parts[key].kind == "image")]
+        self.parts: dict[str, ObsPart] = {key: parts[key] for key in chosen}
         if not self.parts:
             raise ConfigError(
                 f"frames = {count}, frame_keys = {keys!r}: no observation matches. Empty keys stack images alone; "
                 "frame_keys = '.*' stacks everything. The observations are: "
-                f"{', '.join(f'{key!r} ({seen[key].kind})' for key in sorted(seen))}."
+                f"{', '.join(f'{key!r} ({parts[key].kind})' for key in sorted(parts))}."
             )
         self.spec: ObsSpec = {key: self._stacked(part) if key in self.parts else part for key, part in spec.items()}
 
@@ -77,12 +77,14 @@ class Frames(nn.Module):
 
     def see(self, obs: Obs, is_first: Tensor, past: Obs) -> tuple[Obs, Obs]:
         """Return stacked observations ``[N, ...]`` and the past frames for the next ones. Inputs are not changed."""
-        stacked, later = dict(obs), {}
+        stacked, next_past = dict(obs), {}
         for key, part in self.parts.items():
-            now = obs[key].unsqueeze(1)  # [N, 1, *shape]
-            rows = torch.cat([torch.where(is_first.view(-1, *(1 for _ in now.shape[1:])), now, past[key]), now], 1)
-            stacked[key], later[key] = join(list(rows.unbind(1)), part), rows[:, 1:]
-        return stacked, later
+            newest = obs[key].unsqueeze(1)  # [N, 1, *shape]
+            rows = torch.cat(
+                [torch.where(is_first.view(-1, *(1 for _ in newest.shape[1:])), newest, past[key]), newest], 1
+            )
+            stacked[key], next_past[key] = join(list(rows.unbind(1)), part), rows[:, 1:]
+        return stacked, next_past
 
 
 def join(frames: list[Tensor], part: ObsPart) -> Tensor:
@@ -94,7 +96,7 @@ class Preprocessor(nn.Module):
     """Maps rows to the inputs of networks. Each part is optional, and costs no time if it is off."""
 
     def __init__(
-        self, spec: ObsSpec, *, normalise: Normalise | None = None, frames: int = 1, frame_keys: str = "",
+        self, spec: ObsSpec, *, normalise: NormalizeConfig | None = None, frames: int = 1, frame_keys: str = "",
         reward_scale: RewardScale | None = None, discount: float = 1.0, bound_values: bool = False,
     ) -> None:  # fmt: skip
         """``spec`` describes the rows' observations, ``self.spec`` the preprocessed ones.
@@ -179,7 +181,7 @@ class Preprocessor(nn.Module):
         return inner if as_stored else PreprocessedPolicy(self, inner, device)
 
 
-class Carried(NamedTuple):
+class PreprocessState(NamedTuple):
     """The state of a :class:`PreprocessedPolicy`."""
 
     past: Obs  # [N, context, *shape], earlier frames
@@ -191,7 +193,7 @@ class Carried(NamedTuple):
         return self.state.latent
 
 
-def told(policy: Policy[Any], step: Step, state: Any) -> Told:
+def inspect_policy(policy: Policy[Any], step: Step, state: Any) -> Told:
     """Return what ``policy`` chooses actions by; ConfigError if it cannot tell."""
     if not isinstance(policy, Telling):
         raise ConfigError(f"{type(policy).__name__} cannot tell what it chooses actions by: it has no method tell.")
@@ -206,11 +208,13 @@ class PreprocessedPolicy:
         self.inner = inner
         self.device = device
 
-    def initial(self, num_envs: int) -> Carried:
+    def initial(self, num_envs: int) -> PreprocessState:
         frames = self.preprocess.frames
-        return Carried({} if frames is None else frames.initial(num_envs, self.device), self.inner.initial(num_envs))
+        return PreprocessState(
+            {} if frames is None else frames.initial(num_envs, self.device), self.inner.initial(num_envs)
+        )
 
-    def prepared(self, step: Step, past: Obs) -> tuple[Step, Obs]:
+    def preprocess_step(self, step: Step, past: Obs) -> tuple[Step, Obs]:
         """Return the preprocessed rows, and the past frames for the next ones."""
         normaliser, frames = self.preprocess.normaliser, self.preprocess.frames
         obs = step.obs_on(self.device)
@@ -221,24 +225,24 @@ class PreprocessedPolicy:
         return replace(step, obs=obs), past
 
     @torch.no_grad()
-    def act(self, step: Step, state: Carried, mode: Mode) -> tuple[Tensor, Carried]:
-        step, past = self.prepared(step, state.past)
+    def act(self, step: Step, state: PreprocessState, mode: Mode) -> tuple[Tensor, PreprocessState]:
+        step, past = self.preprocess_step(step, state.past)
         action, inner = self.inner.act(step, state.state, mode)
-        return action, Carried(past, inner)
+        return action, PreprocessState(past, inner)
 
-    def tell(self, step: Step, state: Carried) -> Told:
-        return told(self.inner, self.prepared(step, state.past)[0], state.state)
+    def tell(self, step: Step, state: PreprocessState) -> Told:
+        return inspect_policy(self.inner, self.preprocess_step(step, state.past)[0], state.state)
 
     def memoryless(self, mode: Mode) -> bool:
         """Return whether no frames are stacked and the inner policy is memoryless."""
         return self.preprocess.frames is None and isinstance(self.inner, Memoryless) and self.inner.memoryless(mode)
 
-    def after(self, state: Carried, env_steps: int) -> Carried:
+    def after(self, state: PreprocessState, env_steps: int) -> PreprocessState:
         inner = self.inner.after(state.state, env_steps) if isinstance(self.inner, Annealed) else state.state
         return state._replace(state=inner)
 
-    def override(self, state: Carried, action: Tensor) -> Carried:
+    def override(self, state: PreprocessState, action: Tensor) -> PreprocessState:
         return state._replace(state=self.inner.override(state.state, action))
 
-    def extras(self, state: Carried) -> dict[str, Tensor]:
+    def extras(self, state: PreprocessState) -> dict[str, Tensor]:
         return self.inner.extras(state.state)

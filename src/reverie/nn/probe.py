@@ -14,11 +14,11 @@ from reverie.core.bounds import AtLeast, Regex
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Metrics, Obs
-from reverie.nn.decoder import Prediction, predicted
-from reverie.nn.encoder import numbers, select
+from reverie.nn.adam import GlobalAdamConfig
+from reverie.nn.decoder import Prediction, make_prediction
+from reverie.nn.encoder import select, vectors_and_one_hots
 from reverie.nn.heads import DenseHeadConfig, Initial
 from reverie.nn.layers import Activation, Norm
-from reverie.nn.optim import GlobalAdamConfig
 from reverie.objectives.kl import importance_bound
 
 
@@ -76,7 +76,7 @@ class ProbeConfig(Config):
         """Return the keys that are predicted, in their order."""
         return [key for head in self.heads for key in select(spec, head.keys)]
 
-    def others(self, spec: ObsSpec) -> ObsSpec:
+    def model_parts(self, spec: ObsSpec) -> ObsSpec:
         """Return the parts that the world model reads."""
         probed = self.targets(spec)
         return {key: part for key, part in spec.items() if key not in probed}
@@ -92,10 +92,10 @@ class Probe(nn.Module):
         self.given: dict[str, ObsSpec] = {}
         heads = []
         for head in cfg.heads:
-            given = select(spec, head.given) if head.given else {}
-            inputs = feature + sum(part.width for part in given.values())
+            spec_read = select(spec, head.given) if head.given else {}
+            inputs = feature + sum(part.width for part in spec_read.values())
             for key, part in select(spec, head.keys).items():
-                self.given[key] = given
+                self.given[key] = spec_read
                 heads.append(head.build(inputs, part.width))
         self.heads: nn.ModuleList = nn.ModuleList(heads)
 
@@ -104,18 +104,19 @@ class Probe(nn.Module):
         out = {}
         for (key, part), head in zip(self.parts.items(), self.heads, strict=True):
             if keys is None or key in keys:
-                given = self.given[key]
-                x = torch.cat([feature, numbers(obs, given).to(feature.dtype)], -1) if given else feature
-                out[key] = predicted(head(x), part)
+                x = feature
+                if spec_read := self.given[key]:
+                    x = torch.cat([feature, vectors_and_one_hots(obs, spec_read).to(feature.dtype)], -1)
+                out[key] = make_prediction(head(x), part)
         return out
 
     def loss(self, feature: Tensor, obs: Obs, samples: int = 1) -> tuple[Tensor, Metrics]:
         """Return the sum of all heads' losses ``[]`` on features ``[B * samples, T, F]``, and their metrics."""
-        said = self(feature if self.gradients else feature.detach(), obs)
-        found = {k: importance_bound(v.loss(obs[k]), samples).mean() for k, v in said.items()}
-        metrics = {f"loss/probe/{k}": v.detach() for k, v in found.items()}
-        metrics |= {f"train/probe/{k}": v for k, v in self.errors(said, obs, samples).items()}
-        return torch.stack(list(found.values())).sum(), metrics
+        predictions = self(feature if self.gradients else feature.detach(), obs)
+        losses = {k: importance_bound(v.loss(obs[k]), samples).mean() for k, v in predictions.items()}
+        metrics = {f"loss/probe/{k}": v.detach() for k, v in losses.items()}
+        metrics |= {f"train/probe/{k}": v for k, v in self.errors(predictions, obs, samples).items()}
+        return torch.stack(list(losses.values())).sum(), metrics
 
     def errors(self, predictions: Mapping[str, Prediction], obs: Obs, samples: int = 1) -> Metrics:
         """Return ``KEY_accuracy`` of classes and ``KEY_mse`` of numbers, of rows ``[B * samples, T]``.
@@ -123,12 +124,12 @@ class Probe(nn.Module):
         The mean prediction of a row's samples counts: the accuracy is the share of elements whose likeliest class is
         the true one, the error the mean square over all numbers.
         """
-        found = {}
+        metrics = {}
         for key, prediction in predictions.items():
             mean, target = prediction.value().detach(), obs[key][::samples]
             mean = mean.view(len(target), samples, *mean.shape[1:]).float().mean(1)  # [B, T, ...]
             if self.parts[key].kind == "categorical":
-                found[f"{key}_accuracy"] = (mean.argmax(-1) == target.reshape(mean.shape[:-1])).float().mean()
+                metrics[f"{key}_accuracy"] = (mean.argmax(-1) == target.reshape(mean.shape[:-1])).float().mean()
             else:
-                found[f"{key}_mse"] = (mean - target).square().mean()
-        return found
+                metrics[f"{key}_mse"] = (mean - target).square().mean()
+        return metrics

@@ -1,4 +1,4 @@
-"""The memories of a learner that replays: their states beside the rows, in learning and in acting.
+"""The memories of a learner that replays: their states are stored with the rows, and used in learning and acting.
 
 Kapturowski et al., "Recurrent experience replay in distributed reinforcement learning", ICLR 2019 (R2D2): the state
 before each row is stored with the row; sequences begin from it, after rows that bring it up to date. Here each update
@@ -18,7 +18,7 @@ from reverie.core.protocols import Annealed, Policy
 from reverie.core.types import Batch, Mode, Obs, Step, Told
 from reverie.nn.actor_critic import MemoryInputs
 from reverie.nn.memory import BEGUN, MEMORY
-from reverie.nn.preprocess import told
+from reverie.nn.preprocess import inspect_policy
 from reverie.nn.target import Target
 
 
@@ -43,7 +43,7 @@ class Memories:
                 self.own.append((m, cuts[id(m)]))
                 self.width += m.memory.width
 
-    def beside(self, obs: Obs, first: Tensor, state: Tensor) -> Obs:
+    def add_to_obs(self, obs: Obs, first: Tensor, state: Tensor) -> Obs:
         """Return the observations ``[..., *shape]`` with what networks with memory read, given states ``[..., S]``."""
         return obs | {BEGUN: first} | {m.memory_key: state[..., cut] for m, cut in (*self.own, *self.targets)}
 
@@ -52,28 +52,28 @@ class Memories:
         return torch.cat([m.with_memory(obs)[1] for m, _ in self.own], -1)
 
     @torch.no_grad()
-    def prepared(self, batch: Batch, burn_in: int) -> Batch:
-        """Return the rows of a batch ``[B, burn_in + T]`` that are learned from, beside the states before them.
+    def burn_in_batch(self, batch: Batch, burn_in: int) -> Batch:
+        """Return the rows of a batch ``[B, burn_in + T]`` that are learned from, with the states before them.
 
         Only the first state is the stored one. The ``extras`` are the states before all rows that are learned from, to
         be written back. Losses read windows from row 0 or from row 1 on: a target's other states are left out.
         """
-        obs = self.beside(batch.obs, batch.is_first, batch.extras[MEMORY])
+        obs = self.add_to_obs(batch.obs, batch.is_first, batch.extras[MEMORY])
         missing, states = batch.shape[1] - burn_in - 2, {}
         for m, _ in self.own:
             states[m.memory_key] = torch.cat(
                 [obs[m.memory_key][:, :1], m.with_memory(obs)[1][:, :-1]], 1
             )  # [B, burn_in + T, S]
-        few = {key: x[:, : burn_in + 1] for key, x in obs.items()}
+        first_rows = {key: x[:, : burn_in + 1] for key, x in obs.items()}
         for m, _ in self.targets:
             states[m.memory_key] = F.pad(
-                torch.cat([few[m.memory_key][:, :1], m.with_memory(few)[1]], 1), (0, 0, 0, missing)
+                torch.cat([first_rows[m.memory_key][:, :1], m.with_memory(first_rows)[1]], 1), (0, 0, 0, missing)
             )
         fresh = torch.cat([states[m.memory_key] for m, _ in self.own], -1)
         return replace(batch, obs=obs | states, extras={**batch.extras, MEMORY: fresh}).rows(burn_in)
 
 
-class Remembered(NamedTuple):
+class ReplayMemoryState(NamedTuple):
     """The state of a :class:`RememberingPolicy` for N environments."""
 
     before: Tensor  # [N, S], of the memories before the newest row
@@ -89,29 +89,29 @@ class RememberingPolicy:
         self.memories = memories
         self.device = device
 
-    def initial(self, num_envs: int) -> Remembered:
+    def initial(self, num_envs: int) -> ReplayMemoryState:
         blank = torch.zeros(num_envs, self.memories.width, device=self.device)
-        return Remembered(blank, blank, self.inner.initial(num_envs))
+        return ReplayMemoryState(blank, blank, self.inner.initial(num_envs))
 
-    def beside(self, step: Step, state: Remembered) -> Obs:
+    def add_to_obs(self, step: Step, state: ReplayMemoryState) -> Obs:
         """Return the observations with what networks with memory read."""
-        return self.memories.beside(step.obs_on(self.device), step.is_first.to(self.device), state.after)
+        return self.memories.add_to_obs(step.obs_on(self.device), step.is_first.to(self.device), state.after)
 
     @torch.no_grad()
-    def act(self, step: Step, state: Remembered, mode: Mode) -> tuple[Tensor, Remembered]:
-        obs = self.beside(step, state)
+    def act(self, step: Step, state: ReplayMemoryState, mode: Mode) -> tuple[Tensor, ReplayMemoryState]:
+        obs = self.add_to_obs(step, state)
         action, inner = self.inner.act(replace(step, obs=obs), state.inner, mode)
-        return action, Remembered(state.after, self.memories.after(obs), inner)
+        return action, ReplayMemoryState(state.after, self.memories.after(obs), inner)
 
-    def tell(self, step: Step, state: Remembered) -> Told:
-        return told(self.inner, replace(step, obs=self.beside(step, state)), state.inner)
+    def tell(self, step: Step, state: ReplayMemoryState) -> Told:
+        return inspect_policy(self.inner, replace(step, obs=self.add_to_obs(step, state)), state.inner)
 
-    def after(self, state: Remembered, env_steps: int) -> Remembered:
+    def after(self, state: ReplayMemoryState, env_steps: int) -> ReplayMemoryState:
         inner = self.inner.after(state.inner, env_steps) if isinstance(self.inner, Annealed) else state.inner
         return state._replace(inner=inner)
 
-    def override(self, state: Remembered, action: Tensor) -> Remembered:
+    def override(self, state: ReplayMemoryState, action: Tensor) -> ReplayMemoryState:
         return state._replace(inner=self.inner.override(state.inner, action))
 
-    def extras(self, state: Remembered) -> dict[str, Tensor]:
+    def extras(self, state: ReplayMemoryState) -> dict[str, Tensor]:
         return {MEMORY: state.before} | self.inner.extras(state.inner)

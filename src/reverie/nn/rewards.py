@@ -82,18 +82,18 @@ class ReturnRange(HostBuffers):
     def add(self, reward: Tensor, is_first: Tensor) -> None:
         """Extend the bounds by rows ``[...]``; the first row of an episode has no reward, so it is skipped.
 
-        Of several learners, the rows of all count.
+        With several learners, the rows of all count.
         """
         earned = reward[~is_first]
         ends = [earned.min(), earned.max()] if len(earned) else [math.inf, -math.inf]
-        seen = gathered(torch.tensor(list(map(float, ends))))  # [N, 2]
-        least = min(float(seen[:, 0].min()), float(self.rewards[0]))
-        most = max(float(seen[:, 1].max()), float(self.rewards[1]))
-        if least > most:  # no row had a reward
+        extremes = gathered(torch.tensor(list(map(float, ends))))  # [N, 2]
+        min_reward = min(float(extremes[:, 0].min()), float(self.rewards[0]))
+        max_reward = max(float(extremes[:, 1].max()), float(self.rewards[1]))
+        if min_reward > max_reward:  # no row had a reward
             return
-        self.rewards.copy_(torch.tensor([least, most]))
-        low = least * self.horizon if least < 0 else least
-        high = most * self.horizon if most > 0 else most
+        self.rewards.copy_(torch.tensor([min_reward, max_reward]))
+        low = min_reward * self.horizon if min_reward < 0 else min_reward
+        high = max_reward * self.horizon if max_reward > 0 else max_reward
         self.bounds.copy_(torch.tensor([low, high]), non_blocking=True)
 
     def fit(self, reward: Tensor, is_first: Tensor) -> None:
@@ -111,8 +111,8 @@ def running_returns(reward: np.ndarray, first: np.ndarray, discount: float) -> n
     """
     begins = first.copy()
     begins[:, :1] = True
-    place = np.arange(first.size)
-    age = place - np.maximum.accumulate(np.where(begins.ravel(), place, 0))  # [N * n], rows since the first one
+    position = np.arange(first.size)
+    age = position - np.maximum.accumulate(np.where(begins.ravel(), position, 0))  # [N * n], rows since the first one
     returns = np.where(first, 0.0, reward).ravel()  # [N * n], final where the age is 0
     by_age = np.split(np.argsort(age, kind="stable"), np.cumsum(np.bincount(age)))
     for rows in by_age[1:-1]:  # the last one is empty

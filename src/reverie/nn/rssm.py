@@ -27,7 +27,7 @@ class RSSM(StateSpaceModel):
         self.in_stoch: nn.Sequential = nn.Sequential(Linear(c.stoch * c.classes, c.hidden), RMSNormSiLU(c.hidden))
         self.in_action: nn.Sequential = nn.Sequential(Linear(action, c.hidden), RMSNormSiLU(c.hidden))
         extra = [3 * c.hidden] + [0] * c.recurrent_layers  # the first layer also reads the three embedded inputs
-        blocks = [BlockLinear(c.deter, c.deter, c.blocks, more) for more in extra[:-1]]
+        blocks = [BlockLinear(c.deter, c.deter, c.blocks, shared_width) for shared_width in extra[:-1]]
         self.recurrent: nn.ModuleList = nn.ModuleList(blocks)
         self.recurrent_norms: nn.ModuleList = nn.ModuleList([RMSNormSiLU(c.deter) for _ in range(c.recurrent_layers)])
         self.gates: BlockLinear = BlockLinear(c.deter, 3 * c.deter, c.blocks, extra[-1])
@@ -59,7 +59,7 @@ class RSSM(StateSpaceModel):
         return {"logits": log_of(stats)}
 
     @property
-    def bounded(self) -> bool:
+    def is_bounded(self) -> bool:
         """Whether |h| <= 1, as in a GRU. With a ``step`` of your own it is False, unless you override it."""
         return type(self).step is RSSM.step
 

@@ -125,7 +125,7 @@ class StateSpaceModel(nn.Module, ABC):
 
 
 class LogitNet(nn.Module):
-    """An MLP that outputs logits. Its first linear layer has a name of its own."""
+    """An MLP that outputs logits. Its first linear layer has a separate name."""
 
     def __init__(
         self,

@@ -21,17 +21,17 @@ def per_choice(x: Tensor, classes: Sequence[int], axis: int = -1) -> tuple[Tenso
     return (x,) if len(classes) < 2 else torch.split(x, list(classes), axis)
 
 
-def joined(parts: Sequence[Tensor], axis: int = -1) -> Tensor:
+def join_choices(parts: Sequence[Tensor], axis: int = -1) -> Tensor:
     """Return the inverse of :func:`per_choice`."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), axis)
 
 
-def stacked(parts: Sequence[Tensor]) -> Tensor:
+def stack_choices(parts: Sequence[Tensor]) -> Tensor:
     """Return a number of each choice ``[...]`` as ``[D, ...]``; of a single choice as it is."""
     return parts[0] if len(parts) == 1 else torch.stack(list(parts))
 
 
-def averaged(parts: Sequence[Tensor]) -> Tensor:
+def mean_over_choices(parts: Sequence[Tensor]) -> Tensor:
     """Return the mean ``[...]`` over the choices: Tavakoli et al., equation 6."""
     return parts[0] if len(parts) == 1 else torch.stack(list(parts)).mean(0)
 
@@ -46,12 +46,12 @@ def taken_value(values: Tensor, action: Tensor, classes: Sequence[int]) -> Tenso
 
     ``values`` and the one-hot ``action`` are ``[..., A]``.
     """
-    return stacked([part.sum(-1) for part in per_choice(values * action, classes)])
+    return stack_choices([part.sum(-1) for part in per_choice(values * action, classes)])
 
 
 def highest_value(values: Tensor, classes: Sequence[int] = ()) -> Tensor:
     """Return the highest value of an action, ``[...]``, of ``[..., A]``; of several choices, the mean over them."""
-    return averaged([part.amax(-1) for part in per_choice(values, classes)])
+    return mean_over_choices([part.amax(-1) for part in per_choice(values, classes)])
 
 
 def best_value(values: Tensor, selector: Tensor, classes: Sequence[int]) -> Tensor:
@@ -60,23 +60,23 @@ def best_value(values: Tensor, selector: Tensor, classes: Sequence[int]) -> Tens
     Tavakoli et al., equation 6, where the online network's values are the ``selector`` ``[..., A]``.
     """
     pairs = zip(per_choice(values, classes), per_choice(selector, classes), strict=True)
-    return averaged([value.gather(-1, by.argmax(-1, keepdim=True)).squeeze(-1) for value, by in pairs])
+    return mean_over_choices([value.gather(-1, by.argmax(-1, keepdim=True)).squeeze(-1) for value, by in pairs])
 
 
 def log_total(values: Tensor, classes: Sequence[int]) -> Tensor:
     """Return ln sum exp of the additive ``values`` ``[..., A]`` of all joint actions, ``[...]``: a sum over choices."""
-    first, *others = [part.logsumexp(-1) for part in per_choice(values, classes)]
-    return sum(others, first)
+    first, *rest = [part.logsumexp(-1) for part in per_choice(values, classes)]
+    return sum(rest, first)
 
 
 def likely_values(values: Tensor, logits: Tensor, log_threshold: float, classes: Sequence[int] = ()) -> Tensor:
     """Return ``values`` ``[..., A]`` of classes whose logit is at least the highest plus ``log_threshold``, else -inf.
 
     The highest is that of the same choice. That is G(a | s) / max_b G(b | s) >= threshold: discrete BCQ (Fujimoto et
-    al. 2019), algorithm 1, which has > in place of >=, so that a threshold of 1 would leave no action.
+    al. 2019), algorithm 1, which has > instead of >=, so that a threshold of 1 would leave no action.
     """
     pairs = zip(per_choice(values, classes), per_choice(logits, classes), strict=True)
-    return joined(
+    return join_choices(
         [value.masked_fill(logit < logit.amax(-1, keepdim=True) + log_threshold, -math.inf) for value, logit in pairs]
     )
 
@@ -86,5 +86,5 @@ def expected_min_q(logits: Tensor, values: Tensor, classes: Sequence[int] = ()) 
 
     Values of several choices are additive; the minimum is that of each class.
     """
-    probs = joined([torch.softmax(part, -1) for part in per_choice(logits, classes)])  # [..., A]
+    probs = join_choices([torch.softmax(part, -1) for part in per_choice(logits, classes)])  # [..., A]
     return (probs * values.amin(0)).sum(-1)

@@ -15,7 +15,7 @@ from reverie.objectives.td import Losses, mean_over
 def choice_gap(values: Tensor, batch: Batch, classes: Sequence[int] = ()) -> Tensor:
     """E[ln sum_a' exp Q(s, a') - Q(s, a)], ``[]``, 0 or more: CQL(H), equation 4. The sum is over all actions.
 
-    Of several choices it is that of additive values, the sum of the gaps of the choices.
+    With several choices, whose values are additive, it is the sum of their gaps.
 
     Args:
         values: Q of all actions, ``[B, T - 1, A]`` of one critic, or ``[K, B, T - 1, A]`` of K, over which the gap is
@@ -23,12 +23,12 @@ def choice_gap(values: Tensor, batch: Batch, classes: Sequence[int] = ()) -> Ten
         batch: its actions ``[B, T, A]``, one-hot, and ends of episodes are read.
         classes: number of classes of each choice; ``()`` is a single choice of A classes.
     """
-    taken = (values * batch.action[:, :-1]).sum(-1)  # [(K,) B, T-1]
-    gap = log_total(values, classes) - taken  # [(K,) B, T-1]
+    chosen = (values * batch.action[:, :-1]).sum(-1)  # [(K,) B, T-1]
+    gap = log_total(values, classes) - chosen  # [(K,) B, T-1]
     return mean_over(gap if gap.ndim == 2 else gap.sum(0), transition_mask(batch.is_last))
 
 
-def pressed(losses: Losses, gap: Tensor, weight: float) -> Losses:
+def add_penalty(losses: Losses, gap: Tensor, weight: float) -> Losses:
     """Return ``losses`` with the penalty, ``weight`` times ``gap``, added to the term ``critic``."""
     conservative = weight * gap
     metrics = {**losses.metrics, "train/conservative_gap": gap.detach(), "loss/conservative": conservative.detach()}

@@ -41,7 +41,7 @@ class ValueEstimator(Choice):
     function: ClassVar[Callable[..., Tensor]]
     """Returns the targets of rows 0 ... T-2, ``[B, T - 1]``, of :class:`EstimatorInputs` and the fields, by name."""
     needs_behaviour: ClassVar[bool] = False
-    """Whether it needs the log-probabilities of the policy that acted, beside the rows."""
+    """Whether it needs the log-probabilities of the policy that acted."""
     whole_window: ClassVar[bool] = False
     """Whether it looks ahead to the end of the window, so that in windows of a single transition it equals TD0."""
 

@@ -40,8 +40,8 @@ def effective_size(log_ratio: Tensor, steps: Tensor) -> float:
 def weighted_sum(ratio: Tensor, value: Tensor, discount: float, times: Tensor | None = None) -> Tensor:
     """Return sum_t gamma^t sum_i w_it x_it, w_it = rho_it / sum_j rho_jt: per-decision weighted importance sampling.
 
-    Of rewards this is WIS: Precup, Sutton & Singh (2000), with the weights of Thomas & Brunskill (2016). A step that pi
-    reaches in none of the episodes adds nothing.
+    For rewards this is WIS: Precup, Sutton & Singh (2000), with the weights of Thomas & Brunskill (2016). A step
+    that pi reaches in none of the episodes adds nothing.
 
     Args:
         ratio: ``[E, H]`` rho of :func:`cumulative_ratios`.

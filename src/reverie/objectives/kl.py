@@ -119,13 +119,13 @@ class Balanced(KLLoss):
 
     def __call__(self, kl: Divergence, post: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`KLLoss`."""
-        left, right = (prior, post) if self.forward else (post, prior)
+        p, q = (prior, post) if self.forward else (post, prior)
         if self.balance == 0.5:
-            value = kl(left, right)
+            value = kl(p, q)
             return value.clamp(min=self.nats).mean(), value
         mix = self.balance if self.forward else 1 - self.balance
-        value, other = kl(left, right.detach()), kl(left.detach(), right)  # [...]
-        return torch.lerp(self._freed(other), self._freed(value), mix), value
+        value, detached = kl(p, q.detach()), kl(p.detach(), q)  # [...]
+        return torch.lerp(self._apply_free_nats(detached), self._apply_free_nats(value), mix), value
 
-    def _freed(self, value: Tensor) -> Tensor:
+    def _apply_free_nats(self, value: Tensor) -> Tensor:
         return at_least(value.mean(), self.nats) if self.average else value.clamp(min=self.nats).mean()

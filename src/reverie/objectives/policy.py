@@ -50,10 +50,10 @@ def clipped_surrogate(*, change: Tensor, advantage: Tensor, clip: float | Tensor
     return -torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain)  # type: ignore[arg-type]  # numbers or tensors
 
 
-def standardised(x: Tensor, mask: Tensor) -> Tensor:
+def standardize(x: Tensor, mask: Tensor) -> Tensor:
     """Return (x - mean) / (std + 1e-8) ``[...]`` over the numbers where ``mask`` ``[...]`` is 1, std with n - 1.
 
-    A single number is returned as it is. Of several learners, the numbers of all count.
+    A single number is returned as it is. With several learners, the numbers of all count.
     """
     same_shape(x=x, mask=mask)
     weight = mask.to(x.dtype)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.core.accelerate import accelerated
 from reverie.core.types import Batch
-from reverie.objectives.categorical import per_choice, share, stacked
+from reverie.objectives.categorical import per_choice, share, stack_choices
 from reverie.objectives.estimators import OneRow
 from reverie.objectives.td import Losses, check_shapes, critic_losses
 
@@ -63,10 +63,10 @@ def greedy_quantiles(quantiles: Tensor, selector: Tensor) -> Tensor:
 def select_action(quantiles: Tensor, index: Tensor) -> Tensor:
     """Return the quantiles ``[..., N]`` of the actions ``index`` ``[...]``, from ``[..., A, N]``."""
     flat = quantiles.reshape(index.numel(), *quantiles.shape[-2:])  # [M, A, N]
-    return _picked(flat, index.reshape(-1, 1)).view(*index.shape, quantiles.shape[-1])
+    return _gather_rows(flat, index.reshape(-1, 1)).view(*index.shape, quantiles.shape[-1])
 
 
-def _picked(x: Tensor, index: Tensor) -> Tensor:
+def _gather_rows(x: Tensor, index: Tensor) -> Tensor:
     """Return ``x[m, index[m, j]]``: ``[M, K, N]`` and ``[M, J]`` to ``[M, J, N]``. Copies whole rows of N."""
     start = torch.arange(0, x.shape[0] * x.shape[1], x.shape[1], device=x.device).unsqueeze(1)  # [M, 1]
     return x.flatten(0, 1).index_select(0, (start + index).flatten()).view(*index.shape, x.shape[-1])
@@ -82,7 +82,7 @@ def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, di
     reward, live, row = estimator.bootstrap(
         reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=discount
     )  # [B, T-1]
-    reached = _picked(next_quantiles.detach(), (row - 1).clamp(min=0))  # [B, T-1, N]
+    reached = _gather_rows(next_quantiles.detach(), (row - 1).clamp(min=0))  # [B, T-1, N]
     return reward.unsqueeze(-1) + live.unsqueeze(-1) * reached
 
 
@@ -92,7 +92,7 @@ def quantile_error(
 ) -> Losses:
     """Return the term ``critic``: :func:`quantile_huber` of the taken actions, averaged as in ``td.critic_losses``.
 
-    Of several choices, the mean over them: each has quantiles of its own for the same target.
+    With several choices, return the mean over them: each has its own quantiles for the same target.
 
     Args:
         prediction: quantiles of all actions, ``[B, T - 1, A, N]``.
@@ -105,7 +105,7 @@ def quantile_error(
         The losses. The loss is a sum over the quantiles, priorities are means over them.
     """
     pairs = zip(per_choice(prediction, classes, -2), per_choice(batch.action[:, :-1], classes), strict=True)
-    theta = stacked([select_action(part, action.argmax(-1)) for part, action in pairs])  # [(D,) B, T-1, N]
+    theta = stack_choices([select_action(part, action.argmax(-1)) for part, action in pairs])  # [(D,) B, T-1, N]
     check_shapes(theta[..., 0], target[..., 0], batch)
     loss = quantile_huber(theta, target.expand(*theta.shape[:-1], -1), kappa)  # [(D,) B, T-1]
     wrong, value = loss.detach() / theta.shape[-1], theta.detach().mean(-1)  # [(D,) B, T-1]

@@ -1,6 +1,6 @@
 """Losses that tie latents to embedded observations without a decoder.
 
-N rows, E numbers of an embedding, K prototypes. Of several learners, the rows of all count (``core/learners.py``).
+N rows, E numbers of an embedding, K prototypes. With several learners, the rows of all count (``core/learners.py``).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def barlow_twins(x: Tensor, y: Tensor, redundancy: float) -> Tensor:
     x, y = (all_gather_with_grad(z.float()) for z in (x, y))  # [N, E]
     x, y = ((z - z.mean(0)) / (z.std(0) + 1e-8) for z in (x, y))
     c = x.T @ y / len(x)  # [E, E]
-    own = c.diagonal()
-    return (own - 1).square().sum() + redundancy * (c.square().sum() - own.square().sum())
+    diagonal = c.diagonal()
+    return (diagonal - 1).square().sum() + redundancy * (c.square().sum() - diagonal.square().sum())
 
 
 def infonce(x: Tensor, y: Tensor) -> Tensor:
@@ -46,8 +46,8 @@ def infonce(x: Tensor, y: Tensor) -> Tensor:
         ``[N]``.
     """
     every = gathered(y.float()).flatten(0, 1)  # [ranks * N, E]
-    own = torch.arange(len(x), device=x.device) + rank() * len(x)
-    return F.cross_entropy(x.float() @ every.T, own, reduction="none")
+    positives = torch.arange(len(x), device=x.device) + rank() * len(x)
+    return F.cross_entropy(x.float() @ every.T, positives, reduction="none")
 
 
 @torch.no_grad()

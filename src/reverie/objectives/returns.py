@@ -91,8 +91,8 @@ def lambda_return_of_states(reward: Tensor, discount: Tensor, value: Tensor, lam
     """
     same_shape(reward=reward, discount=discount, value=value)
     count = reward.shape[dim] - 1
-    r, c, later = reward.narrow(dim, 0, count), discount.narrow(dim, 0, count), value.narrow(dim, 1, count)
-    return accumulate(r + c * (1 - lam) * later, c * lam, value.select(dim, -1), dim)
+    r, c, next_value = reward.narrow(dim, 0, count), discount.narrow(dim, 0, count), value.narrow(dim, 1, count)
+    return accumulate(r + c * (1 - lam) * next_value, c * lam, value.select(dim, -1), dim)
 
 
 class DreamEstimate(NamedTuple):
@@ -337,21 +337,21 @@ def _repeat(step: Bootstrap, n: int) -> Bootstrap:
     if n == 1:
         return step
     half = _repeat(step, n // 2)
-    even = _then(half, half)
-    return _then(even, step) if n % 2 else even
+    even = _compose(half, half)
+    return _compose(even, step) if n % 2 else even
 
 
-def _then(first: Bootstrap, second: Bootstrap) -> Bootstrap:
+def _compose(first: Bootstrap, second: Bootstrap) -> Bootstrap:
     """Return the steps ``first``, then ``second`` from where it arrived, as one, ``[B, T]``."""
     reward, discount, row = (x.gather(1, first.row) for x in second)
     return Bootstrap(first.reward + first.discount * reward, first.discount * discount, row)
 
 
-class Later(NamedTuple):
+class NextRow(NamedTuple):
     """The row after the given ones: whether it is first, its return-to-go, and the reward that came with it."""
 
     first: bool = True
-    worth: float = -math.inf
+    return_to_go: float = -math.inf
     reward: float = 0.0
 
 
@@ -362,7 +362,7 @@ def returns_to_go(
     last: np.ndarray,
     terminal: np.ndarray,
     discount: float,
-    later: Later = Later(),  # noqa: B008 - it cannot be changed
+    next_row: NextRow = NextRow(),  # noqa: B008 - it cannot be changed
 ) -> np.ndarray:
     """Return the return-to-go of each row of a stream, float32 ``[n]``: G_t = r_{t+1} + gamma G_{t+1}, 0 if terminal.
 
@@ -375,16 +375,16 @@ def returns_to_go(
         last: whether the row is its episode's last.
         terminal: whether the environment ended the episode there, so that its return-to-go is 0.
         discount: gamma, in [0, 1].
-        later: the row after the last one; without it the stream ends.
+        next_row: the row after the last one; without it the stream ends.
     """
-    ends = last | np.append(first[1:], later.first)
+    ends = last | np.append(first[1:], next_row.first)
     rows = zip(reward[::-1].tolist(), ends[::-1].tolist(), terminal[::-1].tolist(), strict=True)
-    found, worth, gained = [], later.worth, later.reward
+    returns, return_to_go, next_reward = [], next_row.return_to_go, next_row.reward
     for earned, end, terminated in rows:
         if end:
-            worth = 0.0 if terminated else -math.inf
-        elif worth > -math.inf:
-            worth = gained + discount * worth
-        found.append(worth)
-        gained = earned
-    return np.array(found[::-1], np.float32)
+            return_to_go = 0.0 if terminated else -math.inf
+        elif return_to_go > -math.inf:
+            return_to_go = next_reward + discount * return_to_go
+        returns.append(return_to_go)
+        next_reward = earned
+    return np.array(returns[::-1], np.float32)

@@ -24,7 +24,7 @@ class Losses(NamedTuple):
     terms: dict[str, Tensor]
     """Scalar losses by name. The gradient of each reaches only the parameters that it is meant for."""
     metrics: Metrics = {}  # noqa: RUF012 - it is never written to
-    """Scalars without gradient, beside the terms themselves."""
+    """Scalars without gradient, in addition to the terms."""
     priority: Tensor | None = None
     """The critic's error on each window, ``[B]``: the mean of abs(y - Q), or of the loss of a distribution."""
 
@@ -56,7 +56,7 @@ def after(obs: Obs) -> Obs:
 def mean_over(x: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if that is nowhere.
 
-    Of several learners, each returns its share: the mean of what they return is that over the rows of all.
+    With several learners, each returns its share: the mean of these shares is the mean over all rows.
 
     Raises:
         ValueError: the shapes differ. They are not broadcast, because that would not be a mean.

@@ -13,7 +13,7 @@ from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.files import writing
 from reverie.core.importing import imported
 from reverie.core.logger import logger
-from reverie.core.protocols import Algorithm, Env, Sink
+from reverie.core.protocols import Env, Learner, Sink
 from reverie.core.randomness import left_as_found
 from reverie.core.types import State
 from reverie.run.metrics import check_names
@@ -28,10 +28,10 @@ Reach = Callable[[Literal["training", "evaluation"]], Env]
 class TrainingRun:
     """What a callback sees of a run, and may do to it."""
 
-    def __init__(self, folder: Path, algo: Algorithm, clock: Clock, reach: Reach) -> None:
+    def __init__(self, folder: Path, algo: Learner, clock: Clock, reach: Reach) -> None:
         self.folder: Path = folder
         """The run folder."""
-        self.algo: Algorithm = algo
+        self.algo: Learner = algo
         """The learner; ``algo.policy`` acts, and a learner of this library is a ``torch.nn.Module``."""
         self.stopped: str = ""
         """Why a callback has asked the run to end; "" if none has."""

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from reverie.core.clock import Clock
-from reverie.core.protocols import Algorithm, Env, Meter, Source, Stateful
+from reverie.core.protocols import Learner, Env, Meter, Source, Stateful
 from reverie.run.collect import Collecting
 from reverie.run.evaluate import Score
 from reverie.run.folder import Saved
@@ -38,7 +38,7 @@ def numbers_of(measurement: MeasurementResult) -> dict[str, float]:
 class Trainable(Protocol):
     """What a run knows of its experiment."""
 
-    algo: Algorithm
+    algo: Learner
     source: Source
     """Source of the learner's batches."""
     collector: Collecting | None

@@ -1,0 +1,181 @@
+"""What DreamerV1 and V2 share: settings, and the loss of the world model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.dreamer import Dreamer, DreamerConfig, scales_of
+from reverie.algos.world_model import Posterior, repeat_windows
+from reverie.core.bounds import AtLeast, Ramp, Rate, Weights, Within
+from reverie.core.config import Config
+from reverie.core.specs import Column, ObsPart, ObsSpec
+from reverie.core.types import Batch, Metrics, Window
+from reverie.nn.actor import DenseActorConfig
+from reverie.nn.adam import GlobalAdamConfig
+from reverie.nn.decoder import DenseDecoderConfig
+from reverie.nn.dense_rssm import DenseRSSMConfig
+from reverie.nn.encoder import DenseEncoderConfig
+from reverie.nn.heads import BernoulliHead, ConstantHead, DenseHeadConfig, NumberHead, SupportHead
+from reverie.nn.optim import Optim, register_scheduled
+from reverie.objectives.kl import Balanced, KLLoss, importance_bound
+from reverie.objectives.transforms import REWARDS, RewardTransform
+
+# Type checkers accept any builder. The command line reads its flags off the classes of the defaults.
+if TYPE_CHECKING:
+    from reverie.nn.decoder import DecoderBuilder
+    from reverie.nn.encoder import EncoderBuilder
+
+    EncoderField: TypeAlias = EncoderBuilder
+    DecoderField: TypeAlias = DecoderBuilder
+else:
+    EncoderField, DecoderField = DenseEncoderConfig, DenseDecoderConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelScales(Config):
+    """Weights of the world model's loss terms."""
+
+    reconstruction: Annotated[Weights, AtLeast(0)] = 1.0
+    """Weight of -ln p of each observation key; or weights by regular expression, of which the first that matches the
+    whole key counts: {camera: 0.5, "joints/.*": 10}. Other keys have 1."""
+    vectors: Annotated[float, AtLeast(0)] = 1.0
+    """Factor of that weight for vectors."""
+    reward: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of -ln p of rewards."""
+    cont: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of -ln p of continuations."""
+    kl: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of the KL loss."""
+    mask: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of -ln p of masks of legal actions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseDreamerConfig(DreamerConfig):
+    """Settings that DreamerV1 and V2 share; the defaults are those of DreamerV2."""
+
+    batch_length: int = 50
+    """T, rows of each window. Each begins with the zero latent."""
+    horizon: int = 15
+    """H, length of imagined trajectories in agent steps."""
+    discount: Annotated[float, Within("[0, 1]")] = 0.99
+    """Discount factor gamma per agent step."""
+    lam: Annotated[float, Within("[0, 1]")] = 0.95
+    """Lambda of the lambda-returns."""
+    rewards: Literal["identity", "sign", "tanh", "log1p"] = "identity"
+    """Transform of the rewards that are learned from. Stored rows and scores keep the original ones."""
+    noise: Annotated[Rate, AtLeast(0)] = 0.0
+    """Exploration noise beside the policy's own: the deviation of a normal that is added to continuous
+    actions, and the probability of a random discrete one. It may be a ramp, such as [[0, 0.3], [1e6, 0.1]]."""
+    learn_cont: bool = True
+    """Learn when episodes end. False: imagined ones never do, and gamma alone discounts them."""
+    scales: ModelScales = field(default_factory=ModelScales)
+    """Weights of the world model's loss terms."""
+    reward_support: tuple[float, ...] = ()
+    """Rewards, before their transform, over which the reward head predicts a distribution; a reward is learned as the
+    nearest of them. Empty: the head predicts the mean of a normal."""
+    kl: KLLoss = field(default_factory=Balanced)
+    """The loss between posterior and prior: balanced(balance=0.8, nats=0) of DreamerV2, or free(nats=3) of V1."""
+    rssm: DenseRSSMConfig = field(default_factory=DenseRSSMConfig)
+    """Sizes, cell and latents of the recurrent state-space model."""
+    encoder: EncoderField = field(default_factory=DenseEncoderConfig)
+    """Builds the encoder: this one, or any object with ``build(obs_spec)`` (``nn/encoder.py``)."""
+    decoder: DecoderField = field(default_factory=DenseDecoderConfig)
+    """Builds the decoder: this one, or any object with ``build(obs_spec, deter, stoch)``."""
+    reward: DenseHeadConfig = field(default_factory=DenseHeadConfig)
+    """Layers of the reward head."""
+    cont: DenseHeadConfig = field(default_factory=DenseHeadConfig)
+    """Layers of the continuation head."""
+    actor: DenseActorConfig = field(default_factory=DenseActorConfig)
+    """Layers of the policy, and its distribution."""
+    critic: DenseHeadConfig = field(default_factory=DenseHeadConfig)
+    """Layers of the value head."""
+    model_optim: GlobalAdamConfig = field(default_factory=GlobalAdamConfig)
+    """Optimiser of the world model."""
+    actor_optim: GlobalAdamConfig = field(default_factory=GlobalAdamConfig)
+    """Optimiser of the policy."""
+    critic_optim: GlobalAdamConfig = field(default_factory=GlobalAdamConfig)
+    """Optimiser of the value head."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        AtLeast(self.least_horizon).check("horizon", self.horizon)
+
+    def build_heads(self, width: int) -> tuple[nn.Module, nn.Module]:
+        cont = BernoulliHead(width, self.cont) if self.learn_cont else ConstantHead(self.learned_discount)
+        support = self.transform(torch.tensor(self.reward_support))
+        reward = SupportHead(width, self.reward, support) if len(support) else NumberHead(width, self.reward)
+        return reward, cont
+
+    @property
+    def transform(self) -> RewardTransform:
+        return REWARDS[self.rewards]
+
+    @property
+    def least_horizon(self) -> int:
+        """The shortest H: an action needs a reward after it that counts."""
+        return 2
+
+
+class DenseDreamer(Dreamer):
+    """What DreamerV1 and V2 have in common: the world model and its loss."""
+
+    cfg: DenseDreamerConfig
+    extra_spec: Mapping[str, Column]
+    optims: dict[str, Optim]
+
+    def __init__(self, obs_spec: ObsSpec, cfg: DenseDreamerConfig, device: torch.device) -> None:
+        super().__init__(cfg.graph)
+        self.cfg = cfg
+        register_scheduled(self, "noise", cfg.noise)
+        self.obs_spec: dict[str, ObsPart] = dict(obs_spec)
+        self.device: torch.device = device
+        self.extra_spec = {}
+        self.window: Window = Window(batch=cfg.batch_size, length=cfg.batch_length, crosses_episodes=True)
+
+    def exploration(self, env_steps: int) -> float | None:
+        noise = self.cfg.noise
+        if not noise:
+            return None
+        return noise.at(env_steps) if isinstance(noise, Ramp) else noise
+
+    def total(self, terms: dict[str, Tensor]) -> Tensor:
+        """The weighted sum of the terms' means; with several samples, the bound of the sums of terms."""
+        scales = scales_of(terms, self.cfg.scales)
+        for key in terms:
+            part = self.obs_spec.get(key.removeprefix("reconstruction/"))
+            if part is not None and part.kind == "vector":
+                scales[key] *= self.cfg.scales.vectors
+        if self.samples > 1:
+            weighted = torch.stack([scales[k] * v for k, v in terms.items()]).sum(0)  # [B * samples, T]
+            return importance_bound(weighted, self.samples).mean()
+        return torch.stack([scales[k] * v.mean() for k, v in terms.items()]).sum()
+
+    def filter_batch(self, batch: Batch) -> tuple[Batch, Posterior]:
+        return repeat_windows(batch, self.samples), self.world.observe(batch, None, self.samples)
+
+    def world_model_loss(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
+        """Hafner et al. (2021), equation 2, and (2020), equation 10: ``[B, T]`` each; the KL loss is ``[]``.
+
+        With several samples, rows are repeated, and the KL loss is ln q(z) - ln p(z) of each, ``[B * samples, T]``.
+        """
+        latent, prior = self.cfg.rssm.latent, self.world.rssm.p(post.latent.deter)
+        kl, value = self.cfg.kl(latent.kl, post.stats, prior)
+        if self.samples > 1:
+            kl = latent.log_prob(post.stats, post.latent.stoch) - latent.log_prob(prior, post.latent.stoch)
+        terms = {"kl": kl, **self.world.prediction_losses(rows, post.latent)}
+        metrics = {"train/prior_entropy": latent.entropy(prior), "train/posterior_entropy": latent.entropy(post.stats)}
+        metrics |= {"train/kl": importance_bound(value, self.samples)}
+        metrics |= {f"loss/{k}": importance_bound(v, self.samples) for k, v in terms.items()}
+        metrics |= self.world.mask_metrics(rows, post.latent)
+        return terms, {k: v.detach().mean() for k, v in metrics.items()}
+
+    def window_priority(self, terms: dict[str, Tensor]) -> Tensor:
+        """-ln p of all that was predicted in each window, ``[B]``: a priority for the replay."""
+        rows = [v.detach().mean(1) for k, v in terms.items() if k != "kl"]  # [B] each
+        return torch.stack(rows).sum(0).view(-1, self.samples).mean(1).clamp(min=0)

@@ -1,0 +1,253 @@
+"""What all Dreamers have: settings that build a world model, a policy in its latents, and a look into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.base import INSIDE, Algorithm, dreamt_name
+from reverie.algos.imagination import open_loop, stacked_video
+from reverie.algos.settings import AlgorithmConfig
+from reverie.algos.world_model import Context, Posterior, WorldModel
+from reverie.core.bounds import weight_of
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError, DataError, missing_method_error
+from reverie.core.specs import MASK, ObsPart, ObsSpec
+from reverie.core.types import Batch, Metrics, Mode, Step, Told
+from reverie.nn.actor import DreamerActor, JointDistribution
+from reverie.nn.heads import NumberHead, TwoHotHead
+from reverie.nn.probe import Probe
+from reverie.nn.state_space import Latent
+from reverie.objectives.kl import importance_bound
+from reverie.objectives.transforms import IDENTITY, RewardTransform
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamerConfig(AlgorithmConfig):
+    """What the settings of all Dreamers have in common: they say which parts make up the world model."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
+    heads: ClassVar[frozenset[str]] = frozenset({"decoder", "reward", "cont"})
+    """The predicting parts. Settings ``grad_heads``, if there are such, name those whose losses train the latents."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        named = getattr(self, "grad_heads", ())
+        if unknown := [part for part in named if part not in self.heads]:
+            raise ConfigError(f"grad_heads = {named}: {unknown[0]!r} is none of decoder, reward, cont.")
+
+    def build_decoder(self: Any, obs_spec: ObsSpec) -> nn.Module:
+        """Return the decoder of these observations: from latents to a dictionary of predictions."""
+        return self.decoder.build(obs_spec, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
+
+    def build_heads(self, width: int) -> tuple[nn.Module, nn.Module]:
+        """Return the heads of reward and continuation, for features of ``width`` numbers.
+
+        The first gives a number's distribution, with ``mean()`` and ``loss(value)``; the second that of
+        (1 - terminal) * discount, with ``prob()`` and ``loss()``.
+        """
+        raise missing_method_error(self, "build_heads")
+
+    @property
+    def learned_discount(self: Any) -> float:
+        """The discount that the learned continuation includes."""
+        return self.discount
+
+    @property
+    def transform(self) -> RewardTransform:
+        """The transform of the rewards that are learned."""
+        return IDENTITY
+
+
+class LatentPolicy:
+    """Filters observations into latents and acts from them, by the parts that ``learner`` has at that moment."""
+
+    def __init__(self, learner: Any, noisy: bool = False) -> None:
+        """``learner`` has ``world``, ``actor``, ``acting`` and ``pack``; ``noise`` too if ``noisy``."""
+        self.learner = learner
+        self.noisy = noisy
+
+    @property
+    def actor(self) -> DreamerActor:
+        """The policy's head."""
+        return self.learner.actor
+
+    @property
+    def width(self) -> int:
+        """A, the width of flat actions."""
+        return max((s.stop for s in self.actor.slices.values()), default=0)
+
+    def initial(self, num_envs: int) -> Context:
+        """Return the initial latent and actions of zeros, for ``num_envs`` environments."""
+        latent = self.learner.world.rssm.initial(num_envs, self.learner.world.dtype)
+        return Context(latent, torch.zeros(num_envs, self.width, device=latent.deter.device))
+
+    def action_distribution(self, step: Step, state: Context, mode: Mode) -> tuple[Latent, JointDistribution]:
+        """Return the latent of the rows, ``[N, ...]``, and the distribution of actions in it."""
+        device, world = state.action.device, self.learner.world
+        reward, is_first, is_terminal = (
+            x.to(device, non_blocking=True) for x in (step.reward, step.is_first, step.is_terminal)
+        )  # [N]
+        embed = world.embed(step.obs_on(device), reward, is_terminal)  # [N, E]
+        rows = (embed.unsqueeze(1), state.action.unsqueeze(1), is_first.unsqueeze(1))  # [N, 1, ...]
+        latent = world.rssm.observe(state.latent, *rows)[0].map(lambda x: x[:, 0])
+        legal = step.obs.get(MASK)
+        masks = () if legal is None else (legal.to(device, non_blocking=True),)  # [N, A]
+        return latent, self.learner.acting(mode)(latent.feature, *masks)
+
+    def tell(self, step: Step, state: Context) -> Told:
+        return Told(*self.action_distribution(step, state, "eval"))
+
+    @torch.no_grad()
+    def act(self, step: Step, state: Context, mode: Mode) -> tuple[Tensor, Context]:
+        """Return ``(action [N, A] on the CPU, state)``. ``eval`` takes the action's mode, but samples the latent too.
+
+        Samples of a normal distribution are clipped to [-1, 1] before they are stored, as environments and the world
+        model (``nn/rssm.py``) clip them too.
+        """
+        latent, policy = self.action_distribution(step, state, mode)
+        action = policy.sample() if mode != "eval" else policy.mode()  # [N, A]
+        if self.noisy and mode != "eval":
+            action = policy.add_exploration_noise(action, self.learner.noise)
+        action = action.clamp(-1, 1)
+        return action.cpu(), Context(latent, action)
+
+    def override(self, state: Context, action: Tensor) -> Context:
+        return state._replace(action=action.to(state.action.device, non_blocking=True))
+
+    def extras(self, state: Context) -> dict[str, Tensor]:
+        """Return the latent as columns, to be stored with the row that led to it."""
+        return {k: v.cpu() for k, v in self.learner.pack(state.latent).items()}
+
+
+class Dreamer(Algorithm):
+    """What all Dreamers have: a world model to look into."""
+
+    world: WorldModel
+    actor: DreamerActor
+    critic: TwoHotHead | NumberHead
+    obs_spec: dict[str, ObsPart]
+    samples: int = 1
+    """Posterior samples of each row."""
+
+    def acting(self, mode: Mode) -> DreamerActor:
+        """Return the policy's head that acts in ``mode``: the same in all of them, but for subclasses."""
+        return self.actor
+
+    def pack(self, latent: Latent) -> dict[str, Tensor]:
+        """Return the columns that are stored with the rows; none by default."""
+        return {}
+
+    @torch.no_grad()
+    def dream(self, batch: Batch, context: int) -> dict[str, Tensor]:
+        """Observe ``context`` rows of a batch ``[B, T]``, and imagine the others under its actions.
+
+        Nothing is trained, and no latent is stored. To imagine under other actions, replace ``batch.action``. It may
+        have more rows than the batch, ``[B, T + n, A]``: then n more are imagined, where the action of the last row of
+        the batch counts too.
+
+        Args:
+            batch: whole episodes from their first rows on, or parts of such.
+            context: from 1 to T; with T and no more actions, all rows are observed and none is imagined.
+
+        Returns:
+            Predictions ``[B, T, ...]``, or ``[B, T + n, ...]``, by name: observations in their own units (class
+            probabilities if categorical) by :func:`~reverie.algos.base.dreamt_name`, ``reward``, ``cont`` (the
+            probability to continue), ``inside/deter`` and ``inside/stoch`` (the latents) and ``inside/value`` (their
+            value by the critic).
+
+        Raises:
+            ConfigError: ``context`` is not a whole number in 1 ... T.
+            DataError: the actions have another shape.
+        """
+        rows = batch.shape[1]
+        if not 1 <= context <= rows:
+            raise ConfigError(f"context = {context}: expected a whole number from 1 to {rows}, the rows of the batch.")
+        shape, count, width = batch.action.shape, batch.shape[0], LatentPolicy(self).width
+        if len(shape) != 3 or (shape[0], shape[2]) != (count, width) or shape[1] < rows:
+            raise DataError(
+                f"batch.action has shape {list(shape)}: expected [{count}, {rows}, {width}], or more rows to imagine "
+                "on. Actions are one-hot where they are discrete, and in [-1, 1] where they are continuous."
+            )
+        batch = batch.to(self.device)
+        latent = self.world.observe(batch.rows(0, context)).latent  # [B, context, ...]
+        actions = batch.action[:, context - 1 : -1]  # [B, T - context, A]
+        if actions.shape[1]:
+            unseen = open_loop(self.world.rssm, latent.map(lambda x: x[:, -1]), actions)
+            latent = Latent(*(torch.cat(pair, 1) for pair in zip(latent, unseen, strict=True)))  # [B, T, ...]
+        return self.describe_latent(latent)
+
+    def state_value(self, output: Told) -> Tensor:
+        return self.latent_value(output.seen)
+
+    def latent_value(self, latent: Latent) -> Tensor:
+        """Return the critic's values ``[...]`` of latents ``[..., D]``."""
+        return self.critic(latent.feature).mean()
+
+    @torch.no_grad()
+    def describe_latent(self, latent: Latent) -> dict[str, Tensor]:
+        """Return the predictions of all networks for latents ``[B, T, ...]``, by the names of :meth:`dream`."""
+        inside = {"deter": latent.deter, "stoch": latent.stoch, "value": self.latent_value(latent)}
+        return self.decode(latent) | self.outcome(latent) | {f"{INSIDE}{k}": v for k, v in inside.items()}
+
+    @torch.no_grad()
+    def decode(self, latent: Latent) -> dict[str, Tensor]:
+        """Return the observations that are predicted from latents ``[..., D]``, by the names of :meth:`dream`."""
+        return {dreamt_name(k): v.value() for k, v in self.world.decoder(latent).items()} | self.predicted_mask(latent)
+
+    @torch.no_grad()
+    def predicted_mask(self, latent: Latent) -> dict[str, Tensor]:
+        """Return the masks ``[..., A]`` that are predicted from latents, by their name; nothing without masks."""
+        return {} if self.world.mask is None else {dreamt_name(MASK): self.world.mask.legal(latent.feature).float()}
+
+    @torch.no_grad()
+    def outcome(self, latent: Latent) -> dict[str, Tensor]:
+        """Return ``reward`` and ``cont`` of latents ``[..., D]``, as :meth:`dream` does."""
+        reward, cont = self.world.reward(latent.feature), self.world.cont(latent.feature)
+        going_on = (cont.prob() / self.world.discount).clamp(max=1)  # the head learns it times the discount
+        return {"reward": self.world.transform.inverse(reward.mean()), "cont": going_on}
+
+    def filter_batch(self, batch: Batch) -> tuple[Batch, Posterior]:
+        """Return the rows that a batch trains on, ``samples`` times, and their posterior."""
+        raise missing_method_error(self, "filter_batch")
+
+    def world_model_loss(self, batch: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
+        """Return the world model's loss terms of rows with their posterior, and metrics."""
+        raise missing_method_error(self, "world_model_loss")
+
+    @torch.no_grad()
+    def model_losses(self, batch: Batch) -> Metrics:
+        """Return ``loss/NAME`` of the world model and its probes on a batch, as an update does. Nothing is trained."""
+        rows, post = self.filter_batch(batch.to(self.device))
+        terms, _ = self.world_model_loss(rows, post)
+        losses = {f"loss/{k}": importance_bound(v, self.samples).mean() for k, v in terms.items()}
+        if isinstance(probe := getattr(self, "probe", None), Probe):
+            _, metrics = probe.loss(post.latent.feature, rows.obs, self.samples)
+            losses |= {k: v for k, v in metrics.items() if k.startswith("loss/")}
+        return losses
+
+    def report(self, batch: Batch, sequences: int = 6) -> dict[str, np.ndarray]:
+        """Return videos of open-loop predictions of a few windows: the first half observed, the second imagined."""
+        images = {k: part for k, part in self.obs_spec.items() if part.kind == "image"}
+        if not images:
+            return {}
+        rows, context = batch.map(lambda x: x[:sequences]), batch.shape[1] // 2
+        devices = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices):  # a report must not change the random numbers of later updates
+            predicted = self.dream(rows, context)
+        return {
+            f"report/{k}": stacked_video(rows.obs[k], predicted[dreamt_name(k)], part.low, part.high, context)
+            for k, part in images.items()
+            if dreamt_name(k) in predicted
+        }
+
+
+def scales_of(terms: Mapping[str, Tensor], scales: Config) -> dict[str, float]:
+    """Return the scale of each loss term. ``NAME/KEY`` has that of ``NAME``, which may depend on the key."""
+    weights, parts = scales.to_dict(), {name: name.partition("/") for name in terms}
+    return {name: weight_of(weights[term], key) for name, (term, _, key) in parts.items()}

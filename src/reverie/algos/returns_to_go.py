@@ -1,0 +1,64 @@
+"""Returns-to-go that are stored with recorded rows, for Cal-QL."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.core import types
+from reverie.core.protocols import RowStorage
+from reverie.core.specs import EXTRAS
+from reverie.core.types import FLAGS, Step
+from reverie.nn.exploration import SampledPolicy
+from reverie.objectives.returns import returns_to_go
+
+RETURN = "return"
+"""Name of the column of returns-to-go."""
+
+
+class ReturnsToGo:
+    """Writes the returns-to-go of an episode's rows when a terminal row has ended it. A ``RowAnnotator``."""
+
+    def __init__(self, discount: float) -> None:
+        self.discount = discount
+        self.begun: list[int] = []  # number of the row at which each stream's episode began
+
+    def on_add(self, storage: RowStorage, step: Step) -> None:
+        row, self.begun = storage.count - 1, self.begun or [storage.oldest] * storage.streams
+        for stream, (first, terminal) in enumerate(zip(step.is_first.tolist(), step.is_terminal.tolist(), strict=True)):
+            if first:
+                self.begun[stream] = row
+            if terminal:
+                self._write(storage, stream, self.begun[stream])
+
+    def on_extend(self, storage: RowStorage) -> None:
+        self.begun = [self._write(storage, stream, storage.oldest) for stream in range(storage.streams)]
+
+    def _write(self, storage: RowStorage, stream: int, start: int) -> int:
+        """Write the returns-to-go of a stream's rows from ``start`` on; return where its last episode begins."""
+        start = max(start, storage.oldest)  # an episode may be longer than the memory
+        names = ["reward", *FLAGS]
+        rows = storage.read(start, storage.count, names, stream)
+        reward, first, last, terminal = (rows[name][0] for name in names)
+        returns = returns_to_go(reward=reward, first=first, last=last, terminal=terminal, discount=self.discount)
+        storage.replace(EXTRAS + RETURN, start, stream, returns)
+        begins = np.flatnonzero(first)
+        return start + int(begins[-1]) if len(begins) else start
+
+
+class UnknownReturnPolicy(SampledPolicy):
+    """A stochastic policy that stores -inf (unknown) as the return-to-go of each row."""
+
+    def initial(self, num_envs: int) -> Any:
+        return torch.full((num_envs,), -math.inf)
+
+    def act(self, step: Step, state: Any, mode: types.Mode) -> tuple[Tensor, Any]:
+        action, _ = super().act(step, None, mode)
+        return action, state
+
+    def extras(self, state: Any) -> dict[str, Tensor]:
+        return {RETURN: state}

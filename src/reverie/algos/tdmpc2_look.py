@@ -1,0 +1,142 @@
+"""How agents look into TD-MPC2: its world model and policy, with the methods of the Dreamers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.algos.base import INSIDE
+from reverie.algos.dreamer import Dreamer
+from reverie.algos.world_model import Context, Posterior
+from reverie.core.errors import ConfigError
+from reverie.core.types import Batch
+from reverie.nn.actor import JointDistribution
+from reverie.nn.normals import TanhedNormal
+from reverie.nn.state_space import Latent
+from reverie.objectives.transforms import IDENTITY, RewardTransform
+
+if TYPE_CHECKING:
+    from reverie.algos.tdmpc2 import TDMPC2Objective
+
+
+class LatentWorld:
+    """The world model as agents look into it: what they ask of ``world_model.py: WorldModel`` and of its RSSM.
+
+    The deterministic part of its states is the latent z ``[..., L]``; the other, ``[..., 1, 1]``, is the reward that is
+    predicted to come with it, as it follows from the latent and the action before. Pictures are not predicted.
+    """
+
+    legal: None = None
+    mask: None = None
+    begins: bool = False
+
+    def __init__(self, learner: Any) -> None:
+        self.learner = learner
+        self.objective: TDMPC2Objective = learner.objective
+        self.rssm = self
+        self.dtype: torch.dtype = learner.cfg.dtype
+        self.discount: float = learner.cfg.discount
+        self.feature_width: int = learner.cfg.networks.latent + 1
+
+    @property
+    def transform(self) -> RewardTransform:
+        """The scale of rewards in losses, if there is one."""
+        scale = self.learner.preprocess.rewards
+        if scale is None:
+            return IDENTITY
+        shift = getattr(scale, "shift", 0.0)
+        return RewardTransform(lambda x: x * scale.factor + shift, lambda x: (x - shift) / scale.factor)
+
+    def initial(self, num_envs: int, dtype: torch.dtype) -> Latent:
+        """Return states ``[num_envs, ...]`` that say nothing: it has none before a first row."""
+        n = self.learner.cfg.networks
+        z = torch.full((num_envs, n.latent), 1 / n.simplex, dtype=dtype, device=self.learner.device)
+        return Latent(z, z.new_zeros(num_envs, 1, 1))
+
+    def imagine(self, latent: Latent, action: Tensor) -> Latent:
+        """Return the states ``[M, ...]`` after actions ``[M, A]``."""
+        reward, z = self.objective.step(latent.deter, action)
+        return Latent(z, self.transform.inverse(reward)[..., None, None].to(z.dtype))
+
+    def p(self, h: Tensor) -> Tensor:
+        return h  # nothing is drawn
+
+    def stats_by_name(self, stats: Tensor) -> dict[str, Tensor]:
+        return {}  # there are no distributions
+
+    def observe(self, batch: Batch, context: Context | None = None) -> Posterior:
+        """Encode rows ``[B, T]``; the reward of each is predicted from the row before it."""
+        p, obs = self.learner.preprocess, batch.obs
+        obs = obs if p.normaliser is None else p.normaliser(obs)
+        if p.frames is not None:
+            if context is not None:
+                raise ConfigError(f"algo.frames = {p.frames.count}: stacked frames cannot be extracted piece by piece.")
+            before = [(x[:, :1].expand(-1, p.frames.context, *x.shape[2:]), x) for x in (batch.is_first, *obs.values())]
+            first, *stacks = (torch.cat(parts, 1) for parts in before)
+            obs = p.frames(dict(zip(obs, stacks, strict=True)), first)
+        z = self.objective.encoder(obs)  # [B, T, L]
+        start = Context(Latent(z[:, 0], z), torch.zeros_like(batch.action[:, 0])) if context is None else context
+        previous = torch.cat([start.latent.deter[:, None], z[:, :-1]], 1)
+        action = torch.cat([start.action[:, None], batch.action[:, :-1]], 1)
+        reward = self.transform.inverse(self.objective.number(self.objective.reward(previous, action)).mean())  # [B, T]
+        begun = batch.is_first.clone()
+        begun[:, 0] |= context is None
+        return Posterior(z, Latent(z, reward.masked_fill(begun, 0.0)[..., None, None].to(z.dtype)), z)
+
+
+class LatentActor(NamedTuple):
+    """The policy as agents look into it, who read it in features ``[..., L + 1]``; nothing is planned."""
+
+    objective: TDMPC2Objective
+    slices: dict[str, slice]
+
+    def __call__(self, feature: Tensor, legal: None = None) -> JointDistribution:
+        """Return the distribution of actions ``[..., A]``."""
+        mean, log_std = self.objective.gaussian(feature[..., :-1])
+        parts = {key: TanhedNormal(mean[..., cut], log_std[..., cut].exp(), 0) for key, cut in self.slices.items()}
+        return JointDistribution(dict(parts), self.slices)
+
+
+class LatentDreamer(Dreamer):
+    """What agents ask of a Dreamer, answered by the networks of TD-MPC2."""
+
+    objective: TDMPC2Objective
+    slices: dict[str, slice]
+
+    @property
+    def world(self) -> Any:  # type: ignore[override]
+        """The world model, for agents that look into it."""
+        return LatentWorld(self)
+
+    @property
+    def actor(self) -> Any:  # type: ignore[override]
+        """The policy that dreams follow."""
+        return LatentActor(self.objective, self.slices)
+
+    def latent_value(self, latent: Latent) -> Tensor:
+        """Return the mean of all critics' values ``[...]`` of the policy's likeliest action."""
+        z, o = latent.deter, self.objective
+        return o.number(o.critic(z, o.gaussian(z)[0].tanh())).mean().mean(0)
+
+    @torch.no_grad()
+    def describe_latent(self, latent: Latent) -> dict[str, Tensor]:
+        """Return reward, continuation, latent and value of latents ``[B, T, ...]``, by the names of :meth:`dream`."""
+        return self.outcome(latent) | {f"{INSIDE}deter": latent.deter, f"{INSIDE}value": self.latent_value(latent)}
+
+    @torch.no_grad()
+    def decode(self, latent: Latent) -> dict[str, Tensor]:
+        """Return nothing: there is no decoder."""
+        return {}
+
+    @torch.no_grad()
+    def outcome(self, latent: Latent) -> dict[str, Tensor]:
+        """Return ``reward`` and ``cont``; without ``episodic``, episodes never end."""
+        logit = self.objective.ends(latent.deter)
+        reward = latent.stoch[..., 0, 0].float()
+        return {"reward": reward, "cont": torch.ones_like(reward) if logit is None else torch.sigmoid(-logit)}
+
+    def report(self, batch: Batch, sequences: int = 6) -> dict[str, np.ndarray]:
+        return {}

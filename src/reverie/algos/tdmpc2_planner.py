@@ -1,0 +1,80 @@
+"""The policy of TD-MPC2: it plans at every step, or samples the learned policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from reverie.core.types import Mode, Step, Told
+from reverie.nn.exploration import Inference
+from reverie.nn.state_space import Latent
+
+if TYPE_CHECKING:
+    from reverie.algos.tdmpc2 import TDMPC2
+
+
+class Plan(NamedTuple):
+    """What the policy carries from step to step. Plans need the mean alone; the rest is for those who look on."""
+
+    mean: Tensor  # [N, H, A], of the last plan
+    latent: Latent  # [N, ...], of the last row, see LatentWorld
+    action: Tensor  # [N, A], taken there
+
+
+class Planner:
+    """Acts by planning, or by the policy alone. Evaluations are random too, as in the authors' code."""
+
+    def __init__(self, learner: TDMPC2) -> None:
+        self.learner = learner
+        self.plans: dict[bool, Inference] = {
+            explore: Inference(partial(self.plan_action, explore), learner.objective, static=learner.graph)
+            for explore in (False, True)
+        }
+
+    def plan_action(self, explore: bool, x: Mapping[str, Tensor]) -> Tensor:
+        """Return action and new plan in one tensor ``[N, 1 + H, A]``; ``x``: ``latent`` and the plan ``before``."""
+        action, mean = self.learner.objective.plan(x["latent"], x["before"], explore)
+        return torch.cat([action.unsqueeze(1), mean], 1)
+
+    def initial(self, num_envs: int) -> Plan:
+        o, world = self.learner.objective, self.learner.world
+        mean = torch.zeros(num_envs, o.cfg.horizon, o.width, device=self.learner.device)
+        return Plan(mean, world.initial(num_envs, world.dtype), mean[:, 0].clone())
+
+    @torch.no_grad()
+    def act(self, step: Step, state: Plan, mode: Mode) -> tuple[Tensor, Plan]:
+        """Return ``(action [N, A] on the CPU, plan)``.
+
+        ``eval`` adds no noise to the plan's first action, but draws what is tried, and one of the best. Without
+        planning it takes the policy's mean.
+        """
+        o, world, device = self.learner.objective, self.learner.world, self.learner.device
+        begun = step.is_first.to(device, non_blocking=True)[:, None, None]
+        z: Tensor = o.encoder(step.obs_on(device))  # [N, L]
+        reward = world.imagine(state.latent, state.action).stoch.masked_fill(begun, 0.0)
+        mean = state.mean.masked_fill(begun, 0.0)
+        if o.cfg.plan and mode != "random":
+            plan = self.plans[mode != "eval"]({"latent": z, "before": mean})
+            action, mean = plan[:, 0], plan[:, 1:]
+        else:
+            action = o.policy(z).action if mode != "eval" else o.gaussian(z)[0].tanh()
+        return action.cpu(), Plan(mean, Latent(z, reward), action)
+
+    def tell(self, step: Step, state: Plan) -> Told:
+        """Return the policy that plans begin from and end with, not the plan."""
+        z: Tensor = self.learner.objective.encoder(step.obs_on(self.learner.device))  # [N, L]
+        latent = Latent(z, z.new_zeros(len(z), 1, 1))
+        return Told(latent, self.learner.actor(latent.feature))
+
+    def override(self, state: Plan, action: Tensor) -> Plan:
+        return state._replace(action=action.to(state.action.device, non_blocking=True))
+
+    def extras(self, state: Plan) -> dict[str, Tensor]:
+        return {}
+
+    def memoryless(self, mode: Mode) -> bool:
+        return not self.learner.objective.cfg.plan

@@ -1,0 +1,212 @@
+"""Adam: after clipping by the global norm (DreamerV1, V2 and on-policy learners), and of model-free learners."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reverie.core.accelerate import accelerated
+from reverie.core.bounds import Above, AtLeast, Ramp, Rate, Within, first
+from reverie.core.config import Config
+from reverie.core.learners import average, is_distributed
+from reverie.core.types import Metrics, State
+from reverie.nn.optim import Optim, Tensors, clipped, load_moments, rate_of, to_train
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalAdamConfig(Config):
+    """Adam after clipping by the global norm: DreamerV1 and V2."""
+
+    form: Literal["tensorflow", "torch"] = "tensorflow"
+    """tensorflow: eps is not corrected, and decay is not multiplied by the learning rate. torch: both are, as in
+    PyTorch's AdamW."""
+    lr: Annotated[Rate, Above(0)] = 1e-4
+    """Learning rate, above 0."""
+    eps: Annotated[float, Above(0)] = 1e-5
+    """Added to the root mean square, above 0."""
+    clip: Annotated[float, AtLeast(0)] = 100.0
+    """Largest norm of all gradients together; 0 does not clip."""
+    decay: Annotated[float, Within("[0, 1)")] = 0.0
+    """Share by which every update shrinks every parameter, in [0, 1)."""
+    beta1: Annotated[float, Within("[0, 1)")] = 0.9
+    """Decay rate of the momentum, in [0, 1)."""
+    beta2: Annotated[float, Within("[0, 1)")] = 0.999
+    """Decay rate of the mean square, in [0, 1)."""
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> GlobalAdam:
+        return GlobalAdam(parameters, self)
+
+
+class GlobalAdam(Optim):
+    """Adam as TensorFlow has it (Kingma and Ba 2015, end of section 2), with clipping and decay.
+
+    In the order of DreamerV2's authors::
+
+        g  <- g min(1, clip / |g|)                        |g| over all parameters
+        p  <- p (1 - decay)                               of every parameter, biases and norms too
+        p  <- p - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps)
+
+    In algorithm 1 of that paper, and in PyTorch, eps is added after the correction: at the first update as if it were
+    32 times as large here. The form ``torch`` is that, with decay lr instead of decay.
+    """
+
+    @torch.no_grad()
+    def apply(self, grads: Tensors) -> Metrics:
+        c, torchs = self.cfg, self.cfg.form == "torch"
+        flat, norm = clipped(grads, c.clip)
+        if c.decay:
+            torch._foreach_mul_(self.params, 1 - c.decay * (self.rate if torchs else 1.0))
+        self.updates.add_(1)
+        if torchs:
+            rate = self.rate if isinstance(self.rate, Tensor) else None
+            settings = AdamSettings(first(c.lr), (c.beta1, c.beta2), c.eps, rate=rate)
+            moments = self._parts(self.momentum), self._parts(self.square)
+            adam(self.params, self._parts(flat), *moments, self.updates.long(), settings)
+            return {"opt/grad_norm": norm}
+        self.momentum.lerp_(flat, 1 - c.beta1)
+        self.square.mul_(c.beta2).addcmul_(flat, flat, value=1 - c.beta2)
+        rate = self.rate * (1 - c.beta2**self.updates).sqrt() / (1 - c.beta1**self.updates)
+        step = self.momentum * rate / (self.square.sqrt() + c.eps)  # [count]
+        torch._foreach_sub_(self.params, self._parts(step))
+        return {"opt/grad_norm": norm}
+
+
+# ---------------------------------------------------------------------- model-free
+
+
+class AdamSettings(NamedTuple):
+    """Settings of :class:`Adam`."""
+
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    cosine: int = 0
+    rate: Tensor | None = None
+    """The learning rate ``[]`` instead of ``lr``, if it changes with env steps."""
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015, Algorithm 1), all parameters in one call."""
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], lr: Rate, eps: float = 1e-8, cosine: int = 0,
+        weight_decay: float = 0.0, max_grad_norm: float = 0.0,
+    ) -> None:  # fmt: skip
+        """``cosine``: updates over which the learning rate decays to 0 along half a cosine, where it then stays.
+
+        Loshchilov and Hutter 2017, equation 5; 0 keeps it constant. ``weight_decay`` times each parameter is added to
+        its gradient, after the gradient of all parameters was clipped to the norm ``max_grad_norm``; 0: neither.
+        """
+        self.weight_decay = weight_decay
+        self.max_grad_norm = max_grad_norm
+        self.params: Tensors = to_train(parameters)
+        rate = rate_of(lr, self.params[0].device)
+        changing = rate if isinstance(rate, Tensor) else None
+        self.settings: AdamSettings = AdamSettings(first(lr), eps=eps, cosine=cosine, rate=changing)
+        self.ramp: Ramp | None = lr if isinstance(lr, Ramp) else None
+        self.mean: list[Tensor] = [torch.zeros_like(p, requires_grad=False) for p in self.params]
+        self.square: list[Tensor] = [torch.zeros_like(p, requires_grad=False) for p in self.params]
+        # Not float32 as in PyTorch, which counts no further than 2^24: a longer decay of the rate would never end.
+        self.updates: Tensor = torch.zeros((), dtype=torch.int64, device=self.params[0].device)
+
+    @property
+    def ramps(self) -> list[tuple[Ramp, Tensor]]:
+        """The ramp of the learning rate with its tensor, if it is one."""
+        return [] if self.ramp is None or self.settings.rate is None else [(self.ramp, self.settings.rate)]
+
+    def step(self, loss: Tensor) -> None:
+        """Compute the gradients of ``loss``, a scalar, and update the parameters: see :meth:`gradient`."""
+        self.apply(self.gradient(loss))
+
+    def gradient(self, loss: Tensor) -> Tensors:
+        """Return the gradient of ``loss``, a scalar, for each parameter that was not frozen since.
+
+        Frozen ones, by ``requires_grad_(False)``, stay as they are, and so do their moments.
+        """
+        return list(torch.autograd.grad(loss, [p for p in self.params if p.requires_grad]))
+
+    @torch.no_grad()
+    def apply(self, grads: Tensors, *, are_means: bool = False) -> None:
+        """Update the parameters that are not frozen with these gradients; of several learners, with their means.
+
+        ``are_means``: they are the means already.
+        """
+        if is_distributed() and not are_means:
+            average(grads)
+        if self.max_grad_norm:
+            norm = torch.stack(torch._foreach_norm(grads)).norm()
+            grads = list(torch._foreach_mul(grads, self.max_grad_norm / norm.clamp(min=self.max_grad_norm)))
+        if self.weight_decay:
+            params = [p.detach() for p in self.params if p.requires_grad]
+            grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))
+        trained = [x for x in zip(self.params, self.mean, self.square, strict=True) if x[0].requires_grad]
+        self.updates += 1
+        params, mean, square = ([x[i] for x in trained] for i in range(3))
+        adam(params, grads, mean, square, self.updates, self.settings)
+
+    @torch.no_grad()
+    def renew(self) -> None:
+        """Restart a decaying learning rate, with moments of 0. Change nothing if the learning rate is constant."""
+        if self.settings.cosine:
+            for tensor in (*self.mean, *self.square, self.updates):
+                tensor.zero_()
+
+    def state_dict(self) -> State:
+        """Return the moments, in the order of the parameters, and the number of updates."""
+        moments = {"mean": self.mean, "square": self.square}
+        named = {f"{name}.{i}": x for name, tensors in moments.items() for i, x in enumerate(tensors)}
+        return {**named, "updates": self.updates}
+
+    def load_state_dict(self, state: State) -> None:
+        load_moments(self.state_dict(), state)
+
+
+def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> Tensor:
+    """Take a step of several optimisers on one loss, with gradients clipped to a norm of ``limit`` all together.
+
+    Return that norm before, ``[]``.
+    """
+    parts = [[p for p in optim.params if p.requires_grad] for optim in optims]
+    grads = list(torch.autograd.grad(loss, [p for part in parts for p in part]))
+    average(grads)
+    norm: Tensor = torch.stack(torch._foreach_norm(grads)).norm()
+    torch._foreach_mul_(grads, limit / norm.clamp(min=limit))
+    for optim, part in zip(optims, parts, strict=True):
+        optim.apply(grads[: len(part)], are_means=True)
+        grads = grads[len(part) :]
+    return norm
+
+
+@accelerated
+@torch.no_grad()
+def adam(
+    params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
+) -> None:
+    """Move ``params`` and both moments in place: Kingma and Ba 2015, Algorithm 1.
+
+    m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2,  p <- p - lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
+
+    t is ``updates`` ``[]``, int64, from 1; lr is multiplied by :func:`cosine_share`.
+    """
+    (b1, b2), t = settings.betas, updates.double()
+    torch._foreach_lerp_(mean, grads, 1 - b1)
+    torch._foreach_mul_(square, b2)
+    torch._foreach_addcmul_(square, grads, grads, 1 - b2)
+    lr = settings.lr if settings.rate is None else settings.rate
+    lr = lr * cosine_share(updates, settings.cosine) if settings.cosine else lr
+    rate, root = lr / (1 - b1**t), (1 - b2**t).sqrt()
+    for p, m, v in zip(params, mean, square, strict=True):
+        p.sub_((rate * m / (v.sqrt() / root + settings.eps)).to(p.dtype))
+
+
+def cosine_share(updates: Tensor, cosine: int) -> Tensor | float:
+    """Return the factor in [0, 1] of a learning rate that decays over ``cosine`` updates: 1 in the first, and if 0."""
+    if not cosine:
+        return 1.0
+    done = (updates - 1).clamp(max=cosine).float()
+    return 0.5 + 0.5 * (done * (math.pi / cosine)).cos()

@@ -1,0 +1,262 @@
+"""Normal distributions of continuous actions: the Dreamers', then those of model-free actors.
+
+All of them compute in float32. ``log_prob`` and ``entropy`` sum over the action's axis, so their shape is ``[...]``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from reverie.objectives.transforms import exp
+
+LOG_ROOT = 0.5 * math.log(2 * math.pi)
+LOG_ROOT_E = 0.5 * math.log(2 * math.pi * math.e)
+QUANTILES = 999
+"""Numbers, equally likely, by which the mean and deviation of tanh of a normal and of a truncated one are computed."""
+Summary = tuple[Tensor, Tensor]
+"""What a policy expects of flat actions, ``[..., A]`` each: the mean of numbers and the probability of classes; and the
+standard deviation of numbers, 0 of classes."""
+
+
+def mean_and_std_of_quantiles(quantile: Callable[[Tensor], Tensor], like: Tensor) -> Summary:
+    """Return both ``[..., A]`` of numbers, given their quantiles of probabilities ``[QUANTILES, ..., A]``."""
+    share = (torch.arange(QUANTILES, dtype=torch.float64, device=like.device) + 0.5) / QUANTILES
+    values = quantile(share.float().view(-1, *(1 for _ in like.shape)))  # [QUANTILES, ..., A]
+    return values.mean(0), values.std(0, correction=0)
+
+
+# ---------------------------------------------------------------------- the Dreamers
+
+
+class Normal:
+    """Independent normals, with samples that may lie outside of [-1, 1]: environments clip them."""
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        """Both are ``[..., A]``."""
+        self.mean = mean
+        self.std = std
+
+    def sample(self) -> Tensor:
+        """Return a sample ``[..., A]`` without gradient: the actor losses that use it are likelihood-ratio losses."""
+        with torch.no_grad():
+            return self.rsample()
+
+    def rsample(self) -> Tensor:
+        """Return a sample ``[..., A]`` with gradient."""
+        return self.mean + self.std * torch.randn_like(self.mean)  # torch.normal reads std, and waits for a GPU
+
+    def mode(self) -> Tensor:
+        """Return the mode, ``[..., A]``."""
+        return self.mean
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log-density ``[...]`` of ``value`` ``[..., A]``."""
+        z = (value.float() - self.mean) / self.std
+        return (-0.5 * z * z - self.std.log() - LOG_ROOT).sum(-1)
+
+    def entropy(self) -> Tensor:
+        """Return the entropy ``[...]`` in nats."""
+        return (self.std.log() + LOG_ROOT_E).sum(-1)
+
+    def summary(self) -> Summary:
+        """Return the mean and the deviation, of actions before they are clipped."""
+        return self.mean, self.std
+
+
+class TruncatedNormal(Normal):
+    """A normal distribution truncated to [-1, 1], of DreamerV2's authors' code.
+
+    ``mean`` in [-1, 1] and ``std`` are those before it is truncated.
+    """
+
+    LIMIT = 1 - 1e-6
+    """Samples are clipped to it, with the gradient of what is not clipped."""
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        super().__init__(mean, std)
+        self.low: Tensor = (-1 - mean) / std
+        self.high: Tensor = (1 - mean) / std
+        self.below: Tensor = torch.special.ndtr(self.low)
+        self.mass: Tensor = torch.special.ndtr(self.high) - self.below
+
+    def rsample(self) -> Tensor:
+        """Return a sample ``[..., A]`` with gradient, by inverting the distribution function."""
+        return self.quantile(torch.rand_like(self.mean))
+
+    def quantile(self, share: Tensor) -> Tensor:
+        """Return the values ``[..., A]`` that a sample exceeds with probability 1 - ``share``."""
+        normal: Tensor = torch.special.ndtri((self.below + share * self.mass).clamp(1e-7, 1 - 1e-7))
+        return self.clipped(self.mean + self.std * normal)
+
+    def clipped(self, value: Tensor) -> Tensor:
+        """Return values ``[..., A]`` inside of (-1, 1)."""
+        return value + (value.clamp(-self.LIMIT, self.LIMIT) - value).detach()
+
+    def mode(self) -> Tensor:
+        return self.clipped(self.mean)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Return the log-density ``[...]`` of values ``[..., A]`` in [-1, 1]."""
+        z = (value.float() - self.mean) / self.std
+        return (-0.5 * z * z - LOG_ROOT - self.std.log() - self.mass.log()).sum(-1)
+
+    def entropy(self) -> Tensor:
+        edges = (self.low * _normal_density(self.low) - self.high * _normal_density(self.high)) / (2 * self.mass)
+        return ((self.std * self.mass).log() + LOG_ROOT_E + edges).sum(-1)
+
+    def summary(self) -> Summary:
+        """Return the mean and the deviation of the truncated distribution."""
+        return mean_and_std_of_quantiles(self.quantile, self.mean)
+
+
+def _normal_density(x: Tensor) -> Tensor:
+    return torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
+class TanhedNormal(Normal):
+    """tanh of a normal distribution, whose entropy is estimated from samples: DreamerV1's authors' code.
+
+    Unlike :class:`SquashedNormal` it does not limit the deviation, which begins at 5. ``mean`` and ``std`` are those
+    before tanh.
+    """
+
+    LARGEST = 1 - 2**-24
+    """The largest float32 below 1: actions nearer to 1 have its density."""
+
+    def __init__(self, mean: Tensor, std: Tensor, samples: int = 100) -> None:
+        """``samples``: how many the entropy is estimated from; 0: it is that before tanh."""
+        super().__init__(mean, std)
+        self.samples = samples
+
+    def rsample(self) -> Tensor:
+        return super().rsample().tanh()
+
+    def mode(self) -> Tensor:
+        """Return tanh of the mean, ``[..., A]``."""
+        return self.mean.tanh()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.density(value.float().clamp(-self.LARGEST, self.LARGEST).atanh())
+
+    def density(self, before: Tensor) -> Tensor:
+        """Return the log-density ``[...]`` of tanh(``before``), ``before`` ``[..., A]``."""
+        z = (before - self.mean) / self.std
+        squashing = 2 * (math.log(2) - before - F.softplus(-2 * before))
+        return (-0.5 * z * z - LOG_ROOT - self.std.log() - squashing).sum(-1)
+
+    def entropy(self) -> Tensor:
+        if not self.samples:
+            return super().entropy()
+        noise = torch.randn(self.samples, *self.mean.shape, device=self.mean.device)
+        return -self.density(self.mean + self.std * noise).mean(0)
+
+    def summary(self) -> Summary:
+        """Return the mean and the deviation of actions, after tanh."""
+        return mean_and_std_of_quantiles(
+            lambda share: (self.mean + self.std * torch.special.ndtri(share)).tanh(), self.mean
+        )
+
+
+# ---------------------------------------------------------------------- model-free actors
+
+
+def times(x: Tensor, n: int) -> Tensor:
+    """Expand ``[..., X]`` to ``[..., n, X]``, as a view."""
+    return x.unsqueeze(-2).expand(*x.shape[:-1], n, x.shape[-1])
+
+
+class DiagonalNormal:
+    """N(mean, std^2) over ``[..., A]``, not squashed by tanh: actions of -1 and 1 have a finite density, too."""
+
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        """``mean`` is ``[..., A]``, ``log_std`` ``[..., A]`` or ``[A]``, already clamped to its limits."""
+        self.mean = mean
+        self.log_std = log_std
+
+    def repeat(self, n: int) -> Self:
+        """Return the distribution repeated n times, over ``[..., n, A]``."""
+        return type(self)(times(self.mean, n), times(self.log_std.expand_as(self.mean), n))
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        """Return actions ``[..., A]``, clipped to [-1, 1], and log-densities ``[...]`` before that; with gradient."""
+        noise = torch.randn_like(self.mean)
+        action = self.mean + exp(self.log_std) * noise
+        return action.clamp(-1, 1), self._log_density(noise)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the log-density ``[...]`` of actions ``[..., A]``."""
+        return self._log_density((action - self.mean) / exp(self.log_std))
+
+    def mode(self) -> Tensor:
+        """Return the mean, ``[..., A]``."""
+        return self.mean
+
+    def summary(self) -> Summary:
+        """Return the mean and the deviation, of actions before they are clipped."""
+        return self.mean, exp(self.log_std).expand_as(self.mean)
+
+    def _log_density(self, noise: Tensor) -> Tensor:
+        return (-0.5 * noise.square() - self.log_std - LOG_ROOT).sum(-1)
+
+
+class FreeNormal(DiagonalNormal):
+    """N(mean, std^2) whose samples may lie outside of [-1, 1]: environments clip them, and their density is exact."""
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        noise = torch.randn_like(self.mean)
+        return self.mean + exp(self.log_std) * noise, self._log_density(noise)
+
+    def entropy(self) -> Tensor:
+        """Return the entropy ``[...]`` in nats."""
+        return (self.log_std + LOG_ROOT_E).sum(-1).expand(self.mean.shape[:-1])
+
+
+LOG_STD = (-20.0, 2.0)
+"""Limits of ln sigma of :class:`SquashedNormal`, from the code of the authors of SAC."""
+
+
+class SquashedNormal(DiagonalNormal):
+    """a = tanh(u), u ~ N(mean, std^2): Haarnoja et al. 2018, arXiv:1812.05905, appendix C.
+
+    ln pi(a) = ln N(u) - sum ln(1 - tanh(u)^2)   (equation 26)
+
+    where ln(1 - tanh(u)^2) = 2 (ln 2 - u - softplus(-2 u)), which is exact and finite for any u.
+    """
+
+    def __init__(self, mean: Tensor, log_std: Tensor) -> None:
+        """Both are ``[..., A]``; ``log_std`` (ln sigma) may be any number, and is clamped to ``LOG_STD``."""
+        super().__init__(mean, log_std.clamp(*LOG_STD))
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        """Return an action ``[..., A]`` and its log-density ``[...]``, both with gradient."""
+        noise = torch.randn(self.mean.shape, dtype=self.mean.dtype, device=self.mean.device)  # [..., A]
+        u = self.mean + exp(self.log_std) * noise  # [..., A]
+        return u.tanh(), log_density(noise, u, self.log_std)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the log-density ``[...]`` of actions ``[..., A]``; at -1 and 1, that of the nearest number inside."""
+        inside = 1 - torch.finfo(action.dtype).eps
+        u = action.clamp(-inside, inside).atanh()  # [..., A]
+        return log_density((u - self.mean) / exp(self.log_std), u, self.log_std)
+
+    def mode(self) -> Tensor:
+        """Return tanh(mean), ``[..., A]``."""
+        return self.mean.tanh()
+
+    def summary(self) -> Summary:
+        """Return the mean and the deviation of actions, after tanh."""
+        std = exp(self.log_std)
+        return mean_and_std_of_quantiles(lambda share: (self.mean + std * torch.special.ndtri(share)).tanh(), self.mean)
+
+
+def log_density(noise: Tensor, u: Tensor, log_std: Tensor) -> Tensor:
+    """Return ln pi(tanh(u)) ``[...]`` of u = mean + sigma noise, all ``[..., A]``: equation 26."""
+    normal = -0.5 * noise.square() - log_std - LOG_ROOT  # [..., A]
+    squashing = 2 * (math.log(2) - u - F.softplus(-2 * u))  # [..., A]
+    return (normal - squashing).sum(-1)

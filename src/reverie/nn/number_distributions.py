@@ -1,0 +1,124 @@
+"""Distributions of a number, and of a yes or no, that heads predict. All of them compute in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from reverie.core.tree import expect
+from reverie.nn.functional import cross_entropy
+from reverie.nn.normals import LOG_ROOT
+from reverie.objectives.transforms import symexp, symlog, symmetric_mean, two_hot
+
+
+class UnitNormal:
+    """A number as a normal distribution of deviation 1."""
+
+    def __init__(self, mean: Tensor) -> None:
+        self._mean = mean.float()
+
+    def mean(self) -> Tensor:
+        """Return the mean, ``[...]``."""
+        return self._mean
+
+    def loss(self, value: Tensor) -> Tensor:
+        """Return -ln p(value), ``[...]``, with its constant, as the authors of DreamerV1 and V2 have it."""
+        expect(self._mean.shape, value=value)
+        return 0.5 * (self._mean - value).square() + LOG_ROOT
+
+    def __getitem__(self, rows: Any) -> UnitNormal:
+        """Return the distributions of some rows."""
+        return UnitNormal(self._mean[rows])
+
+
+class Support:
+    """A number as a categorical distribution over given values, each number being learned as the nearest of them."""
+
+    def __init__(self, logits: Tensor, values: Tensor) -> None:
+        """``logits`` are ``[..., K]`` of ``values`` ``[K]``."""
+        self.logits: Tensor = logits.float()
+        self.values = values
+
+    def mean(self) -> Tensor:
+        """Return the expected value, ``[...]``."""
+        return torch.softmax(self.logits, -1) @ self.values
+
+    def loss(self, value: Tensor) -> Tensor:
+        """Return the cross-entropy ``[...]`` with the nearest of the values; the first of two equally near."""
+        nearest = (value.unsqueeze(-1) - self.values).abs().argmin(-1, keepdim=True)
+        return -torch.log_softmax(self.logits, -1).gather(-1, nearest).squeeze(-1)
+
+
+class TwoHot:
+    """A number as a categorical distribution over symexp-spaced bins. DreamerV3 (2025), equations 10 and 11."""
+
+    def __init__(self, logits: Tensor, bins: Tensor) -> None:
+        """``logits`` are ``[..., K]``, ``bins`` the values of the K bins, ascending."""
+        self.logits: Tensor = logits.float()
+        self.bins = bins
+
+    def mean(self) -> Tensor:
+        """Return the expected value, ``[...]``."""
+        return symmetric_mean(torch.softmax(self.logits, -1), self.bins)
+
+    def loss(self, value: Tensor, second: Tensor | None = None, counts: float = 1.0) -> Tensor:
+        """Return the cross-entropy -sum_i w_i ln p_i ``[...]``, where w are the two-hot weights of ``value`` ``[...]``.
+
+        Only two of the w_i are not 0, so only two of the ln p_i are read. With ``second``, its cross-entropy times
+        ``counts`` is added; the logits are then read, and their gradient computed, once for both.
+        """
+        expect(self.logits.shape[:-1], value=value, second=second)
+        index, weight = two_hot(value.float(), self.bins)  # [..., 2]
+        if second is not None:
+            index_of, weight_of = two_hot(second.float(), self.bins)
+            index, weight = torch.cat([index, index_of], -1), torch.cat([weight, counts * weight_of], -1)  # [..., 4]
+        return cross_entropy(self.logits, index, weight)
+
+    def __getitem__(self, rows: Any) -> TwoHot:
+        """Return the distributions of some rows."""
+        return TwoHot(self.logits[rows], self.bins)
+
+
+class LogTwoHot(TwoHot):
+    """A number as a categorical distribution over bins that lie evenly in symlog: TD-MPC2 (2024), section 3.1."""
+
+    def mean(self) -> Tensor:
+        """Return symexp of the expected bin, ``[...]``."""
+        return symexp(torch.softmax(self.logits, -1) @ self.bins)
+
+    def loss(self, value: Tensor, second: Tensor | None = None, counts: float = 1.0) -> Tensor:
+        """Return the cross-entropy of :class:`TwoHot`, with the weights of symlog(value)."""
+        return super().loss(symlog(value.float()), None if second is None else symlog(second.float()), counts)
+
+
+class Bernoulli:
+    """A Bernoulli distribution with the given logit ``[...]``."""
+
+    def __init__(self, logit: Tensor) -> None:
+        self.logit: Tensor = logit.float()
+
+    def prob(self) -> Tensor:
+        """Return the probability of true, ``[...]``."""
+        return torch.sigmoid(self.logit)
+
+    def loss(self, target: Tensor) -> Tensor:
+        """Return the cross-entropy ``[...]`` with a probability ``[...]`` as target."""
+        return F.binary_cross_entropy_with_logits(self.logit, target, reduction="none")
+
+
+class Constant:
+    """A probability ``[...]`` that is given and not learned."""
+
+    def __init__(self, prob: Tensor) -> None:
+        self._prob = prob
+
+    def prob(self) -> Tensor:
+        """Return the probability of true, ``[...]``."""
+        return self._prob
+
+    def loss(self, target: Tensor) -> Tensor:
+        """Return 0 ``[...]``."""
+        return torch.zeros_like(target)
