@@ -33,6 +33,7 @@ from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.types import Batch
 from reverie.distributed.wire import acting, adopt, serialize_weights
 from reverie.kernels.capture import WARM_UPS, CapturedTrainStep
+from reverie.nn.adam import Adam
 from reverie.nn.memory import MEMORY
 from reverie.nn.target import Target
 from reverie.objectives.estimators import GAE, TD1, NStep, TDLambda, VTrace

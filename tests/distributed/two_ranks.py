@@ -18,7 +18,7 @@ from reverie.core.discover import algorithm_name  # noqa: E402
 from reverie.core.learners import averaged, joined  # noqa: E402
 from reverie.core.types import Step  # noqa: E402
 from reverie.distributed.ranks import Group  # noqa: E402
-from reverie.nn.adam import Adam
+from reverie.nn.adam import Adam  # noqa: E402
 
 UPDATES = 4
 EPS = 1e-2

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from reverie.core.clock import Clock
-from reverie.core.protocols import Learner, Env, Meter, Source, Stateful
+from reverie.core.protocols import Env, Learner, Meter, Source, Stateful
 from reverie.run.collect import Collecting
 from reverie.run.evaluate import Score
 from reverie.run.folder import Saved
