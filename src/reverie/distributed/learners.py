@@ -33,7 +33,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from reverie.algos.base import Algorithm
-from reverie.core.clock import Clock
+from reverie.core.clock import Clock, Watch
 from reverie.core.errors import RunError, plural
 from reverie.core.learners import alone, average
 from reverie.core.learners import joined as learning
@@ -78,7 +78,6 @@ class Team(Group):
         self.windows: int = 0
         self.restarts = 0
         self.ended = False
-        self.seconds: float = 0.0
         self.training: bool = False  # whether the others have been told all that comes before the first turn
         self.save: Callable[[Path], None] = lambda folder: None  # of the others: write what is theirs
 
@@ -133,13 +132,15 @@ class Team(Group):
         self.save(self.broadcast_object())
         self.all_gather_object(None)
 
-    def sync_turn(self, clock: SharedClock, windows: int, env_steps: int = 0, *extra: float) -> np.ndarray:
+    def sync_turn(self, clock: Clock, windows: int, env_steps: int = 0, *extra: float) -> np.ndarray:
         """Exchange the numbers of a turn; return the sums of ``env_steps`` and ``extra`` over all."""
-        numbers = [clock.asked, clock.own_seconds, windows, env_steps, *extra]
+        watch = clock.watch
+        assert isinstance(watch, GroupWatch)
+        numbers = [watch.stop_requested, watch.local.total_seconds(clock.seconds_before), windows, env_steps, *extra]
         gathered = self.gather(torch.tensor(numbers, dtype=torch.float64)).numpy()  # [N, 4 + M]
-        stop, self.seconds, self.windows = bool(gathered[:, 0].any()), float(gathered[0, 1]), int(gathered[:, 2].min())
-        vars(clock)["stop"] = stop
-        if stop and self.rank == 0 and not clock.asked:
+        watch.stop_agreed, watch.seconds = bool(gathered[:, 0].any()), float(gathered[0, 1])
+        self.windows = int(gathered[:, 2].min())
+        if watch.stop_agreed and self.rank == 0 and not watch.stop_requested:
             signal.raise_signal(signal.SIGTERM)  # another learner had a signal that did not reach this one
         return gathered[:, 3:].sum(0)  # type: ignore[no-any-return]
 
@@ -158,38 +159,36 @@ class Team(Group):
 # ---------------------------------------------------------------- what the loop reads
 
 
-class SharedClock(Clock):
-    """The clock of several learners: it stops, and its seconds pass, for all at once."""
+class GroupWatch(Watch):
+    """The watch of several learners, which agree on it once a turn (:meth:`Team.sync_turn`).
 
-    def __init__(self, clock: Clock, team: Team) -> None:
-        self.__dict__ = vars(clock)  # whoever has that one sees the same counters
-        self.team = team
-        self.asked: bool = False
-        self.speaks: bool = team.rank == 0
+    Setting ``stop`` asks all learners to stop after their next turn.
+    """
 
-    @property
-    def own_seconds(self) -> float:
-        """Seconds of the run by this learner's clock."""
-        return super().seconds
+    def __init__(self, local: Watch, is_main: bool) -> None:
+        self.local = local
+        self.is_main = is_main
+        self.seconds: float = 0.0  # of the run, by learner 0's watch
+        self.stop_requested: bool = local.stop
+        self.stop_agreed: bool = False
 
-    @property
-    def seconds(self) -> float:
-        return max(self.team.seconds, self.seconds_before)
+    def total_seconds(self, before: float) -> float:
+        return max(self.seconds, before)
 
     @property
     def stop(self) -> bool:
-        """Whether the run ends after this turn. Setting it asks all to stop after their next one."""
-        return bool(vars(self)["stop"])
+        """Whether the run ends after this turn, as the learners have agreed."""
+        return self.stop_agreed
 
     @stop.setter
     def stop(self, value: bool) -> None:
-        self.asked = value
+        self.stop_requested = value
 
 
 class SharedSource:
     """The batches of one learner, each a part of the common batch."""
 
-    def __init__(self, source: Source, team: Team, clock: SharedClock, collects: bool) -> None:
+    def __init__(self, source: Source, team: Team, clock: Clock, collects: bool) -> None:
         self.source = source
         self.team = team
         self.clock = clock
@@ -208,7 +207,7 @@ class SharedSource:
 class SharedCollector:
     """The collector of one learner, or its feed of actors, whose env steps, restarts and episodes are those of all."""
 
-    def __init__(self, local: Collector | Feed, experiment: Experiment, team: Team, clock: SharedClock) -> None:
+    def __init__(self, local: Collector | Feed, experiment: Experiment, team: Team, clock: Clock) -> None:
         """``experiment``: of this learner."""
         self.local = local
         self.source: Source = experiment.source
@@ -379,12 +378,13 @@ def make_learner_experiment(
     """Return ``experiment``, the share of one learner of the run in the folder ``run``, with what speaks for all."""
     parts = {field.name: getattr(experiment, field.name) for field in dataclasses.fields(experiment)}
     if team.count > 1:
-        clock, collector = SharedClock(experiment.clock, team), experiment.collector
+        clock, collector = experiment.clock, experiment.collector
+        clock.watch = GroupWatch(clock.watch, is_main=team.rank == 0)
         if isinstance(collector, Feed):
             collector.dealt = run_config.actors < team.count
         if isinstance(collector, Collector | Feed):
             parts["collector"] = SharedCollector(collector, experiment, team, clock)
-        parts |= {"clock": clock, "source": SharedSource(experiment.source, team, clock, collector is not None)}
+        parts["source"] = SharedSource(experiment.source, team, clock, collector is not None)
         for optim in experiment.algo.optimisers().values():
             if isinstance(optim, torch.optim.Optimizer):
                 optim.register_step_pre_hook(averaging)
