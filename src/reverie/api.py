@@ -26,7 +26,8 @@ from reverie.datasets.memory import DataLike, path_of
 from reverie.distributed.actor_feed import feeding
 from reverie.distributed.launch import learner_settings, log_rules, of_team, scaled, team_of
 from reverie.distributed.learners import LearnerExperiment, folder_of, make_learner_experiment, run_follower
-from reverie.distributed.search import TuneResult, read_space_file, tune_of
+from reverie.distributed.search import TuneResult, tune_of
+from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import SeedsResult, train_seeds_of
 from reverie.envs.check import EnvReport, examine
 from reverie.envs.config import EnvConfig

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from logs import logged
 
-from reverie.distributed.seeds import measured_as
+from reverie.distributed.compare import measured_as
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.aggregate import aggregate as aggregate_of
 from reverie.log.aggregate import evaluation_scores, format_seeds_table, summarize_seed, write_aggregate

@@ -21,7 +21,8 @@ from reverie.core.errors import RunError, plural
 from reverie.core.logger import silent, tell
 from reverie.distributed.launch import check, is_launched, launch, rank
 from reverie.distributed.ray import ClusterRequest, train_on_ray
-from reverie.distributed.search import read_space_file, tune_of
+from reverie.distributed.search import tune_of
+from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import train_seeds_of
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig

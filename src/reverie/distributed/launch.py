@@ -28,7 +28,7 @@ from reverie.core.errors import ConfigError, plural
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device, cores, gpus
 from reverie.core.signals import PARENT, SIGNALS
-from reverie.distributed.learners import Team
+from reverie.distributed.team import Team
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import parse_size
 from reverie.run.folder import settings_changes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import functools
 import io
 import math
 import os
@@ -12,19 +11,20 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import yaml
 
-from reverie.core.config import nest
 from reverie.core.errors import ConfigError, RunError, brief, plural
 from reverie.core.files import check_local, check_writable, write_atomic, writing
 from reverie.core.importing import trusts
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.distributed.ray import ClusterRequest
-from reverie.distributed.seeds import SeedRun, Train, Turns, check_seeds, train_runs, trainer
+from reverie.distributed.run_processes import SeedRun, Train, Turns, train_runs, trainer
+from reverie.distributed.search_space import Dimension, read_space
+from reverie.distributed.seeds import check_seeds
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.resolve import resolve_env
 from reverie.log.console import JsonlTail, RunsDisplay
@@ -33,7 +33,6 @@ from reverie.run.evaluate import Score
 from reverie.run.folder import (
     RunFolder,
     Saved,
-    check_origin,
     holds_run,
     new_path,
     read_yaml,
@@ -46,79 +45,6 @@ RUNGS = 3
 """Each rung of successive halving keeps the best third of the trials, at 1/9 and 1/3 of a run's length."""
 MAX_PROPOSALS = 20
 """Proposals after which a search takes the next settings that were not tried yet: Optuna repeats itself."""
-
-
-class Dimension(NamedTuple):
-    """The values that a search may give one setting: a range, or choices."""
-
-    distribution: Any
-    """Optuna's."""
-    choices: tuple[Any, ...] = ()
-
-    def value(self, drawn: Any) -> Any:
-        """Return the setting for what Optuna drew."""
-        return next(choice for choice in self.choices if as_word(choice) == drawn) if self.choices else drawn
-
-    @property
-    def size(self) -> int | None:
-        """Number of values; None if there is one between any two."""
-        of = self.distribution
-        if self.choices or of.single():
-            return len(self.choices) or 1
-        return None if of.step is None else round((of.high - of.low) / of.step) + 1
-
-    def drawn(self, number: int) -> Any:
-        """Return what Optuna would draw for the value of that number."""
-        of = self.distribution
-        return of.choices[number] if self.choices else min(of.low + number * (of.step or 0), of.high)
-
-
-def as_word(choice: Any) -> Any:
-    """Return a choice as Optuna can store it: lists and mappings are text there."""
-    plain = choice is None or isinstance(choice, bool | int | float | str)
-    return choice if plain else yaml.safe_dump(choice, default_flow_style=True).strip()
-
-
-def read_space_file(path: Path) -> dict[str, Any]:
-    """Return what a file says of a space to search; UntrustedError if it names modules that the user does not trust."""
-    values = read_yaml(path)
-    check_origin(Saved(algorithm="", experiment=nest(values)), path)
-    return values
-
-
-def read_space(values: Mapping[str, Any], config: ExperimentConfig, space_name: str) -> dict[str, Dimension]:
-    """Return the dimensions that a file describes, in its order: ``algo.lr: {low: 1e-5, high: 1e-2, log: true}``."""
-    dimensions: dict[str, Dimension] = {}
-    for name, description in values.items():
-        try:
-            dimensions[name] = dimension(name, description, config)
-        except (ConfigError, TypeError, ValueError) as error:  # ours, Python's, and Optuna's
-            message = error if isinstance(error, ConfigError) else f"{name} = {brief(description)}: {error}"
-            raise ConfigError(f"{space_name}: {message}") from error
-    return dimensions
-
-
-def dimension(name: str, description: Any, config: ExperimentConfig) -> Dimension:
-    """Return one dimension. ``step``: the distance of neighbouring values."""
-    from optuna import distributions as of  # optional
-
-    keys = {*description} if isinstance(description, Mapping) else set()
-    choices = description["choices"] if keys == {"choices"} else description
-    choices = list(choices) if isinstance(choices, list | tuple) else []
-    if not choices and not {"low", "high"} <= keys <= {"low", "high", "log", "step"}:
-        raise ValueError("expected a list of values, or {low: 1, high: 9}, with log: true or step: 2.")
-    tried = choices or [float(description["low"]), float(description["high"])]  # YAML reads 1e-5 as text
-    values: list[Any] = [functools.reduce(getattr, name.split("."), config.merge({name: value})) for value in tried]
-    if choices:
-        read = [x if isinstance(x, bool | int | float) else choice for x, choice in zip(values, choices, strict=True)]
-        words = {as_word(choice): choice for choice in read}
-        return Dimension(of.CategoricalDistribution([*words]), (*words.values(),))
-    low, high = tried
-    log = bool(description.get("log", False))
-    step = float(description["step"]) if "step" in description else None
-    if all(type(value) is int for value in values):
-        return Dimension(of.IntDistribution(int(low), int(high), log=log, step=int(step or 1)))
-    return Dimension(of.FloatDistribution(low, high, log=log, step=step))
 
 
 @dataclass(frozen=True, kw_only=True)
