@@ -21,13 +21,7 @@ from reverie.log.aggregate import (
     seeds_curve_data,
     summarize_seed,
 )
-from reverie.run.folder import (
-    RunFolder,
-    found_at_end,
-    is_of,
-    read_saved,
-    settings_changes,
-)
+from reverie.run.folder import RunFolder, found_at_end, is_of, read_saved, settings_changes
 from reverie.run.schedule import parse_period
 
 MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patience", "callbacks", "steps", "updates",

@@ -23,9 +23,7 @@ from reverie.core.signals import PARENT, SIGNALS
 from reverie.distributed.ray import ClusterRequest, cluster, missing, needs
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.console import RunProgress, RunsDisplay, RunState
-from reverie.run.folder import (
-    RunFolder,
-)
+from reverie.run.folder import RunFolder
 from reverie.run.signals import collected
 
 POLL = 0.2

@@ -12,11 +12,7 @@ import yaml
 from reverie.core.config import nest
 from reverie.core.errors import ConfigError, brief
 from reverie.experiment.config import ExperimentConfig
-from reverie.run.folder import (
-    Saved,
-    check_origin,
-    read_yaml,
-)
+from reverie.run.folder import Saved, check_origin, read_yaml
 
 
 class Dimension(NamedTuple):

@@ -24,13 +24,7 @@ from reverie.distributed.ray import ClusterRequest
 from reverie.distributed.run_processes import SeedRun, Train, Turns, train_runs, trainer
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
-from reverie.log.aggregate import (
-    Aggregate,
-    SeedSummary,
-    aggregate,
-    summarize_seed,
-    write_aggregate,
-)
+from reverie.log.aggregate import Aggregate, SeedSummary, aggregate, summarize_seed, write_aggregate
 from reverie.log.console import RunsDisplay
 from reverie.run.folder import (
     SCHEMA,
