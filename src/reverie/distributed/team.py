@@ -35,7 +35,7 @@ from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
 from reverie.distributed.actor_feed import Feed
 from reverie.distributed.ranks import Group
-from reverie.distributed.wire import Block, blank
+from reverie.distributed.wire import RowBlock, blank
 from reverie.experiment.build import Experiment
 from reverie.replay.sources import concat_batches
 from reverie.run.collect import Collector, EpisodeStats
@@ -125,15 +125,15 @@ class Team(Group):
             signal.raise_signal(signal.SIGTERM)  # another learner had a signal that did not reach this one
         return gathered[:, 3:].sum(0)  # type: ignore[no-any-return]
 
-    def distribute_blocks(self, feed: Feed) -> list[tuple[int, Block]]:
+    def distribute_blocks(self, feed: Feed) -> list[tuple[int, RowBlock]]:
         """Return the rows of this learner's environments of the actors, which send all of them to learner 0."""
-        parts: list[list[tuple[int, Block]]] = [[] for _ in range(self.count)]
+        parts: list[list[tuple[int, RowBlock]]] = [[] for _ in range(self.count)]
         for index, block in feed.receive_blocks() if self.rank == 0 else ():
             for rank, part in enumerate(parts):
                 cut = slice(rank * feed.config.env.num, (rank + 1) * feed.config.env.num)
                 rows = {name: column[cut].copy() for name, column in block.rows.items()}
                 part.append((index, block._replace(rows=rows, episodes=[] if rank else block.episodes)))
-        blocks: list[tuple[int, Block]] = self.scatter_object(parts)
+        blocks: list[tuple[int, RowBlock]] = self.scatter_object(parts)
         return blocks
 
 

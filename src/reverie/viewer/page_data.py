@@ -52,7 +52,7 @@ def row_to_dict(agent: Agent, line: Timeline, number: int) -> dict[str, Any]:
         "real": None if real is None else real.values,
         "action": line.actions[number] if number < len(line.actions) else None,
         "dream": None if dreamt is None else dream_values(agent, dreamt),
-        "error": None if real is None or dreamt is None else dream_errors(agent, real, dreamt.predictions),
+        "error": None if real is None or dreamt is None else row_errors(agent, real, dreamt.predictions),
     }
 
 
@@ -60,7 +60,7 @@ def dream_values(agent: Agent, row: DreamRow) -> dict[str, Any]:
     """Return what the networks predict at a row of the dream."""
     predictions = row.predictions
     numbers, names = (
-        predicted_observations(predictions, vector_keys(agent)),
+        predicted_observations(predictions, vector_names(agent)),
         ("reward", "cont", "prior_entropy", "policy"),
     )
     return {
@@ -71,7 +71,7 @@ def dream_values(agent: Agent, row: DreamRow) -> dict[str, Any]:
     }
 
 
-def dream_errors(agent: Agent, real: RealRow, predictions: Predictions) -> dict[str, float]:
+def row_errors(agent: Agent, real: RealRow, predictions: Predictions) -> dict[str, float]:
     """Return the error of each observation in its units (``dreaming.error_unit``), and of reward and cont."""
     errors: dict[str, float] = {}
     for key, part in agent.obs_spec.items():
@@ -112,7 +112,7 @@ def probe_predictions(agent: Agent, line: Timeline, at: int) -> dict[str, dict[s
     if at < len(line.real):
         truth = {key: values[0].numpy() for key, values in line.real[at].step.obs.items()}
     needed = {key for parts in probe.given.values() for key in parts}
-    obs = predicted_observations(row.predictions, vector_keys(agent)) | truth
+    obs = predicted_observations(row.predictions, vector_names(agent)) | truth
     inputs = {key: x for key, x in obs.items() if key in needed}
     probes: dict[str, dict[str, Any]] = {key: {} for key in probe.parts}
     state = ModelState(to_numpy(row.latent.deter), to_numpy(row.latent.stoch))
@@ -125,7 +125,7 @@ def probe_predictions(agent: Agent, line: Timeline, at: int) -> dict[str, dict[s
     return probes
 
 
-def vector_keys(agent: Agent) -> list[str]:
+def vector_names(agent: Agent) -> list[str]:
     """Return the names of the observations that are vectors."""
     return [key for key, part in agent.obs_spec.items() if part.kind == "vector"]
 

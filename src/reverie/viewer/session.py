@@ -29,10 +29,10 @@ from reverie.viewer.page_data import (
     latent_to_dict,
     row_to_dict,
     split_rows,
-    vector_keys,
+    vector_names,
 )
 from reverie.viewer.source import PictureRenderer, RecordedEnv, action_names, make_live_env
-from reverie.viewer.timeline import Branch, DreamRow, RandomStream, RealRow, Timeline
+from reverie.viewer.timeline import DreamBranch, DreamRow, RandomStream, RealRow, Timeline
 from reverie.viewer.values import model_free_values
 
 NUM_BRANCHES, MAX_STEPS = 8, 1000
@@ -80,7 +80,7 @@ class Session:
         self.real_stream: RandomStream = RandomStream(self.seed)
         self.dream_stream: RandomStream = RandomStream(self.seed)
         self.timeline: Timeline = Timeline()
-        self.branches: list[Branch] = list[Branch]()
+        self.branches: list[DreamBranch] = list[DreamBranch]()
         self.branched: int = 0
         with self.real_stream():
             self._add_real_row(self.source.reset(self.seed))
@@ -132,7 +132,7 @@ class Session:
         proposed, after = self.policy.act(step, state, parse_mode(self.mode))
         facts: dict[str, Any] = {"reward": float(step.reward[0]), "last": bool(step.is_last[0])}
         facts["terminal"] = bool(step.is_terminal[0])
-        vectors = {key: step.obs[key][0].flatten() for key in vector_keys(self.agent)}
+        vectors = {key: step.obs[key][0].flatten() for key in vector_names(self.agent)}
         facts["numbers"] = {key: x.tolist() for key, x in vectors.items() if len(x) <= MAX_SHOWN_NUMBERS}
         predictions = None
         if self.inspector is not None:
@@ -226,7 +226,7 @@ class Session:
 
     # ------------------------------------------------------------------ branches
 
-    def branch(self, at: int, by: str = "sample", steps: int = 15) -> list[Branch]:
+    def branch(self, at: int, by: str = "sample", steps: int = 15) -> list[DreamBranch]:
         """Imagine futures from row ``at``: ``NUM_BRANCHES`` samples, or ("action") one for each first action.
 
         Other actions are drawn from the policy. Nothing changes until :meth:`pick`.
@@ -250,7 +250,7 @@ class Session:
         totals = inspector.predicted_return(predictions)
         self.branched = at
         self.branches = [
-            Branch(
+            DreamBranch(
                 [DreamRow(x.map(lambda v, i=i: v[i : i + 1]), "imagined", {k: v[i, t] for k, v in predictions.items()})  # type: ignore[misc]
                  for t, x in enumerate(latents)],
                 [action[i : i + 1].cpu() for action in actions],

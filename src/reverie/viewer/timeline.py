@@ -41,7 +41,7 @@ class DreamRow:
 
 
 @dataclass(frozen=True)
-class Branch:
+class DreamBranch:
     """A future that a branch imagines."""
 
     rows: list[DreamRow]
