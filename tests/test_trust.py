@@ -232,8 +232,8 @@ def test_without_a_home_nothing_is_trusted(home, stranger, monkeypatch):
 def test_child_processes_of_seeds_are_told(monkeypatch, tmp_path):
     told = []
 
-    def commanded(turns, *_):
-        told.append("--trust" in turns.command(turns.runs[0]))
+    def commanded(queue, *_):
+        told.append("--trust" in queue.command(queue.runs[0]))
         raise InterruptedError
 
     monkeypatch.setattr("reverie.distributed.seeds.train_runs", commanded)

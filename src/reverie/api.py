@@ -23,7 +23,7 @@ from reverie.core.randomness import left_as_found, threads_kept
 from reverie.datasets.memory import DataLike
 from reverie.distributed.actor_feed import feeding
 from reverie.distributed.launch import learner_settings, log_rules, of_team, scaled, team_of
-from reverie.distributed.learners import LearnerExperiment, folder_of, make_learner_experiment, run_follower
+from reverie.distributed.learners import LearnerExperiment, learner_folder, make_learner_experiment, run_follower
 from reverie.distributed.search import TuneResult, tune_of
 from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import SeedsResult, train_seeds_of
@@ -196,7 +196,7 @@ def train_config(
             settings = learner_settings(scaled(continued, team.count), team)
             experiment = build(
                 settings, env, eval_env=eval_env, start=start or 0, rank=team.rank,
-                run=folder_of(folder.path, team.rank), estimates=OffPolicyEstimator, actors=feeding,
+                run=learner_folder(folder.path, team.rank), estimates=OffPolicyEstimator, actors=feeding,
             )  # fmt: skip
             experiment = with_measured_threads(experiment) if start is None and team.count == 1 else experiment
             run_settings = continued.merge({"threads": experiment.config.threads}).validate()

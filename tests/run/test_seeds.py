@@ -26,7 +26,7 @@ from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.lock import folder_lock
 from reverie.distributed import run_processes
-from reverie.distributed.run_processes import Child, verdict
+from reverie.distributed.run_processes import Child, exit_state
 from reverie.distributed.seeds import train_seeds_of as train_seeds
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.metrics import JsonlSink
@@ -284,7 +284,7 @@ def test_the_children_know_the_settings_from_a_file(stage: type[Actor]) -> None:
     ],
 )
 def test_exit_codes_are_put_into_words(code: int, words: str, state: str, note: str) -> None:
-    assert verdict(code, words) == (state, note)
+    assert exit_state(code, words) == (state, note)
 
 
 # ---------------------------------------------------------------- what people type

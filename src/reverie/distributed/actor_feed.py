@@ -92,7 +92,7 @@ class Feed:
         self.rank = 0
         self.learners = 1
         self.dealt = False
-        """Number of this learner, of how many; whether all learn from the actors of learner 0 (``learners.py``)."""
+        """Number of this learner, of how many; whether all learn from the actors of learner 0 (``team.py``)."""
         self.home: Processes | Nodes | None = None  # not before the weights are those that the run begins with
         self.incoming: Callable[[], Iterable[tuple[int, RowBlock]]] = self.receive_blocks
         statistics = algo.running_statistics

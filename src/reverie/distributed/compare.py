@@ -29,7 +29,7 @@ MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patienc
 """Settings that say how a run is measured and compared."""
 
 
-def measured_as(settings: Mapping[str, Any]) -> MeasurementSettings:
+def measurement_settings(settings: Mapping[str, Any]) -> MeasurementSettings:
     """Return how runs with these settings, in plain values, are measured."""
     if missing := [name for name in MEASURED_BY if name not in settings]:
         raise RunError(f"the settings of {settings.get('algorithm', 'a run')} lack {', '.join(missing)}: restore them.")
@@ -60,8 +60,8 @@ def compare(*runs: Path | str, figure: Path | str | None = None) -> Comparison:
     png = None if figure is None else Path(figure)
     if png is not None and png.suffix != ".png":
         raise ConfigError(f"figure = {png}: expected a file name ending in .png.")
-    groups = [group for location in runs for group in groups_at(os.fspath(location)).items()]
-    contenders = [contender(name, paths) for name, paths in groups]
+    groups = [group for location in runs for group in find_run_groups(os.fspath(location)).items()]
+    contenders = [read_compared_setting(name, paths) for name, paths in groups]
     if png is not None:
         from reverie.log.plot import plot_comparison  # matplotlib takes a fifth of the time of all imports
 
@@ -70,7 +70,7 @@ def compare(*runs: Path | str, figure: Path | str | None = None) -> Comparison:
     return Comparison(settings=contenders, probability_of_improvement=improvements(contenders), figure=png)
 
 
-def groups_at(location: str) -> dict[str, list[Path]]:
+def find_run_groups(location: str) -> dict[str, list[Path]]:
     """Return the runs at a path, or at those that match a pattern, by the names of the settings that they belong to."""
     path = Path(os.path.expanduser(location))
     groups: dict[str, list[Path]] = {}
@@ -84,12 +84,12 @@ def groups_at(location: str) -> dict[str, list[Path]]:
     return groups or {location: [path]}  # reading it says what is wrong
 
 
-def contender(name: str, paths: Sequence[Path]) -> ComparedSetting:
+def read_compared_setting(name: str, paths: Sequence[Path]) -> ComparedSetting:
     """Read the runs of one setting; RunError if none has a score."""
     saved = {path: read_saved(path) for path in paths}
     settings = [{"algorithm": config.algorithm, **config.experiment} for config in saved.values()]
-    first, how = settings[0], measured_as(settings[0])
-    check_alike(name, settings)
+    first, how = settings[0], measurement_settings(settings[0])
+    warn_if_settings_differ(name, settings)
     results, final = {}, {}
     for path, folder in zip(paths, map(RunFolder, paths), strict=True):
         results[path] = summarize_seed(folder.metrics, found_at_end(folder.evaluation) or {}, how)
@@ -119,7 +119,7 @@ def contender(name: str, paths: Sequence[Path]) -> ComparedSetting:
     return ComparedSetting(name, measured, np.array(scores), curve.interval())
 
 
-def check_alike(name: str, settings: Sequence[Mapping[str, Any]]) -> None:
+def warn_if_settings_differ(name: str, settings: Sequence[Mapping[str, Any]]) -> None:
     """Warn if the runs of one setting differ in more than the seed, or do not differ in the seed."""
     plain = [{key: value for key, value in run.items() if key not in ("seed", "threads")} for run in settings]
     changes = list(dict.fromkeys(line for run in plain[1:] for line in settings_changes(plain[0], run)))

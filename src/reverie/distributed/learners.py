@@ -63,9 +63,11 @@ class ReplayPart:
             return self.part.load_state_dict(state)
         saved: list[tuple[Store | None, State]] = []
         for rank in range(team.before):
-            saved_state = read(folder_of(path, rank), ["replay"], verified=True)["replay"]
+            saved_state = read(learner_folder(path, rank), ["replay"], verified=True)["replay"]
             for lane in saved_state.get("lanes", [saved_state]):
-                location = folder_of(self.run, rank) / "replay" if lane.get("place") == "auto" else lane.get("place")
+                location = (
+                    learner_folder(self.run, rank) / "replay" if lane.get("place") == "auto" else lane.get("place")
+                )
                 saved.append((None if location is None else Store(location), lane))
         return self.part.deal(saved, team.rank, team.count)
 
@@ -75,7 +77,7 @@ class ReplayPart:
             self.part.load_files(folder)
 
 
-def folder_of(path: Path, rank: int) -> Path:
+def learner_folder(path: Path, rank: int) -> Path:
     """Return the folder that holds what is a learner's own in a run or a checkpoint at ``path``."""
     return path / "ranks" / str(rank) if rank else path
 
@@ -173,11 +175,11 @@ def make_learner_experiment(
         parts["source"] = SharedSource(experiment.source, team, clock, collector is not None)
         for optim in experiment.algo.optimisers().values():
             if isinstance(optim, torch.optim.Optimizer):
-                optim.register_step_pre_hook(averaging)
+                optim.register_step_pre_hook(average_gradients)
     return LearnerExperiment(**parts, run_config=run_config, team=team, run=run)
 
 
-def averaging(optim: torch.optim.Optimizer, *_: Any) -> None:
+def average_gradients(optim: torch.optim.Optimizer, *_: Any) -> None:
     """Average the gradients of one of PyTorch's own optimisers over all learners, before its step."""
     average([p.grad for group in optim.param_groups for p in group["params"] if p.grad is not None])
 
@@ -236,7 +238,7 @@ class Follower:
         team.before, team.loaded, self.main = before, path, path
         self.checkpoints.load(path, {"algo": self.algo, "clock": clock})
         if before == team.count:
-            self.checkpoints.load(folder_of(path, team.rank), self.parts)
+            self.checkpoints.load(learner_folder(path, team.rank), self.parts)
         elif "replay" in self.parts:
             self.parts["replay"].load_state_dict({})
             if isinstance(collector := local_collector(self.experiment.collector), Collector):
@@ -266,7 +268,7 @@ class Follower:
         tensors: dict[str, Tensor] = {}
         encode(self.algo.state_dict(), "algo", tensors)
         with safe_open(self.main / TENSORS, framework="pt") as file:
-            local = {name: x for name, x in tensors.items() if not same(x, file.get_tensor(name))}
+            local = {name: x for name, x in tensors.items() if not tensors_equal(x, file.get_tensor(name))}
         learned = {f"algo/model/{name}" for name, _ in self.algo.named_parameters()}
         if far := [name for name in local if name in learned or "optim/" in name]:
             raise RunError(f"{far[0]} differs between the learners of this run: they do not take the same steps.")
@@ -277,6 +279,6 @@ class Follower:
         self.algo.load_state_dict(read(self.main, ["algo"], verified=True, instead=state["tensors"])["algo"])
 
 
-def same(x: Tensor, y: Tensor) -> bool:
+def tensors_equal(x: Tensor, y: Tensor) -> bool:
     """Return whether two tensors hold the same numbers; NaN is itself."""
     return x.shape == y.shape and bool(((x == y) | (x != x)).all())

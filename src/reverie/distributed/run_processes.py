@@ -52,7 +52,7 @@ class SeedRun(RunProgress):
         super().__init__(name.replace("-", " "), RunFolder(self.run).metrics, config.length, config.unit)
 
     @property
-    def begun(self) -> bool:
+    def has_begun(self) -> bool:
         """Whether there is a run of this seed."""
         return RunFolder(self.run).config.is_file()
 
@@ -72,7 +72,7 @@ class Child:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
                 [sys.executable, "-u", "-m", "reverie", *command], stdin=subprocess.DEVNULL, stdout=out,
                 stderr=subprocess.STDOUT, start_new_session=True,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(own_paths()), PARENT: str(os.getpid())},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(extra_import_paths()), PARENT: str(os.getpid())},
             )  # fmt: skip
         self.tell: Callable[[int], None] = self.process.send_signal
         self.wait: Callable[[], object] = self.process.wait
@@ -91,11 +91,11 @@ class Child:
 
 
 @contextlib.contextmanager
-def trainer(config: ExperimentConfig, on: ClusterRequest | None) -> Iterator[tuple[Train, int]]:
+def make_trainer(config: ExperimentConfig, on: ClusterRequest | None) -> Iterator[tuple[Train, int]]:
     """Yield what trains runs, here or on the Ray cluster of ``on``, and how many may run at a time."""
     if on is None:
         fit = 1 if choose_device(config.device) != "cpu" else cores() // (config.threads or torch.get_num_threads())
-        yield train_here, max(1, fit)
+        yield train_in_processes, max(1, fit)
         return
     with cluster(on.address) as ray:
         resources = needs(config, on.learner, ray.cluster_resources().get("GPU", 0.0))
@@ -109,13 +109,13 @@ def trainer(config: ExperimentConfig, on: ClusterRequest | None) -> Iterator[tup
         yield functools.partial(train_placed, resources=requested), room
 
 
-def own_paths() -> list[str]:
+def extra_import_paths() -> list[str]:
     """Return the import paths of this process, such as a script's folder, without those that belong to this Python."""
     homes = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
     return [path for path in map(os.path.abspath, sys.path) if not path.startswith(homes)]
 
 
-def verdict(code: int, words: str) -> tuple[RunState, str]:
+def exit_state(code: int, words: str) -> tuple[RunState, str]:
     """Return how a process ended, from its exit code and the last line that it wrote."""
     if code == 0:
         return "finished", "finished"
@@ -128,7 +128,7 @@ def verdict(code: int, words: str) -> tuple[RunState, str]:
 
 
 @dataclass
-class Turns:
+class RunQueue:
     """Runs of which each waits for its turn, and how they end; asked by what trains them."""
 
     runs: Sequence[SeedRun]
@@ -139,16 +139,16 @@ class Turns:
     """Shows them."""
     ended: Callable[[SeedRun], None]
     """Called with each run that has ended."""
-    unpromising: Callable[[SeedRun], bool] = lambda run: False
+    should_stop: Callable[[SeedRun], bool] = lambda run: False
     """Asked often of each run that runs, until it says that the run is to save and end."""
-    got: Sequence[int] = ()
+    received_signals: Sequence[int] = ()
     """Signals that this process has received; after the first no run begins."""
     dropped: set[SeedRun] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
 
     def next(self) -> SeedRun | None:
         """Return the run that begins next; None if none is left, or none is to begin any more."""
-        over = self.got or (self.refused and not any(run.begun for run in self.runs))
+        over = self.received_signals or (self.refused and not any(run.has_begun for run in self.runs))
         return None if over else next((run for run in self.runs if run.state == "waiting"), None)
 
     def begin(self, run: SeedRun) -> list[str]:
@@ -160,35 +160,35 @@ class Turns:
 
     def drop(self, run: SeedRun) -> bool:
         """Return True, once, if a run that is being trained is to save and end."""
-        if run in self.dropped or not self.unpromising(run):
+        if run in self.dropped or not self.should_stop(run):
             return False
         self.dropped.add(run)
         return True
 
     def end(self, run: SeedRun, code: int, words: str) -> None:
         """Take note that the process of ``run`` has ended. ``words``: the last line that it wrote."""
-        run.state, run.note = verdict(code, words)
-        if run.state == "failed" and words.startswith("reverie: ") and not run.begun:
+        run.state, run.note = exit_state(code, words)
+        if run.state == "failed" and words.startswith("reverie: ") and not run.has_begun:
             self.refused.append(run.note.removeprefix("failed: "))
         run.read()
         self.ended(run)
         self.board.show_state(run)
 
 
-Train = Callable[[Turns, int], None]
+Train = Callable[[RunQueue, int], None]
 """Trains runs, so many at a time."""
 
 
-def train_runs(turns: Turns, train: Train, jobs: int) -> int | None:
+def train_runs(queue: RunQueue, train: Train, jobs: int) -> int | None:
     """Have ``train`` train what waits, ``jobs`` at a time; return the number of the signal that ended it, if any."""
-    with collected() as turns.got:
-        train(turns, jobs)
-    if turns.refused and not any(run.begun for run in turns.runs):
-        raise RunError(turns.refused[0])
-    return turns.got[0] if turns.got else None
+    with collected() as queue.received_signals:
+        train(queue, jobs)
+    if queue.refused and not any(run.has_begun for run in queue.runs):
+        raise RunError(queue.refused[0])
+    return queue.received_signals[0] if queue.received_signals else None
 
 
-def train_here(turns: Turns, jobs: int) -> None:
+def train_in_processes(queue: RunQueue, jobs: int) -> None:
     """Train runs in child processes.
 
     Signals are passed on to the processes: after the second they stop at once, and the third kills them.
@@ -196,18 +196,18 @@ def train_here(turns: Turns, jobs: int) -> None:
     running: dict[SeedRun, Child] = {}
     num_forwarded = 0
     try:
-        while running or turns.next():
-            num_forwarded = pass_on(turns.got, num_forwarded, running.values())
-            while len(running) < jobs and (run := turns.next()):
+        while running or queue.next():
+            num_forwarded = forward_signals(queue.received_signals, num_forwarded, running.values())
+            while len(running) < jobs and (run := queue.next()):
                 with writing(run.log.parent):
-                    running[run] = Child(turns.begin(run), run.log)
+                    running[run] = Child(queue.begin(run), run.log)
             for run, child in list(running.items()):
                 if (code := child.code()) is not None:
                     del running[run]
-                    turns.end(run, code, child.last_words())
-                elif turns.drop(run):
+                    queue.end(run, code, child.last_words())
+                elif queue.drop(run):
                     child.tell(signal.SIGTERM)
-            turns.board.update()
+            queue.board.update()
             time.sleep(POLL)
     finally:  # after an error here, those that run save and end
         for child in running.values():
@@ -216,9 +216,9 @@ def train_here(turns: Turns, jobs: int) -> None:
             child.wait()
 
 
-def pass_on(got: Sequence[int], num_forwarded: int, children: Iterable[Child]) -> int:
+def forward_signals(received_signals: Sequence[int], num_forwarded: int, children: Iterable[Child]) -> int:
     """Pass received signals on, from number ``num_forwarded`` on; return how many there are now."""
-    for number in got[num_forwarded:]:
+    for number in received_signals[num_forwarded:]:
         num_forwarded += 1
         if num_forwarded == 1:
             logger.info(

@@ -22,7 +22,7 @@ from reverie.core.importing import trusts
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.distributed.ray import ClusterRequest
-from reverie.distributed.run_processes import SeedRun, Train, Turns, train_runs, trainer
+from reverie.distributed.run_processes import RunQueue, SeedRun, Train, make_trainer, train_runs
 from reverie.distributed.search_space import Dimension, read_space
 from reverie.distributed.seeds import check_seeds
 from reverie.experiment.config import NO_ENV, ExperimentConfig
@@ -124,7 +124,7 @@ def tune_of(
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-tune")
     path = path if on is None else path.absolute()  # the working directory of a node may be another
     check_writable(path)
-    check_same(path, config, space)
+    check_same_search(path, config, space)
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
     with folder_lock(path):
@@ -146,11 +146,11 @@ def tune_of(
         write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
         study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials), constant_liar=True)
         search = Search(study, dimensions, config, path, prune, grid, seeds)
-        with trainer(config, on) as (train, max_parallel):
+        with make_trainer(config, on) as (train, max_parallel):
             return search.run(trials, jobs or max_parallel, train)
 
 
-def check_same(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -> None:
+def check_same_search(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -> None:
     """Check that what is in the folder ``path``, if anything, is this search."""
     if not holds_run(path, path / "settings.yaml", config.name, config.env.id) or not (path / "space.yaml").exists():
         return
@@ -192,7 +192,7 @@ class Search:
         if size < count or self.grid:
             count = int(size)
         finished = [trial.state.is_finished() for trial in self.study.trials]
-        self.runs = {i: self.places(i) for i in range(count) if i >= len(finished) or not finished[i]}
+        self.runs = {i: self.trial_runs(i) for i in range(count) if i >= len(finished) or not finished[i]}
         runs = [seed_run for group in self.runs.values() for seed_run in group]
         title = f"{self.config.name} on {self.config.task_label}"
         if runs:
@@ -201,10 +201,10 @@ class Search:
             parallel_text = f"up to {plural(jobs, 'run')} at a time"
             logger.info(f"{title}: {plural(len(self.runs), 'trial')}{seeds_text}, {parallel_text}, in {self.path}")
         with contextlib.closing(RunsDisplay(runs if self.config.console else [], title)) as board:
-            signal = train_runs(Turns(runs, self.command, board, self.tell, self.unpromising), train, jobs)
+            signal = train_runs(RunQueue(runs, self.command, board, self.tell_optuna, self.should_prune), train, jobs)
         return self.result(signal)
 
-    def places(self, number: int) -> list[SeedRun]:
+    def trial_runs(self, number: int) -> list[SeedRun]:
         """Return the runs of a trial, which wait."""
         name = f"trial-{number}"
         if self.seeds is None:
@@ -263,7 +263,7 @@ class Search:
                 else:
                     self.scores[seed_run][int(row["step"])] = score
 
-    def unpromising(self, seed_run: SeedRun) -> bool:
+    def should_prune(self, seed_run: SeedRun) -> bool:
         """Report new evaluations of the trial of a run, each the mean of its seeds; return whether it is to end."""
         self.read(seed_run)
         number, trial = seed_run.trial, self.trials[seed_run.trial]
@@ -273,17 +273,17 @@ class Search:
             self.reported[number] += 1
             trial.report(float(np.mean(scores)), max(steps))
             if self.prune and trial.should_prune():
-                self.give_up(number, self.pruned)
+                self.drop_trial(number, self.pruned)
         return number in self.pruned | self.failed
 
-    def give_up(self, number: int, why: set[int]) -> None:
+    def drop_trial(self, number: int, why: set[int]) -> None:
         """Note that no more runs of a trial are to begin, as it is among the ``pruned`` or the ``failed``."""
         why.add(number)
         for run in self.runs[number]:
             if run.state == "waiting":
                 run.state, run.note = "stopped", "left out"
 
-    def tell(self, seed_run: SeedRun) -> None:
+    def tell_optuna(self, seed_run: SeedRun) -> None:
         """Tell Optuna how a trial ended, with its last run. One that a signal stopped stays open, and goes on later."""
         from optuna.trial import TrialState
 
@@ -292,7 +292,7 @@ class Search:
         if seed_run.state == "finished" and seed_run in self.final:
             seed_run.note = f"score {self.final[seed_run]:.2f}"
         elif seed_run.state in ("failed", "finished"):
-            self.give_up(number, self.failed)
+            self.drop_trial(number, self.failed)
         elif number in self.pruned:
             seed_run.note = "pruned"
         if any(run.state in ("waiting", "running") for run in group):

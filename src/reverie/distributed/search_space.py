@@ -24,7 +24,7 @@ class Dimension(NamedTuple):
 
     def value(self, drawn: Any) -> Any:
         """Return the setting for what Optuna drew."""
-        return next(choice for choice in self.choices if as_word(choice) == drawn) if self.choices else drawn
+        return next(choice for choice in self.choices if to_optuna_choice(choice) == drawn) if self.choices else drawn
 
     @property
     def size(self) -> int | None:
@@ -40,7 +40,7 @@ class Dimension(NamedTuple):
         return of.choices[number] if self.choices else min(of.low + number * (of.step or 0), of.high)
 
 
-def as_word(choice: Any) -> Any:
+def to_optuna_choice(choice: Any) -> Any:
     """Return a choice as Optuna can store it: lists and mappings are text there."""
     plain = choice is None or isinstance(choice, bool | int | float | str)
     return choice if plain else yaml.safe_dump(choice, default_flow_style=True).strip()
@@ -78,7 +78,7 @@ def dimension(name: str, description: Any, config: ExperimentConfig) -> Dimensio
     values: list[Any] = [functools.reduce(getattr, name.split("."), config.merge({name: value})) for value in tried]
     if choices:
         read = [x if isinstance(x, bool | int | float) else choice for x, choice in zip(values, choices, strict=True)]
-        words = {as_word(choice): choice for choice in read}
+        words = {to_optuna_choice(choice): choice for choice in read}
         return Dimension(of.CategoricalDistribution([*words]), (*words.values(),))
     low, high = tried
     log = bool(description.get("log", False))

@@ -19,9 +19,9 @@ from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device
 from reverie.datasets.memory import OBJECT, paths_in
-from reverie.distributed.compare import measured_as
+from reverie.distributed.compare import measurement_settings
 from reverie.distributed.ray import ClusterRequest
-from reverie.distributed.run_processes import SeedRun, Train, Turns, train_runs, trainer
+from reverie.distributed.run_processes import RunQueue, SeedRun, Train, make_trainer, train_runs
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
 from reverie.log.aggregate import Aggregate, SeedSummary, aggregate, summarize_seed, write_aggregate
@@ -41,7 +41,7 @@ from reverie.run.folder import (
 )
 
 
-def files_of(path: Path) -> dict[str, Path]:
+def seeds_files(path: Path) -> dict[str, Path]:
     """Return the files in the folder of several seeds: their settings, states and scores, and curves."""
     return {"settings": path / "settings.yaml", "aggregate": path / "aggregate.json", "curve": path / "curve.png"}
 
@@ -79,15 +79,15 @@ def train_seeds_of(
     config = resolve_env(config, None)
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-seeds")
     path = path if on is None else path.absolute()  # the working directory of a node may be another
-    shared, before = files_of(path)["settings"], None
+    shared, before = seeds_files(path)["settings"], None
     check_writable(path)
     if holds_run(path, shared, config.name, config.env.id):
         before = dict(read_yaml(shared)["experiment"])
         config = with_initial_settings(config, before, path)
     plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
     runs = [SeedRun(path, f"seed-{seed}", seed, config) for seed in seeds]
-    over = read_finished(files_of(path)["aggregate"])
-    finished = [seed_run for seed_run in runs if seed_run.seed in over and seed_run.begun]
+    over = read_finished(seeds_files(path)["aggregate"])
+    finished = [seed_run for seed_run in runs if seed_run.seed in over and seed_run.has_begun]
     changes = [] if before is None else settings_changes(before, plain)
     wrong = (
         [] if before is None or plain[config.unit] > before.get(config.unit, 0) else learned_otherwise(before, plain)
@@ -109,11 +109,11 @@ def train_seeds_of(
         for seed_run in () if changes else finished:
             seed_run.state, seed_run.note = "finished", "already finished"
         try:
-            with trainer(config, on) as (train, max_parallel):
+            with make_trainer(config, on) as (train, max_parallel):
                 return _train_seeds(config, path, runs, jobs or max_parallel, train)
         except RunError:
-            if before is None and not any(seed_run.begun for seed_run in runs):  # no run can begin with these settings
-                shutil.rmtree(path, ignore_errors=True)  # it was empty before
+            if before is None and not any(seed_run.has_begun for seed_run in runs):
+                shutil.rmtree(path, ignore_errors=True)  # no run can begin with these settings; it was empty before
             raise
 
 
@@ -129,7 +129,7 @@ def read_finished(path: Path) -> set[int]:
 
 
 def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs: int, train: Train) -> SeedsResult:
-    files, title = files_of(path), f"{config.name} on {config.task_label}"
+    files, title = seeds_files(path), f"{config.name} on {config.task_label}"
     num_waiting = sum(run.state == "waiting" for run in runs)
     if num_waiting:
         parallel_text = f"{min(jobs, num_waiting)} at a time" if min(jobs, num_waiting) > 1 else "one at a time"
@@ -149,7 +149,7 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs
         write_seeds(config, path, runs)
 
     with contextlib.closing(RunsDisplay(runs if num_waiting and config.console else [], title)) as board:
-        number = train_runs(Turns(runs, command, board, on_end), train, jobs)
+        number = train_runs(RunQueue(runs, command, board, on_end), train, jobs)
     if (summary := write_seeds(config, path, runs)) is not None:
         from reverie.log.plot import plot_seeds_curve  # matplotlib takes a fifth of the time of all imports
 
@@ -161,7 +161,7 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs
 
 def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -> Aggregate | None:
     """Write aggregate.json: the state of all seeds, and the aggregate of those that finished, which is returned."""
-    how = measured_as(to_yaml_types(config.to_dict()))
+    how = measurement_settings(to_yaml_types(config.to_dict()))
     ended: dict[int, SeedSummary] = {}
     for run in runs:
         if run.state == "finished":
@@ -176,7 +176,7 @@ def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -
     subject = {"env": config.env.id, "data": config.data.label or None}
     head = {"schema": SCHEMA, "algorithm": config.name, **subject, "runs": listed}
     with writing(path):
-        write_aggregate(files_of(path)["aggregate"], summary, head)
+        write_aggregate(seeds_files(path)["aggregate"], summary, head)
     return summary
 
 
