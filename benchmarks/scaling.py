@@ -35,7 +35,7 @@ from results import save
 from reverie.core.types import FLAGS
 from reverie.distributed.actor_feed import Feed, feeding
 from reverie.distributed.ray import PLACES
-from reverie.distributed.wire import TURNS, Block
+from reverie.distributed.wire import TURNS, RowBlock
 from reverie.envs.vector import make_env
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
@@ -89,10 +89,10 @@ class Rows:
         row |= {f"obs/{k}": x for k, x in step.obs.items()} | {f"extras/{k}": x for k, x in extras.items()}
         self.rows.append({name: x.numpy(force=True).copy() for name, x in row.items()})
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[RowBlock]:
         """The rows as blocks."""
         cuts = [self.rows[i : i + TURNS] for i in range(0, len(self.rows) - TURNS, TURNS)]
-        return [Block({k: np.stack([row[k] for row in cut], 1) for k in cut[0]}, 0, [], 0) for cut in cuts]
+        return [RowBlock({k: np.stack([row[k] for row in cut], 1) for k in cut[0]}, 0, [], 0) for cut in cuts]
 
 
 def parts(case: str) -> dict[str, float]:
@@ -217,7 +217,7 @@ def on_nodes(case: str, address: str, actors: int, updates: int) -> dict[str, fl
         assert isinstance(feed, Feed)
         blocks, add, collect, taking = [0], feed.add, feed.collect, [0.0]
 
-        def counted(number: int, block: Block) -> None:
+        def counted(number: int, block: RowBlock) -> None:
             blocks[0] += 1
             add(number, block)
 

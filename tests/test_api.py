@@ -21,7 +21,8 @@ from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError, RunError
 from reverie.distributed.actor_feed import feeding
 from reverie.distributed.launch import learner_settings
-from reverie.distributed.learners import Team, make_learner_experiment
+from reverie.distributed.learners import make_learner_experiment
+from reverie.distributed.team import Team
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.metrics import read_metrics

@@ -17,6 +17,7 @@ from reverie.cli import train as commands
 from reverie.core.errors import ConfigError
 from reverie.envs.dummy import Count
 from reverie.experiment import layers
+from reverie.experiment.arguments import resolve_settings
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.layers import ON_CPU, PRESETS, SUITES, TABLE, merge_layers, overlay, preset_name
 from reverie.replay.sources import Mixed
@@ -367,7 +368,7 @@ WHOLE = ExperimentConfig(algo=OBJECT, steps=77)
 
 def settings_of(algorithm: Any, **given: Any) -> ExperimentConfig:
     named = {name: given.pop(name, None) for name in ("env", "size", "preset")}
-    return api.settings_of(algorithm, named["env"], named["size"], named["preset"], given.pop("config", ()), given)
+    return resolve_settings(algorithm, named["env"], named["size"], named["preset"], given.pop("config", ()), given)
 
 
 @pytest.fixture

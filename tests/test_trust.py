@@ -232,8 +232,8 @@ def test_without_a_home_nothing_is_trusted(home, stranger, monkeypatch):
 def test_child_processes_of_seeds_are_told(monkeypatch, tmp_path):
     told = []
 
-    def commanded(turns, *_):
-        told.append("--trust" in turns.command(turns.runs[0]))
+    def commanded(queue, *_):
+        told.append("--trust" in queue.command(queue.runs[0]))
         raise InterruptedError
 
     monkeypatch.setattr("reverie.distributed.seeds.train_runs", commanded)
@@ -264,7 +264,7 @@ IN_TRUSTED = {
     "walk:Popen": {"args": ["touch", "PWNED"]}, "walk:Tool": {"path": "PWNED"},
     "gymnasium.envs.registration:load_env_creator": {},
     "reverie.core.importing:module_of": {},
-    "reverie.distributed.seeds:Child": {"command": ["--version"], "log": "PWNED"},
+    "reverie.distributed.run_processes:Child": {"command": ["--version"], "log": "PWNED"},
     "reverie.algos.dqn:DQNConfig": {},
 }  # fmt: skip
 """What is in modules that are trusted, or that packages offer, and is no environment."""
@@ -356,7 +356,9 @@ def test_no_file_of_a_search_names_a_strangers_module(got, stranger, capsys):
     assert "evil" not in sys.modules
 
 
-@pytest.mark.parametrize("algorithm", ["evil:Algo", "os:system", "reverie.distributed.seeds:Child", "walk:Tool"])
+@pytest.mark.parametrize(
+    "algorithm", ["evil:Algo", "os:system", "reverie.distributed.run_processes:Child", "walk:Tool"]
+)
 @pytest.mark.parametrize("command", ["eval .", "push . pushed", "train dqn --init . --run new --env CartPole-v1"])
 def test_no_algorithm_of_a_run_is_a_strangers(command, algorithm, got):
     code, said = got(command, {"env": {"id": "CartPole-v1"}}, algorithm=algorithm)

@@ -16,7 +16,7 @@ import reverie
 from reverie import api
 from reverie.cli import main
 from reverie.core.errors import ConfigError, RunError
-from reverie.distributed import seeds as processes
+from reverie.distributed import run_processes, search_space
 from reverie.experiment.layers import merge_layers
 from reverie.log.metrics import JsonlSink
 from tiny import SETTINGS
@@ -61,7 +61,7 @@ class Actor:
             return 143
         self.step += self.every
         if self.step == 500 and self.signals:
-            processes.os.kill(processes.os.getpid(), self.signals.pop())
+            run_processes.os.kill(run_processes.os.getpid(), self.signals.pop())
         if self.step >= self.length:
             self.ended = 0
         sink = JsonlSink(self.run / "metrics.jsonl")
@@ -84,14 +84,14 @@ class Actor:
 def cast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Actor]:
     """Who has acted, in a folder of their own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(processes, "POLL", 0.0)
+    monkeypatch.setattr(run_processes, "POLL", 0.0)
     Actor.cast, Actor.signals, Actor.fails = [], [], set()
     return Actor.cast
 
 
 @pytest.fixture
 def acted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "Child", Actor)
+    monkeypatch.setattr(run_processes, "Child", Actor)
 
 
 def search(trials: int = 20, space: Any = SPACE, **more: Any) -> Any:
@@ -262,10 +262,10 @@ def test_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_whole_numbers_are_those_of_settings_that_are() -> None:
     space = {"algo.batch_size": {"low": 8, "high": 64, "step": 8}, "algo.lr": {"low": 1, "high": 2}}
-    size, lr = (found.distribution for found in tune.read_space(space, CONFIG, "s").values())
+    size, lr = (found.distribution for found in search_space.read_space(space, CONFIG, "s").values())
     assert [type(one).__name__ for one in (size, lr)] == ["IntDistribution", "FloatDistribution"]
     assert (size.low, size.high, size.step) == (8, 64, 8)
-    rate = tune.dimension("algo.lr", {"low": 0.1, "high": 0.3, "step": 0.1}, CONFIG)
+    rate = search_space.dimension("algo.lr", {"low": 0.1, "high": 0.3, "step": 0.1}, CONFIG)
     assert [rate.drawn(i) for i in range(rate.size)] == [0.1, 0.2, 0.3]  # not 0.30000000000000004, beyond the end
 
 

@@ -68,9 +68,9 @@ if TYPE_CHECKING:
     from reverie.core.errors import ReverieError as ReverieError
     from reverie.datasets.dataset import DatasetConfig as DatasetConfig
     from reverie.distributed.async_collector import AsyncCollector as AsyncCollector
+    from reverie.distributed.compare import compare as compare
     from reverie.distributed.search import TuneResult as TuneResult
     from reverie.distributed.seeds import SeedsResult as SeedsResult
-    from reverie.distributed.seeds import compare as compare
     from reverie.envs.check import EnvReport as EnvReport
     from reverie.envs.config import EnvConfig as EnvConfig
     from reverie.envs.findings import Finding as Finding
@@ -137,8 +137,9 @@ _PLACES = {
     "run.evaluate": "Evaluation",
     "run.result": "TrainResult",
     "distributed.async_collector": "AsyncCollector",
+    "distributed.compare": "compare",
     "distributed.search": "TuneResult",
-    "distributed.seeds": "SeedsResult compare",
+    "distributed.seeds": "SeedsResult",
 }
 """Public names by module. They are imported on first use, so that ``import reverie`` is quick."""
 

@@ -15,32 +15,32 @@ import torch
 
 from reverie.agent.off_policy_estimator import OffPolicyEstimator
 from reverie.algos.settings import AlgorithmConfig, fitting
-from reverie.core.discover import algorithm_name
-from reverie.core.errors import ConfigError, RunError, brief
+from reverie.core.errors import ConfigError, RunError
 from reverie.core.logger import logger, silent, speak_as
 from reverie.core.machine import choose_device
 from reverie.core.protocols import Sink
 from reverie.core.randomness import left_as_found, threads_kept
-from reverie.datasets.dataset import DatasetConfig, dataset_settings
-from reverie.datasets.memory import DataLike, path_of
+from reverie.datasets.memory import DataLike
 from reverie.distributed.actor_feed import feeding
 from reverie.distributed.launch import learner_settings, log_rules, of_team, scaled, team_of
-from reverie.distributed.learners import LearnerExperiment, folder_of, make_learner_experiment, run_follower
-from reverie.distributed.search import TuneResult, read_space_file, tune_of
+from reverie.distributed.learners import LearnerExperiment, learner_folder, make_learner_experiment, run_follower
+from reverie.distributed.search import TuneResult, tune_of
+from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import SeedsResult, train_seeds_of
 from reverie.envs.check import EnvReport, examine
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, MakeEnv, env_name
 from reverie.experiment import bench
+from reverie.experiment.arguments import resolve_settings
 from reverie.experiment.build import build, with_measured_threads
-from reverie.experiment.config import DATASET_ENV, ExperimentConfig
-from reverie.experiment.layers import SUITES, merge_layers, overlay, with_network_size
-from reverie.experiment.resolve import fit_learning_starts, resolve_env, saved_settings, with_initial_settings
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.layers import SUITES
+from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
 from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
 from reverie.replay.sources import Experience
-from reverie.run.callback import Callback, check_callbacks, import_callback, make_callback
+from reverie.run.callback import Callback, check_callbacks, make_callback
 from reverie.run.checkpoint import export
 from reverie.run.folder import RunFolder, new_path, read_saved
 from reverie.run.result import TrainResult
@@ -141,7 +141,7 @@ def train(
     env_object = None if env is None or isinstance(env, str) else env
     eval_env_object = None if isinstance(eval_env, str | Mapping) else eval_env
     run = None if run is None else download_run(run)
-    settings = settings_of(algorithm, env, size, preset, config, overrides, run)
+    settings = resolve_settings(algorithm, env, size, preset, config, overrides, run)
     with only_training(), left_as_found(), threads_kept():
         return train_config(
             settings, env=env_object, eval_env=eval_env_object, run=run, sinks=sinks, callbacks=callback_objects
@@ -196,7 +196,7 @@ def train_config(
             settings = learner_settings(scaled(continued, team.count), team)
             experiment = build(
                 settings, env, eval_env=eval_env, start=start or 0, rank=team.rank,
-                run=folder_of(folder.path, team.rank), estimates=OffPolicyEstimator, actors=feeding,
+                run=learner_folder(folder.path, team.rank), estimates=OffPolicyEstimator, actors=feeding,
             )  # fmt: skip
             experiment = with_measured_threads(experiment) if start is None and team.count == 1 else experiment
             run_settings = continued.merge({"threads": experiment.config.threads}).validate()
@@ -277,7 +277,7 @@ def train_seeds(
             f"env = {env_name(env)}: each seed runs in its own process, which cannot receive a Python object. Register "
             "the environment with Gymnasium in a module, and pass 'module:Id'."
         )
-    settings = settings_of(algorithm, env, size, preset, config, overrides, run)
+    settings = resolve_settings(algorithm, env, size, preset, config, overrides, run)
     return train_seeds_of(settings, list_seeds(seeds, settings.seed), jobs=jobs, run=run)
 
 
@@ -319,7 +319,7 @@ def tune(
         ReverieError: settings do not fit together, the package optuna is missing, no trial could begin, or the folder
             holds another search.
     """
-    settings = settings_of(algorithm, env, size, preset, config, overrides, run)
+    settings = resolve_settings(algorithm, env, size, preset, config, overrides, run)
     values: Mapping[str, Any] | None = None
     if isinstance(space, str | Path):
         values, space_name = read_space_file(Path(space)), str(space)
@@ -368,7 +368,7 @@ def check_env(
     """
     options = {} if env_options is None else {"env_options": env_options}
     with silent():
-        settings = settings_of(algorithm or USUAL, env, None, None, config, options)
+        settings = resolve_settings(algorithm or USUAL, env, None, None, config, options)
     report = examine(None if isinstance(env, str) else env, settings.env, steps, worker, watch)
     if (spec := report.action_spec) is None:
         return report
@@ -377,16 +377,16 @@ def check_env(
     if algorithm is None and not images and settings.preset.partition("+")[0] not in SUITES.values():
         name = next((name for name in QUICK if name in report.algorithms["collected"]), USUAL)
         with silent():
-            settings = settings_of(name, env, None, None, config, options)
+            settings = resolve_settings(name, env, None, None, config, options)
     settings.algo.check_actions(spec)
     if not report.ok:
         return report
     return dataclasses.replace(
-        report, algorithm=settings.name, estimated_hours=hours(settings, report) if forecast else None
+        report, algorithm=settings.name, estimated_hours=estimate_hours(settings, report) if forecast else None
     )
 
 
-def hours(config: ExperimentConfig, report: EnvReport) -> float:
+def estimate_hours(config: ExperimentConfig, report: EnvReport) -> float:
     """Return the hours that a run will take in the environment of ``report``; times its learner for a few seconds."""
     assert report.action_spec is not None
     with left_as_found(), threads_kept():
@@ -397,81 +397,3 @@ def hours(config: ExperimentConfig, report: EnvReport) -> float:
         speed, learner = bench.measure_speed(config.algo, *specs, device, 3.0, {config.env.num})
     ratio = config.updates_per_step(learner.window)
     return bench.forecast(config, ratio, speed, report.measurements["steps_per_second"]).hours
-
-
-def settings_of(
-    algorithm: str | AlgorithmConfig | ExperimentConfig,
-    env: EnvLike | None,
-    size: str | None,
-    preset: str | None,
-    config: Path | str | Sequence[Path | str] | None,
-    overrides: Mapping[str, Any],
-    run: Path | str | None = None,
-) -> ExperimentConfig:
-    """Merge the layers of settings that :func:`train` takes; ConfigError if they do not fit together."""
-    files = [config] if isinstance(config, str | Path) else config or ()
-    if objects := [callback for callback in overrides.get("callbacks") or () if not isinstance(callback, str)]:
-        raise ConfigError(
-            f"callbacks = {brief(objects)}: each run has a process of its own, which cannot receive a Python object. "
-            "Name the class: 'module:Class(setting=value)'."
-        )
-    for text in overrides.get("callbacks") or ():
-        import_callback(text)
-    values = spelled_out(overrides)
-    settings = base_of(algorithm, env, size, preset, files, values, run)
-    if isinstance(options := values.get("env"), EnvConfig) and options.id == EnvConfig().id:
-        values["env"] = options.replace("id", settings.env.id)
-    if isinstance(env, gymnasium.Env):
-        settings = settings.merge({"env.num": 1, "env.vector": "serial"})  # presets may ask for several
-    settings = overlay(settings, values)
-    if isinstance(env, gymnasium.Env) and settings.env.num != 1:
-        raise ConfigError(
-            f"envs = {settings.env.num}: an environment instance is a single environment. Leave out envs, or pass a "
-            "function that creates environments instead of the instance."
-        )
-    if not isinstance(algorithm, ExperimentConfig):
-        return fit_learning_starts(settings, values)
-    unnamed = env is None and settings.offline and settings.env.id == EnvConfig().id
-    return settings.merge({"env.id": DATASET_ENV}) if unnamed else settings
-
-
-def spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``overrides`` with the paths of settings in place of short names."""
-    values = {{"envs": "env.num", "env_options": "env"}.get(name, name): value for name, value in overrides.items()}
-    if "data" in values and not isinstance(data := values["data"], DatasetConfig):
-        values["data"] = dataset_settings(data)
-    return values | ({"data.path": path_of(values["data.path"])} if "data.path" in values else {})
-
-
-def base_of(
-    algorithm: str | AlgorithmConfig | ExperimentConfig,
-    env: EnvLike | None,
-    size: str | None,
-    preset: str | None,
-    files: Sequence[Path | str],
-    overrides: Mapping[str, Any],
-    run: Path | str | None,
-) -> ExperimentConfig:
-    """Return the settings below ``overrides``: a whole experiment's, or else preset, files, size and environment."""
-    name = None if env is None else env_name(env)
-    if isinstance(algorithm, ExperimentConfig):
-        if lower := preset or ", ".join(map(str, files)):
-            raise ConfigError(
-                f"{lower}: an ExperimentConfig was passed, which already sets all options. Pass the algorithm's name "
-                "to use presets and files, or override single options: reverie.train(experiment, steps=1000)."
-            )
-        settings = algorithm if size is None else with_network_size(algorithm, size)
-        return settings if name is None else settings.merge({"env.id": name})
-    algo = algorithm if isinstance(algorithm, AlgorithmConfig) else None
-    return merge_layers(
-        algorithm if isinstance(algorithm, str) else algorithm_name(type(algorithm)),
-        env=name,
-        preset=preset,
-        size=size,
-        files=files,
-        data={key: value for key, value in overrides.items() if key.partition(".")[0] in ("data", "experience")},
-        has_env_object=env is not None and not isinstance(env, str),
-        algo=algo,
-        device=overrides.get("device"),
-        run=run,
-    )

@@ -108,4 +108,6 @@ def test_done_by_steps_by_updates_and_by_request():
     assert (recorded.updates_due(windows=50), recorded.done) == (1, False)
     recorded.updates = 3
     assert recorded.done
-    assert Clock(length=10, stop=True).done
+    stopped = Clock(length=10)
+    stopped.stop = True
+    assert stopped.done

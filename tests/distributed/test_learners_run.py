@@ -20,7 +20,7 @@ from reverie.api import train_config
 from reverie.core.bounds import Ramp
 from reverie.core.errors import ConfigError
 from reverie.core.randomness import derived_seeds
-from reverie.distributed.launch import check, log_rules, open_store, scaled
+from reverie.distributed.launch import check_divisible, log_rules, open_store, scaled
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.durable import iter_every_nth_episode
 from reverie.run.checkpoint import Checkpoints
@@ -209,14 +209,14 @@ def test_learners_draw_otherwise_but_begin_with_the_same_weights():
 )
 def test_what_learners_cannot_divide_is_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
-        check(ExperimentConfig().merge(changes), 2, 2)
+        check_divisible(ExperimentConfig().merge(changes), 2, 2)
 
 
 def test_more_learners_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr("reverie.core.machine.gpus", lambda: 1)
     monkeypatch.setattr("reverie.distributed.launch.gpus", lambda: 1)
     with pytest.raises(ConfigError, match="which has 1 GPU"):
-        check(ExperimentConfig(), 2, 2)
+        check_divisible(ExperimentConfig(), 2, 2)
 
 
 def test_several_learners_need_a_launcher(tmp_path):

@@ -208,7 +208,7 @@ def test_a_failure_of_ray_is_no_traceback(cluster, monkeypatch, capfd):
 
         raise OutOfMemoryError("the node has 0.1 GB left")
 
-    monkeypatch.setattr(on_ray, "ready", kill)
+    monkeypatch.setattr(on_ray, "wait_until_placed", kill)
     assert main(["train", *DQN, "--on", f"ray:{cluster.address}", "--resources", "{seat: 1}"]) == 1
     assert "OutOfMemoryError: the node has 0.1 GB left" in capfd.readouterr().err
 

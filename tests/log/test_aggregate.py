@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from logs import logged
 
-from reverie.distributed.seeds import measured_as
+from reverie.distributed.compare import measurement_settings
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.aggregate import aggregate as aggregate_of
 from reverie.log.aggregate import evaluation_scores, format_seeds_table, summarize_seed, write_aggregate
@@ -18,7 +18,7 @@ EVERY_100 = ExperimentConfig().merge({"schedule.eval_every": 100})
 
 def aggregate(runs, config):
     """As ``api.write_seeds`` reads the folders."""
-    how = measured_as(config.validate().to_dict())
+    how = measurement_settings(config.validate().to_dict())
     seeds = {n: summarize_seed(r.metrics, found_at_end(r.evaluation) or {}, how) for n, r in runs.items()}
     return aggregate_of(seeds, how)
 
@@ -60,7 +60,7 @@ def test_the_scores_are_those_of_the_end(tmp_path):
 
 @pytest.mark.parametrize("early", [{"stop_score": 1.0}, {"patience": 2}, {"callbacks": ("mine:Stops",)}])
 def test_whatever_may_end_a_seed_early_is_known(early):
-    may = [measured_as(config.to_dict()).early for config in (EVERY_100.merge(early), EVERY_100)]
+    may = [measurement_settings(config.to_dict()).early for config in (EVERY_100.merge(early), EVERY_100)]
     assert may == [True, False]
 
 

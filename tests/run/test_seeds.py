@@ -25,8 +25,8 @@ from reverie.core import signals
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.lock import folder_lock
-from reverie.distributed import seeds as module
-from reverie.distributed.seeds import Child, verdict
+from reverie.distributed import run_processes
+from reverie.distributed.run_processes import Child, exit_state
 from reverie.distributed.seeds import train_seeds_of as train_seeds
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.metrics import JsonlSink
@@ -102,8 +102,8 @@ class Actor:
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> type[Actor]:
     """Seeds are played, not trained."""
-    monkeypatch.setattr(module, "Child", Actor)
-    monkeypatch.setattr(module, "POLL", 0.0)
+    monkeypatch.setattr(run_processes, "Child", Actor)
+    monkeypatch.setattr(run_processes, "POLL", 0.0)
     Actor.script, Actor.signals, Actor.patience, Actor.cast, Actor.most = {}, [], 0, [], 0
     return Actor
 
@@ -284,7 +284,7 @@ def test_the_children_know_the_settings_from_a_file(stage: type[Actor]) -> None:
     ],
 )
 def test_exit_codes_are_put_into_words(code: int, words: str, state: str, note: str) -> None:
-    assert verdict(code, words) == (state, note)
+    assert exit_state(code, words) == (state, note)
 
 
 # ---------------------------------------------------------------- what people type

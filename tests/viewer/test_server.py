@@ -223,7 +223,7 @@ def test_what_is_broken_is_said(folder, tmp_path):
         talk.socket.close()
 
 
-CALLS_CHILD = "reverie.distributed.seeds:Child(['--version'], 'PWNED')"
+CALLS_CHILD = "reverie.distributed.run_processes:Child(['--version'], 'PWNED')"
 """Of a class of this library that starts a process, and is nothing that a run may name."""
 ATTACKS = {
     "os:system": ({"env": "os:system"}, {"env.kwargs": {"command": "touch PWNED"}}),
@@ -240,8 +240,8 @@ ATTACKS = {
     "evil:K-v0": ({}, {"env.kwargs": {"env_id": "evil:K-v0"}}),
     "evil:Explore": ({}, {"algo.exploration": "evil:Explore(0.5)"}),
     "evil:E": ({}, {"eval_env": {"wrappers": ["evil:E"]}}),
-    "reverie.distributed.seeds:Child": ({}, {"env.wrappers": [CALLS_CHILD]}),
-    "reverie.distributed.seeds: Child": ({}, {"algo.exploration": CALLS_CHILD}),
+    "reverie.distributed.run_processes:Child": ({}, {"env.wrappers": [CALLS_CHILD]}),
+    "reverie.distributed.run_processes: Child": ({}, {"algo.exploration": CALLS_CHILD}),
     "reverie.algos.dqn:DQNConfig": ({"env": "reverie.algos.dqn:DQNConfig"}, {}),
 }  # fmt: skip
 """What a stranger's run names, in ``custom`` or its settings."""

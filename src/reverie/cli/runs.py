@@ -60,7 +60,7 @@ class CompareCommand:
     def __call__(self) -> int:
         if not self.runs:
             return fail("nothing to compare. Pass folders that hold the runs of several seeds, or single runs.", 2)
-        from reverie.distributed.seeds import compare  # torch comes with it
+        from reverie.distributed.compare import compare  # torch comes with it
 
         comparison = compare(*self.runs, figure=self.figure)
         print(comparison)

@@ -19,9 +19,10 @@ from reverie.cli.show import as_given, print_files, score_line
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError, plural
 from reverie.core.logger import silent, tell
-from reverie.distributed.launch import check, is_launched, launch, rank
+from reverie.distributed.launch import check_divisible, is_launched, launch, launcher_rank
 from reverie.distributed.ray import ClusterRequest, train_on_ray
-from reverie.distributed.search import read_space_file, tune_of
+from reverie.distributed.search import tune_of
+from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import train_seeds_of
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig
@@ -87,7 +88,7 @@ def parse_and_train(
     common, is_single = replace(parsed.common, run=options.run), config.learners == 1 and not parsed.common.on
     runs_children = end is not None or common.seeds is not None  # runs, that start their own learners
     starts = not runs_children and not is_single and not is_launched()
-    with silent(starts or rank() > 0):
+    with silent(starts or launcher_rank() > 0):
         config = fit_learning_starts(config, {name.replace("-", "_") for name in flags})
     if refused := placement_error(common, config.learners):
         return fail(refused, 2)
@@ -110,7 +111,7 @@ def placement_error(options: CommonOptions, learners: int) -> str:
 
 def placed_on_ray(args: list[str], config: ExperimentConfig, options: CommonOptions) -> int:
     """Train on a Ray cluster; return the exit code."""
-    check(config.merge({"device": "cpu"}), config.learners, config.learners)
+    check_divisible(config.merge({"device": "cpu"}), config.learners, config.learners)
     run = (options.run or new_path(config.task_label, config.name)).absolute()
     train_args = ["train", *without(args, {"on", "resources", "actor-resources", "strategy", "run", "resume"})]
     return train_on_ray(train_args, config, run, on_ray(options) or ClusterRequest())
@@ -164,7 +165,7 @@ def question(first: dict[str, str], options: CommonOptions, config: ExperimentCo
 def one_run(config: ExperimentConfig, options: CommonOptions) -> int:
     """Train, print the result, and return 0, or the code of the signal that ended the run."""
     result = train_config(config, run=options.run)
-    if rank():  # the first learner tells how the run ended
+    if launcher_rank():  # the first learner tells how the run ended
         return 0 if result.signal is None else 128 + result.signal
     position = "" if config.offline else f"at env step {result.env_steps:,} "
     stop_reason = f", by {result.stop_reason}" if result.stop_reason else ""

@@ -74,6 +74,21 @@ class Ratio:
         self.credit, self.seen = float(state["credit"]), state["seen"]
 
 
+class Watch:
+    """When a process began a run, and whether the run is to end."""
+
+    is_main = True
+    """Whether this process tells the user about signals: of several learners, one does."""
+
+    def __init__(self) -> None:
+        self.started: float = time.monotonic()
+        self.stop = False
+
+    def total_seconds(self, before: float) -> float:
+        """Return the seconds of the run, of which ``before`` passed before it was resumed."""
+        return before + time.monotonic() - self.started
+
+
 @dataclass
 class Clock:
     """Counters of a run.
@@ -101,15 +116,14 @@ class Clock:
     longest_episode: int = 0  # env steps of the longest episode of training that has ended
     seconds_before: float = 0.0
     ratio: Ratio = field(init=False)
-    started: float = field(init=False, default_factory=time.monotonic)
+    watch: Watch = field(init=False, repr=False, default_factory=Watch)
+    """Several learners have a common one in its place. No checkpoint holds it."""
     logged: tuple[float, int, int] | None = None
     """Seconds, env steps and updates at the newest log entry of the run; None before the first."""
     marks: dict[str, float] = field(default_factory=dict)
     """When each periodic event last happened, by the name of the event."""
     promised: int = field(init=False, default=0)
     """Value of ``updates`` once all updates reported as due have been made."""
-    stop: bool = False  # set to True to end the run after the current iteration of the loop
-    speaks: bool = True  # whether this process tells the user about signals: of several learners, one does
 
     def __post_init__(self) -> None:
         self.ratio = Ratio(self.replay_ratio, self.slack)
@@ -132,7 +146,16 @@ class Clock:
     @property
     def seconds(self) -> float:
         """Wall-clock seconds of the run, including those before it was resumed."""
-        return self.seconds_before + time.monotonic() - self.started
+        return self.watch.total_seconds(self.seconds_before)
+
+    @property
+    def stop(self) -> bool:
+        """Whether the run ends after this turn. Set it to True to end the run after the current turn of the loop."""
+        return self.watch.stop
+
+    @stop.setter
+    def stop(self, value: bool) -> None:
+        self.watch.stop = value
 
     @property
     def done(self) -> bool:

@@ -29,7 +29,7 @@ from reverie.distributed.actor_replays import Lanes, LaneStores
 from reverie.distributed.actors import Work
 from reverie.distributed.ray import PLACES
 from reverie.distributed.ray_actors import Distant, Nodes
-from reverie.distributed.wire import BLOCKS, Block, Failure, acting, serialize_weights
+from reverie.distributed.wire import BLOCKS, Failure, RowBlock, acting, serialize_weights
 from reverie.envs.make import MakeEnv
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import check_capacity, check_memory, max_rows, parse_size
@@ -92,9 +92,9 @@ class Feed:
         self.rank = 0
         self.learners = 1
         self.dealt = False
-        """Number of this learner, of how many; whether all learn from the actors of learner 0 (``learners.py``)."""
+        """Number of this learner, of how many; whether all learn from the actors of learner 0 (``team.py``)."""
         self.home: Processes | Nodes | None = None  # not before the weights are those that the run begins with
-        self.incoming: Callable[[], Iterable[tuple[int, Block]]] = self.receive_blocks
+        self.incoming: Callable[[], Iterable[tuple[int, RowBlock]]] = self.receive_blocks
         statistics = algo.running_statistics
         self.watch: Callable[[Step], None] | None = None if statistics is None else statistics.watch
         self.sums: np.ndarray = np.zeros(3)  # blocks, updates that their versions were behind, blocks that waited
@@ -186,12 +186,12 @@ class Feed:
 
     def publish(self) -> None:
         """Publish the weights if they are newer, and as often as leaves the learner most of its time."""
-        now = time.monotonic()
-        if self.home is None or self.published == self.clock.updates or now < self.due:
+        start = time.monotonic()
+        if self.home is None or self.published == self.clock.updates or start < self.due:
             return
         self.home.publish(serialize_weights(self.weights), self.clock.updates)
-        self.published, spent = self.clock.updates, time.monotonic() - now
-        self.due = now + spent / SHARE
+        self.published, spent = self.clock.updates, time.monotonic() - start
+        self.due = start + spent / SHARE
 
     def allow(self) -> None:
         """Tell each actor how far it may go: by the ratio, and to the end of the run."""
@@ -204,7 +204,7 @@ class Feed:
                 lane.link.sign("limit", lane.env_steps + quota)
                 lane.link.sign("waits", int(self.ratio.waits))
 
-    def receive_blocks(self) -> Iterator[tuple[int, Block]]:
+    def receive_blocks(self) -> Iterator[tuple[int, RowBlock]]:
         """Yield the blocks that have arrived, each after the index of its actor. Its memory is then written again."""
         assert self.home is not None
         waits = self.ratio.waits
@@ -231,7 +231,7 @@ class Feed:
                 lane.restarts, lane.has_sent_rows = message.restarts, True
                 link.free()
 
-    def add(self, number: int, block: Block) -> None:
+    def add(self, number: int, block: RowBlock) -> None:
         """Add the rows of a block to the replay of an actor."""
         columns = {name: torch.from_numpy(column) for name, column in block.rows.items()}
         for turn in range(columns["reward"].shape[1]):

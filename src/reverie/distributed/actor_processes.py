@@ -18,7 +18,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 from reverie.core.columns import Column
 from reverie.core.errors import told
 from reverie.distributed.actors import Work, act
-from reverie.distributed.wire import FAILED, FAR, HEAD, ROWS, TURNS, Block, Failure, Signs, WeightBoard, slots_of
+from reverie.distributed.wire import FAILED, FAR, HEAD, ROWS, TURNS, Failure, RowBlock, Signs, WeightBoard, num_slots
 from reverie.envs.worker import allocate_shared
 from reverie.run.collect import EpisodeStats
 
@@ -62,7 +62,7 @@ class LocalActorConnection:
     def __init__(self, context: Any, columns: Mapping[str, Column], envs: int) -> None:
         """Allocate for rows with these ``columns`` of so many environments."""
         self.context = context
-        self.slots: int = slots_of(columns, envs)
+        self.slots: int = num_slots(columns, envs)
         blocks = {
             name: allocate_shared(context, (self.slots, envs, TURNS, *column.shape), column.dtype)
             for name, column in columns.items()
@@ -96,7 +96,7 @@ class LocalActorConnection:
         """Number of blocks that wait."""
         return int(self.signs[Signs._fields.index("sent")]) - self.received
 
-    def receive(self) -> Block | Failure:
+    def receive(self) -> RowBlock | Failure:
         """Return the next message. EOFError or OSError: the actor is gone."""
         message = self.pipe.recv_bytes()
         try:
@@ -104,7 +104,7 @@ class LocalActorConnection:
         except (struct.error, ValueError, TypeError, RecursionError) as error:  # JSON's errors are ValueErrors
             return Failure(f"its message of {len(message)} bytes is damaged ({told(error)})", final=False)
 
-    def decode(self, message: bytes) -> Block | Failure:
+    def decode(self, message: bytes) -> RowBlock | Failure:
         """Return what a message says."""
         kind, slot, turns, version, restarts = HEAD.unpack_from(message)
         content = json.loads(message[HEAD.size :])
@@ -116,7 +116,7 @@ class LocalActorConnection:
         episodes = [EpisodeStats(float(score), int(length), dict(info)) for score, length, info in content]
         self.received += 1
         rows = {name: column[slot, :, :turns] for name, column in self.blocks.items()}
-        return Block(rows, version, episodes, restarts)
+        return RowBlock(rows, version, episodes, restarts)
 
     def free(self) -> None:
         """Let the actor use the memory of the block received last again."""

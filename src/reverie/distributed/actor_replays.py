@@ -61,9 +61,9 @@ class LaneStores:
         self.lanes = lanes
 
     @property
-    def copied(self) -> bool:
+    def is_copied(self) -> bool:
         """Whether loaded rows were copied to a new segment."""
-        return any(store.copied for store in self.stores)
+        return any(store.is_copied for store in self.stores)
 
     def check(self) -> None:
         for store in self.stores:
@@ -79,9 +79,9 @@ class LaneStores:
             store.begin()
         return False
 
-    def saved(self, name: str, kept: Sequence[str]) -> None:
+    def saved(self, name: str, retained: Sequence[str]) -> None:
         for store in self.stores:
-            store.saved(name, kept)
+            store.saved(name, retained)
 
     def close(self, *, failed: bool) -> None:
         for store in self.stores:

@@ -66,7 +66,7 @@ class Blocks:
         return self.turns == TURNS or (self.turns > 0 and time.monotonic() - self.begun > SOON)
 
 
-class Actor:
+class ActorWorker:
     """Acts with the newest weights, at the pace of its environments."""
 
     def __init__(self, work: Work, port: Port, board: WeightBoard) -> None:
@@ -135,7 +135,7 @@ def play(work: Callable[[], Work], port: Port, board: WeightBoard) -> None:
     torch.set_num_threads(1)
     actor = None
     try:
-        actor = Actor(work(), port, board)
+        actor = ActorWorker(work(), port, board)
         actor.play()
     except Over:
         pass

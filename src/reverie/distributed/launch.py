@@ -28,7 +28,7 @@ from reverie.core.errors import ConfigError, plural
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device, cores, gpus
 from reverie.core.signals import PARENT, SIGNALS
-from reverie.distributed.learners import Team
+from reverie.distributed.team import Team
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import parse_size
 from reverie.run.folder import settings_changes
@@ -46,7 +46,7 @@ def is_launched() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
 
 
-def rank() -> int:
+def launcher_rank() -> int:
     """Return the number of this learner."""
     return int(os.environ["RANK"]) if is_launched() else 0
 
@@ -57,7 +57,7 @@ def launch(words: Sequence[str], config: ExperimentConfig) -> int:
     If one fails all end. They get the signals that this process gets, and end with it. They meet in a file that only
     this user can read: PyTorch's TCP store listens on every interface, asks for no password and unpickles what it gets.
     """
-    check(config, config.learners, config.learners)
+    check_divisible(config, config.learners, config.learners)
     for name in (name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the learners themselves say why they end
     os.environ |= {
@@ -98,7 +98,7 @@ def team_of(config: ExperimentConfig) -> Iterator[Team]:
         return
     store, number, count = open_store()
     local, local_count = (int(os.environ.get(name, "0")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-    check(config, count, local_count or count)
+    check_divisible(config, count, local_count or count)
     device = choose_device(config.device)
     if device != "cpu":
         torch.cuda.set_device(local)
@@ -152,7 +152,7 @@ def stay_local() -> None:
             os.environ.setdefault(variable, loopback)
 
 
-def check(config: ExperimentConfig, count: int, local_count: int) -> None:
+def check_divisible(config: ExperimentConfig, count: int, local_count: int) -> None:
     """Raise ConfigError unless the settings can be divided among ``count`` learners.
 
     ``local_count`` of the learners are on this machine. Each learner has its part of a batch and of the environments,

@@ -3,31 +3,17 @@
 Learner 0 lives the life of the run (``run/run.py``): settings, logs, evaluations, checkpoints. The others follow it.
 They build their part of the experiment when it does, run the same loop, and write what is theirs into its checkpoints,
 whose manifest it writes last: a checkpoint is of all learners or does not exist.
-
-====================  ==================================================================================================
-What the loop reads   Of several learners
-====================  ==================================================================================================
-``collect()``         the env steps of all, exchanged once a turn (:meth:`Team.sync_turn`) with what follows. Actors are
-                      each learner's own; or, fewer than learners, those of learner 0, and each learner gets the rows of
-                      a part of their environments
-``len(source)``       the fewest windows that a learner has
-``clock.stop``        whether any was asked to stop, by the turn before
-``clock.seconds``     those of learner 0, so that all agree on when to log, evaluate and save
-``update.metrics``    means over all (``algos/base.py``)
-====================  ==================================================================================================
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from safetensors import safe_open
 from torch import Tensor
@@ -36,225 +22,24 @@ from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock
 from reverie.core.errors import RunError, plural
 from reverie.core.learners import alone, average
-from reverie.core.learners import joined as learning
 from reverie.core.logger import logger
-from reverie.core.protocols import Annealed, Env, RunningStatistics, Source, Stateful
-from reverie.core.specs import ObsSpec
-from reverie.core.types import Batch, State, Step, Update
+from reverie.core.protocols import Env, Stateful
+from reverie.core.types import State
 from reverie.distributed.actor_feed import Feed
 from reverie.distributed.actor_replays import LaneStores
-from reverie.distributed.ranks import Group
-from reverie.distributed.wire import Block, blank
+from reverie.distributed.team import SAVE, GroupWatch, SharedCollector, SharedSource, Team
 from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.resolve import saved_settings
 from reverie.replay.durable import DurableReplay
-from reverie.replay.sources import concat_batches
 from reverie.run import train as training
 from reverie.run.checkpoint import Checkpoints, read, write
-from reverie.run.collect import Collector, EpisodeStats
+from reverie.run.collect import Collector
 from reverie.run.folder import RunFolder, Saved
 from reverie.run.manifest import TENSORS, encode
 from reverie.run.result import TrainResult
 from reverie.run.trainable import MeasurementResult, Which
 from reverie.store.store import Store
-
-GO, SAVE, END = range(3)
-"""What learner 0 tells the others at the beginning of each turn."""
-
-
-class Team(Group):
-    """What one learner knows of all. A team of one is a run as any other.
-
-    A part of a checkpoint: one folder for each other learner, with its own manifest.
-    """
-
-    spare = False
-
-    def __init__(self, store: Any = None) -> None:
-        super().__init__(store)
-        self.before: int = self.count  # learners that the loaded checkpoint was written by
-        self.loaded: Path | None = None
-        self.windows: int = 0
-        self.restarts = 0
-        self.ended = False
-        self.seconds: float = 0.0
-        self.training: bool = False  # whether the others have been told all that comes before the first turn
-        self.save: Callable[[Path], None] = lambda folder: None  # of the others: write what is theirs
-
-    def use_group(self) -> contextlib.AbstractContextManager[None]:
-        """Average gradients, statistics and metrics over all learners inside the context."""
-        return learning(self) if self.count > 1 else contextlib.nullcontext()
-
-    def end(self, result: Any) -> None:
-        """Tell the other learners how the run ended."""
-        if self.training:
-            self.broadcast_int(END)
-            self.broadcast_object(result)
-        else:
-            self.broadcast_object(("end", result))
-
-    def listen(self) -> None:
-        """Begin a turn, or end: learner 0 says so, and the others save first whenever it does."""
-        while self.broadcast_int(GO) == SAVE:
-            self.write()
-
-    def state_dict(self) -> State:
-        """Return the number of learners."""
-        return {"count": self.count}
-
-    def load_state_dict(self, state: State) -> None:
-        """Keep the number of learners that wrote the checkpoint."""
-        self.before = int(state["count"])
-        if self.before != self.count:
-            logger.info(
-                f"the run was saved with {plural(self.before, 'learner')} and now has {plural(self.count, 'learner')}: "
-                "the replay rows are redistributed episode by episode, and the environments start new episodes"
-            )
-
-    def save_files(self, folder: Path) -> None:
-        """Have the other learners write their parts."""
-        if self.count == 1:
-            return
-        if sys.exception() is not None:  # after an error the others are elsewhere
-            raise RunError("one of several learners cannot save alone, continue from the newest checkpoint")
-        self.broadcast_int(SAVE)
-        self.broadcast_object(folder)
-        self.all_gather_object(None)
-
-    def load_files(self, folder: Path) -> None:
-        """Have the other learners load the same checkpoint."""
-        self.loaded = folder.parent
-        self.training = True
-        self.broadcast_object(("load", folder.parent, self.before))
-
-    def write(self) -> None:
-        """Write this learner's parts into the checkpoint that learner 0 writes; return once all learners have."""
-        self.save(self.broadcast_object())
-        self.all_gather_object(None)
-
-    def sync_turn(self, clock: SharedClock, windows: int, env_steps: int = 0, *extra: float) -> np.ndarray:
-        """Exchange the numbers of a turn; return the sums of ``env_steps`` and ``extra`` over all."""
-        numbers = [clock.asked, clock.own_seconds, windows, env_steps, *extra]
-        gathered = self.gather(torch.tensor(numbers, dtype=torch.float64)).numpy()  # [N, 4 + M]
-        stop, self.seconds, self.windows = bool(gathered[:, 0].any()), float(gathered[0, 1]), int(gathered[:, 2].min())
-        vars(clock)["stop"] = stop
-        if stop and self.rank == 0 and not clock.asked:
-            signal.raise_signal(signal.SIGTERM)  # another learner had a signal that did not reach this one
-        return gathered[:, 3:].sum(0)  # type: ignore[no-any-return]
-
-    def distribute_blocks(self, feed: Feed) -> list[tuple[int, Block]]:
-        """Return the rows of this learner's environments of the actors, which send all of them to learner 0."""
-        parts: list[list[tuple[int, Block]]] = [[] for _ in range(self.count)]
-        for index, block in feed.receive_blocks() if self.rank == 0 else ():
-            for rank, part in enumerate(parts):
-                cut = slice(rank * feed.config.env.num, (rank + 1) * feed.config.env.num)
-                rows = {name: column[cut].copy() for name, column in block.rows.items()}
-                part.append((index, block._replace(rows=rows, episodes=[] if rank else block.episodes)))
-        blocks: list[tuple[int, Block]] = self.scatter_object(parts)
-        return blocks
-
-
-# ---------------------------------------------------------------- what the loop reads
-
-
-class SharedClock(Clock):
-    """The clock of several learners: it stops, and its seconds pass, for all at once."""
-
-    def __init__(self, clock: Clock, team: Team) -> None:
-        self.__dict__ = vars(clock)  # whoever has that one sees the same counters
-        self.team = team
-        self.asked: bool = False
-        self.speaks: bool = team.rank == 0
-
-    @property
-    def own_seconds(self) -> float:
-        """Seconds of the run by this learner's clock."""
-        return super().seconds
-
-    @property
-    def seconds(self) -> float:
-        return max(self.team.seconds, self.seconds_before)
-
-    @property
-    def stop(self) -> bool:
-        """Whether the run ends after this turn. Setting it asks all to stop after their next one."""
-        return bool(vars(self)["stop"])
-
-    @stop.setter
-    def stop(self, value: bool) -> None:
-        self.asked = value
-
-
-class SharedSource:
-    """The batches of one learner, each a part of the common batch."""
-
-    def __init__(self, source: Source, team: Team, clock: SharedClock, collects: bool) -> None:
-        self.source = source
-        self.team = team
-        self.clock = clock
-        self.collects = collects
-        self.sample: Callable[[], Batch] = source.sample
-        self.feedback: Callable[[Tensor, Update], None] = source.feedback
-
-    def __len__(self) -> int:
-        """Return the fewest windows that a learner has. Without a collector, this is where learners meet."""
-        if not self.collects:
-            self.team.listen()
-            self.team.sync_turn(self.clock, len(self.source))
-        return self.team.windows
-
-
-class SharedCollector:
-    """The collector of one learner, or its feed of actors, whose env steps, restarts and episodes are those of all."""
-
-    def __init__(self, local: Collector | Feed, experiment: Experiment, team: Team, clock: SharedClock) -> None:
-        """``experiment``: of this learner."""
-        self.local = local
-        self.source: Source = experiment.source
-        self.team = team
-        self.clock = clock
-        self.unlogged: list[EpisodeStats] = local.unlogged
-        self.seconds: dict[str, float] = local.seconds
-        self.close: Callable[[], None] = local.close
-        self.state_dict: Callable[[], State] = local.state_dict
-        self.load_state_dict: Callable[[State], None] = local.load_state_dict
-        self.seen: list[Step] = []
-        self.running_statistics: RunningStatistics | None = experiment.algo.running_statistics
-        self.spec: ObsSpec = experiment.obs_spec
-        if isinstance(local, Feed):
-            local.rank, local.learners = team.rank, team.count
-            local.watch = None if self.running_statistics is None else self.seen.append
-            if local.dealt:
-                local.incoming = lambda: team.distribute_blocks(local)
-
-    @property
-    def restarts(self) -> int:
-        return self.team.restarts
-
-    def collect(self) -> int:
-        """Make a turn; return the env steps of all, which schedules of exploration go by."""
-        local = self.local
-        self.team.listen()
-        steps = local.collect()
-        sums = local.sums if isinstance(local, Feed) else ()
-        totals = self.team.sync_turn(self.clock, len(self.source), steps, len(local.finished), local.restarts, *sums)
-        total, self.team.ended, self.team.restarts = int(totals[0]), bool(totals[1]), int(totals[2])
-        if isinstance(local, Feed):
-            local.measure(totals[3:])
-            if self.running_statistics is not None:  # all at once, as some may have rows and others none
-                self.running_statistics.watch(concat_batches([*self.seen, blank(self.spec, 0)]))
-                self.seen.clear()
-        elif isinstance(local.policy, Annealed):
-            local.state = local.policy.after(local.state, self.clock.env_steps + total)
-        return total
-
-    def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
-        if not (self.team.ended or at_the_end):
-            return []
-        episodes = [(score, length, dict(info)) for score, length, info in self.local.drain(at_the_end=at_the_end)]
-        return [EpisodeStats(*episode) for part in self.team.all_gather_object(episodes) for episode in part]
-
 
 # ---------------------------------------------------------------- parts of a checkpoint
 
@@ -278,9 +63,11 @@ class ReplayPart:
             return self.part.load_state_dict(state)
         saved: list[tuple[Store | None, State]] = []
         for rank in range(team.before):
-            saved_state = read(folder_of(path, rank), ["replay"], verified=True)["replay"]
+            saved_state = read(learner_folder(path, rank), ["replay"], verified=True)["replay"]
             for lane in saved_state.get("lanes", [saved_state]):
-                location = folder_of(self.run, rank) / "replay" if lane.get("place") == "auto" else lane.get("place")
+                location = (
+                    learner_folder(self.run, rank) / "replay" if lane.get("place") == "auto" else lane.get("place")
+                )
                 saved.append((None if location is None else Store(location), lane))
         return self.part.deal(saved, team.rank, team.count)
 
@@ -290,7 +77,7 @@ class ReplayPart:
             self.part.load_files(folder)
 
 
-def folder_of(path: Path, rank: int) -> Path:
+def learner_folder(path: Path, rank: int) -> Path:
     """Return the folder that holds what is a learner's own in a run or a checkpoint at ``path``."""
     return path / "ranks" / str(rank) if rank else path
 
@@ -379,19 +166,20 @@ def make_learner_experiment(
     """Return ``experiment``, the share of one learner of the run in the folder ``run``, with what speaks for all."""
     parts = {field.name: getattr(experiment, field.name) for field in dataclasses.fields(experiment)}
     if team.count > 1:
-        clock, collector = SharedClock(experiment.clock, team), experiment.collector
+        clock, collector = experiment.clock, experiment.collector
+        clock.watch = GroupWatch(clock.watch, is_main=team.rank == 0)
         if isinstance(collector, Feed):
             collector.dealt = run_config.actors < team.count
         if isinstance(collector, Collector | Feed):
             parts["collector"] = SharedCollector(collector, experiment, team, clock)
-        parts |= {"clock": clock, "source": SharedSource(experiment.source, team, clock, collector is not None)}
+        parts["source"] = SharedSource(experiment.source, team, clock, collector is not None)
         for optim in experiment.algo.optimisers().values():
             if isinstance(optim, torch.optim.Optimizer):
-                optim.register_step_pre_hook(averaging)
+                optim.register_step_pre_hook(average_gradients)
     return LearnerExperiment(**parts, run_config=run_config, team=team, run=run)
 
 
-def averaging(optim: torch.optim.Optimizer, *_: Any) -> None:
+def average_gradients(optim: torch.optim.Optimizer, *_: Any) -> None:
     """Average the gradients of one of PyTorch's own optimisers over all learners, before its step."""
     average([p.grad for group in optim.param_groups for p in group["params"] if p.grad is not None])
 
@@ -450,7 +238,7 @@ class Follower:
         team.before, team.loaded, self.main = before, path, path
         self.checkpoints.load(path, {"algo": self.algo, "clock": clock})
         if before == team.count:
-            self.checkpoints.load(folder_of(path, team.rank), self.parts)
+            self.checkpoints.load(learner_folder(path, team.rank), self.parts)
         elif "replay" in self.parts:
             self.parts["replay"].load_state_dict({})
             if isinstance(collector := local_collector(self.experiment.collector), Collector):
@@ -480,7 +268,7 @@ class Follower:
         tensors: dict[str, Tensor] = {}
         encode(self.algo.state_dict(), "algo", tensors)
         with safe_open(self.main / TENSORS, framework="pt") as file:
-            local = {name: x for name, x in tensors.items() if not same(x, file.get_tensor(name))}
+            local = {name: x for name, x in tensors.items() if not tensors_equal(x, file.get_tensor(name))}
         learned = {f"algo/model/{name}" for name, _ in self.algo.named_parameters()}
         if far := [name for name in local if name in learned or "optim/" in name]:
             raise RunError(f"{far[0]} differs between the learners of this run: they do not take the same steps.")
@@ -491,6 +279,6 @@ class Follower:
         self.algo.load_state_dict(read(self.main, ["algo"], verified=True, instead=state["tensors"])["algo"])
 
 
-def same(x: Tensor, y: Tensor) -> bool:
+def tensors_equal(x: Tensor, y: Tensor) -> bool:
     """Return whether two tensors hold the same numbers; NaN is itself."""
     return x.shape == y.shape and bool(((x == y) | (x != x)).all())

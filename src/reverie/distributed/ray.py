@@ -242,10 +242,10 @@ def place_learners(
     name = uuid.uuid4().hex
     group = placement_group([{k: v for k, v in bundle.items() if v} for bundle in bundles], strategy, name)
     try:
-        is_placed = ready(group, PATIENCE, got)
+        is_placed = wait_until_placed(group, PATIENCE, got)
         if not is_placed and is_retry:
             logger.warning(f"{missing(ray, bundles, count, strategy)} Waiting for them for {RETURN / 60:.0f} minutes.")
-            is_placed = ready(group, RETURN, got)
+            is_placed = wait_until_placed(group, RETURN, got)
         if not is_placed:
             raise RunError(missing(ray, bundles, count, strategy))
         actor = ray.remote(**amounts(bundles[0]))(Learner)
@@ -255,7 +255,7 @@ def place_learners(
         remove_placement_group(group)
 
 
-def ready(group: Any, seconds: float, got: Sequence[int]) -> bool:
+def wait_until_placed(group: Any, seconds: float, got: Sequence[int]) -> bool:
     """Return whether the group has its place after at most so many seconds; KeyboardInterrupt after a signal."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

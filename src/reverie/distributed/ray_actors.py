@@ -22,7 +22,7 @@ from reverie.core.logger import logger
 from reverie.distributed.actor_processes import SHARE
 from reverie.distributed.actors import Work, play
 from reverie.distributed.ray import PLACES, amounts, connect
-from reverie.distributed.wire import FAR, NAP, TURNS, Block, Failure, Over, Rows, Signs, slots_of
+from reverie.distributed.wire import FAR, NAP, TURNS, Failure, Over, RowBlock, Rows, Signs, num_slots
 from reverie.run.collect import EpisodeStats
 
 SOON = 0.01
@@ -39,7 +39,7 @@ class Post:
     def __init__(self) -> None:
         self.signs: Signs = Signs(0, 0, 0, 0, 0)
         self.weights: tuple[int, bytes] = (-1, b"")
-        self.sent: queue.Queue[Block | Failure] = queue.Queue()
+        self.sent: queue.Queue[RowBlock | Failure] = queue.Queue()
 
     def begin(self, work: Callable[[], Work], columns: Mapping[str, Column], envs: int, expected: str) -> str:
         """Begin to act; return the address of this node. ``expected``: the learner's version of this library."""
@@ -49,12 +49,12 @@ class Post:
             raise RuntimeError(f"its node has reverie {version()}, but the learner's has {expected}: install the same.")
         self.columns = columns
         self.envs = envs
-        self.slots: int = slots_of(columns, envs)
+        self.slots: int = num_slots(columns, envs)
         self.thread: threading.Thread = threading.Thread(target=play, args=(work, self, self), daemon=True)
         self.thread.start()
         return str(ray.util.get_node_ip_address())
 
-    def next(self) -> tuple[Block | Failure, int]:
+    def next(self) -> tuple[RowBlock | Failure, int]:
         """Return the next message, and how many wait."""
         return self.sent.get(), self.sent.qsize()
 
@@ -84,7 +84,7 @@ class Post:
         return {name: np.empty((self.envs, TURNS, *x.shape), x.dtype) for name, x in self.columns.items()}
 
     def send(self, rows: Rows, turns: int, number: int, episodes: Sequence[EpisodeStats], restarts: int) -> None:
-        self.sent.put(Block({name: x[:, :turns] for name, x in rows.items()}, number, list(episodes), restarts))
+        self.sent.put(RowBlock({name: x[:, :turns] for name, x in rows.items()}, number, list(episodes), restarts))
 
     def fail(self, failure: Failure) -> None:
         self.sent.put(failure)
@@ -131,14 +131,14 @@ class Nodes:
 
     def tell(self, seconds: float) -> None:
         """Send the posts their signs, unless they were sent just now; wait for it if there is time."""
-        now = time.monotonic()
-        if now < self.due and seconds:
-            time.sleep(min(self.due - now, seconds))
-            now = time.monotonic()
-        if now >= self.due:
+        start = time.monotonic()
+        if start < self.due and seconds:
+            time.sleep(min(self.due - start, seconds))
+            start = time.monotonic()
+        if start >= self.due:
             for link in self.links:
                 link.tell()
-            self.due = now + max(SOON, (time.monotonic() - now) / SHARE)
+            self.due = start + max(SOON, (time.monotonic() - start) / SHARE)
 
 
 class Distant:
@@ -203,7 +203,7 @@ class Distant:
             self.since = float("inf")
             logger.warning(f"actor {self.number} waits for a free place on the Ray cluster; the others go on")
 
-    def receive(self) -> Block | Failure:
+    def receive(self) -> RowBlock | Failure:
         errors = self.home.ray.exceptions
         try:
             message, self.waiting = self.home.ray.get(self.coming)
@@ -214,7 +214,7 @@ class Distant:
         self.coming = self.post.next.remote()
         if isinstance(message, Failure):
             return message
-        block: Block = message
+        block: RowBlock = message
         return block._replace(rows={name: np.array(x) for name, x in block.rows.items()})  # Ray's is to be read only
 
     def free(self) -> None:

@@ -49,10 +49,10 @@ class _TuneTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any
 class _QueueSearcher(Searcher, tune.Stopper):  # type: ignore[misc]
     """What Ray Tune asks us: for the next run, whether a run is to end, and whether all are."""
 
-    def __init__(self, turns: Any) -> None:
-        """``turns``: a ``seeds.py: Turns``."""
+    def __init__(self, queue: Any) -> None:
+        """``queue``: a ``run_processes.py: RunQueue``."""
         super().__init__()
-        self.turns = turns
+        self.queue = queue
         self.running: dict[str, Any] = {}
         self.begun: set[str] = set()
         self.told: bool = False
@@ -63,9 +63,9 @@ class _QueueSearcher(Searcher, tune.Stopper):  # type: ignore[misc]
 
     def suggest(self, trial_id: str) -> Any:
         """Return the next run as the configuration of :class:`_TuneTrial`."""
-        if (run := self.turns.next()) is None:
+        if (run := self.queue.next()) is None:
             return Searcher.FINISHED
-        self.running[trial_id], words = run, self.turns.begin(run)
+        self.running[trial_id], words = run, self.queue.begin(run)
         return {"words": words, "folder": os.getcwd(), "run": str(run.run), "log": str(run.log)}
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
@@ -74,7 +74,7 @@ class _QueueSearcher(Searcher, tune.Stopper):  # type: ignore[misc]
         code = int(
             128 + (signal.SIGKILL if error else signal.SIGTERM) if metrics.get("code") is None else metrics["code"]
         )
-        self.turns.end(self.running.pop(trial_id), 128 - code if code < 0 else code, metrics.get("last", ""))
+        self.queue.end(self.running.pop(trial_id), 128 - code if code < 0 else code, metrics.get("last", ""))
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
         """Return whether a run is to save and end."""
@@ -84,27 +84,27 @@ class _QueueSearcher(Searcher, tune.Stopper):  # type: ignore[misc]
                 f"{run.log.stem}: its node or Ray's process there had ended; it goes on on {result['node_ip']}"
             )
         self.begun.add(trial_id)
-        return result["code"] is None and self.turns.drop(run)
+        return result["code"] is None and self.queue.drop(run)
 
     def stop_all(self) -> bool:
         """Return whether all runs are to, after a signal. Ray Tune asks many times a second."""
-        self.turns.board.update()
-        if self.turns.got and not self.told:
+        self.queue.board.update()
+        if self.queue.received_signals and not self.told:
             self.told = True
-            logger.info(f"{signal.Signals(self.turns.got[0]).name}: what runs saves and ends")
+            logger.info(f"{signal.Signals(self.queue.received_signals[0]).name}: what runs saves and ends")
         return self.told
 
 
-def train_placed(turns: Any, jobs: int, *, resources: Mapping[str, float]) -> None:
-    """Train the runs of ``turns``, a ``seeds.py: Turns``, on the cluster. ``resources``: the resources of a run."""
-    if turns.next() is None:
+def train_placed(queue: Any, jobs: int, *, resources: Mapping[str, float]) -> None:
+    """Train the runs of ``queue``, a ``run_processes.py: RunQueue``, on the cluster. ``resources``: of each run."""
+    if queue.next() is None:
         return
     os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}  # runs have logs of their own
-    searcher = _QueueSearcher(turns)
+    searcher = _QueueSearcher(queue)
     with ThreadPoolExecutor(1) as apart:  # where Ray Tune leaves the handlers of signals alone
         apart.submit(
-            tune.run, _TuneTrial, name="ray", storage_path=str(turns.runs[0].log.parent), search_alg=searcher,
-            stop=searcher, num_samples=len(turns.runs), max_concurrent_trials=jobs, max_failures=RESTARTS, verbose=0,
+            tune.run, _TuneTrial, name="ray", storage_path=str(queue.runs[0].log.parent), search_alg=searcher,
+            stop=searcher, num_samples=len(queue.runs), max_concurrent_trials=jobs, max_failures=RESTARTS, verbose=0,
             resources_per_trial=tune.PlacementGroupFactory([dict(resources)]), raise_on_failed_trial=False,
             trial_dirname_creator=lambda trial: trial.trial_id,
         ).result()  # fmt: skip

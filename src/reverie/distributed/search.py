@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import functools
 import io
 import math
 import os
@@ -12,19 +11,20 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import yaml
 
-from reverie.core.config import nest
 from reverie.core.errors import ConfigError, RunError, brief, plural
 from reverie.core.files import check_local, check_writable, write_atomic, writing
 from reverie.core.importing import trusts
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.distributed.ray import ClusterRequest
-from reverie.distributed.seeds import SeedRun, Train, Turns, check_seeds, train_runs, trainer
+from reverie.distributed.run_processes import RunQueue, SeedRun, Train, make_trainer, train_runs
+from reverie.distributed.search_space import Dimension, read_space
+from reverie.distributed.seeds import check_seeds
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.resolve import resolve_env
 from reverie.log.console import JsonlTail, RunsDisplay
@@ -33,7 +33,6 @@ from reverie.run.evaluate import Score
 from reverie.run.folder import (
     RunFolder,
     Saved,
-    check_origin,
     holds_run,
     new_path,
     read_yaml,
@@ -46,79 +45,6 @@ RUNGS = 3
 """Each rung of successive halving keeps the best third of the trials, at 1/9 and 1/3 of a run's length."""
 MAX_PROPOSALS = 20
 """Proposals after which a search takes the next settings that were not tried yet: Optuna repeats itself."""
-
-
-class Dimension(NamedTuple):
-    """The values that a search may give one setting: a range, or choices."""
-
-    distribution: Any
-    """Optuna's."""
-    choices: tuple[Any, ...] = ()
-
-    def value(self, drawn: Any) -> Any:
-        """Return the setting for what Optuna drew."""
-        return next(choice for choice in self.choices if as_word(choice) == drawn) if self.choices else drawn
-
-    @property
-    def size(self) -> int | None:
-        """Number of values; None if there is one between any two."""
-        of = self.distribution
-        if self.choices or of.single():
-            return len(self.choices) or 1
-        return None if of.step is None else round((of.high - of.low) / of.step) + 1
-
-    def drawn(self, number: int) -> Any:
-        """Return what Optuna would draw for the value of that number."""
-        of = self.distribution
-        return of.choices[number] if self.choices else min(of.low + number * (of.step or 0), of.high)
-
-
-def as_word(choice: Any) -> Any:
-    """Return a choice as Optuna can store it: lists and mappings are text there."""
-    plain = choice is None or isinstance(choice, bool | int | float | str)
-    return choice if plain else yaml.safe_dump(choice, default_flow_style=True).strip()
-
-
-def read_space_file(path: Path) -> dict[str, Any]:
-    """Return what a file says of a space to search; UntrustedError if it names modules that the user does not trust."""
-    values = read_yaml(path)
-    check_origin(Saved(algorithm="", experiment=nest(values)), path)
-    return values
-
-
-def read_space(values: Mapping[str, Any], config: ExperimentConfig, space_name: str) -> dict[str, Dimension]:
-    """Return the dimensions that a file describes, in its order: ``algo.lr: {low: 1e-5, high: 1e-2, log: true}``."""
-    dimensions: dict[str, Dimension] = {}
-    for name, description in values.items():
-        try:
-            dimensions[name] = dimension(name, description, config)
-        except (ConfigError, TypeError, ValueError) as error:  # ours, Python's, and Optuna's
-            message = error if isinstance(error, ConfigError) else f"{name} = {brief(description)}: {error}"
-            raise ConfigError(f"{space_name}: {message}") from error
-    return dimensions
-
-
-def dimension(name: str, description: Any, config: ExperimentConfig) -> Dimension:
-    """Return one dimension. ``step``: the distance of neighbouring values."""
-    from optuna import distributions as of  # optional
-
-    keys = {*description} if isinstance(description, Mapping) else set()
-    choices = description["choices"] if keys == {"choices"} else description
-    choices = list(choices) if isinstance(choices, list | tuple) else []
-    if not choices and not {"low", "high"} <= keys <= {"low", "high", "log", "step"}:
-        raise ValueError("expected a list of values, or {low: 1, high: 9}, with log: true or step: 2.")
-    tried = choices or [float(description["low"]), float(description["high"])]  # YAML reads 1e-5 as text
-    values: list[Any] = [functools.reduce(getattr, name.split("."), config.merge({name: value})) for value in tried]
-    if choices:
-        read = [x if isinstance(x, bool | int | float) else choice for x, choice in zip(values, choices, strict=True)]
-        words = {as_word(choice): choice for choice in read}
-        return Dimension(of.CategoricalDistribution([*words]), (*words.values(),))
-    low, high = tried
-    log = bool(description.get("log", False))
-    step = float(description["step"]) if "step" in description else None
-    if all(type(value) is int for value in values):
-        return Dimension(of.IntDistribution(int(low), int(high), log=log, step=int(step or 1)))
-    return Dimension(of.FloatDistribution(low, high, log=log, step=step))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +124,7 @@ def tune_of(
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-tune")
     path = path if on is None else path.absolute()  # the working directory of a node may be another
     check_writable(path)
-    check_same(path, config, space)
+    check_same_search(path, config, space)
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
     with folder_lock(path):
@@ -220,11 +146,11 @@ def tune_of(
         write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
         study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials), constant_liar=True)
         search = Search(study, dimensions, config, path, prune, grid, seeds)
-        with trainer(config, on) as (train, max_parallel):
+        with make_trainer(config, on) as (train, max_parallel):
             return search.run(trials, jobs or max_parallel, train)
 
 
-def check_same(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -> None:
+def check_same_search(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -> None:
     """Check that what is in the folder ``path``, if anything, is this search."""
     if not holds_run(path, path / "settings.yaml", config.name, config.env.id) or not (path / "space.yaml").exists():
         return
@@ -266,7 +192,7 @@ class Search:
         if size < count or self.grid:
             count = int(size)
         finished = [trial.state.is_finished() for trial in self.study.trials]
-        self.runs = {i: self.places(i) for i in range(count) if i >= len(finished) or not finished[i]}
+        self.runs = {i: self.trial_runs(i) for i in range(count) if i >= len(finished) or not finished[i]}
         runs = [seed_run for group in self.runs.values() for seed_run in group]
         title = f"{self.config.name} on {self.config.task_label}"
         if runs:
@@ -275,10 +201,10 @@ class Search:
             parallel_text = f"up to {plural(jobs, 'run')} at a time"
             logger.info(f"{title}: {plural(len(self.runs), 'trial')}{seeds_text}, {parallel_text}, in {self.path}")
         with contextlib.closing(RunsDisplay(runs if self.config.console else [], title)) as board:
-            signal = train_runs(Turns(runs, self.command, board, self.tell, self.unpromising), train, jobs)
+            signal = train_runs(RunQueue(runs, self.command, board, self.tell_optuna, self.should_prune), train, jobs)
         return self.result(signal)
 
-    def places(self, number: int) -> list[SeedRun]:
+    def trial_runs(self, number: int) -> list[SeedRun]:
         """Return the runs of a trial, which wait."""
         name = f"trial-{number}"
         if self.seeds is None:
@@ -337,7 +263,7 @@ class Search:
                 else:
                     self.scores[seed_run][int(row["step"])] = score
 
-    def unpromising(self, seed_run: SeedRun) -> bool:
+    def should_prune(self, seed_run: SeedRun) -> bool:
         """Report new evaluations of the trial of a run, each the mean of its seeds; return whether it is to end."""
         self.read(seed_run)
         number, trial = seed_run.trial, self.trials[seed_run.trial]
@@ -347,17 +273,17 @@ class Search:
             self.reported[number] += 1
             trial.report(float(np.mean(scores)), max(steps))
             if self.prune and trial.should_prune():
-                self.give_up(number, self.pruned)
+                self.drop_trial(number, self.pruned)
         return number in self.pruned | self.failed
 
-    def give_up(self, number: int, why: set[int]) -> None:
+    def drop_trial(self, number: int, why: set[int]) -> None:
         """Note that no more runs of a trial are to begin, as it is among the ``pruned`` or the ``failed``."""
         why.add(number)
         for run in self.runs[number]:
             if run.state == "waiting":
                 run.state, run.note = "stopped", "left out"
 
-    def tell(self, seed_run: SeedRun) -> None:
+    def tell_optuna(self, seed_run: SeedRun) -> None:
         """Tell Optuna how a trial ended, with its last run. One that a signal stopped stays open, and goes on later."""
         from optuna.trial import TrialState
 
@@ -366,7 +292,7 @@ class Search:
         if seed_run.state == "finished" and seed_run in self.final:
             seed_run.note = f"score {self.final[seed_run]:.2f}"
         elif seed_run.state in ("failed", "finished"):
-            self.give_up(number, self.failed)
+            self.drop_trial(number, self.failed)
         elif number in self.pruned:
             seed_run.note = "pruned"
         if any(run.state in ("waiting", "running") for run in group):

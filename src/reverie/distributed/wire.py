@@ -53,7 +53,7 @@ class Over(Exception):
     """The learner has asked the actor to end, or is gone."""
 
 
-class Block(NamedTuple):
+class RowBlock(NamedTuple):
     """Rows of E environments that one version of the policy has acted in."""
 
     rows: Rows
@@ -87,7 +87,7 @@ class Signs(NamedTuple):
     """Blocks that the actor has sent."""
 
 
-def slots_of(columns: Mapping[str, Column], envs: int) -> int:
+def num_slots(columns: Mapping[str, Column], envs: int) -> int:
     """Return how many blocks of so many environments may wait."""
     return min(BLOCKS, max(2, QUEUE_BYTES // (envs * TURNS * sum(column.nbytes for column in columns.values()))))
 

@@ -90,7 +90,7 @@ class DurableReplay:
         self.segment: str = ""
         self.loaded: State = {}
         self.exact: bool = False  # whether the replay was restored row by row as it was saved
-        self.copied: bool = False  # whether the loaded rows were copied to a new segment
+        self.is_copied: bool = False  # whether the loaded rows were copied to a new segment
         self._counts: dict[str, int] = {}  # rows of the replay at each checkpoint that this process wrote
 
     def _open(self, location: str) -> Store | None:
@@ -191,7 +191,7 @@ class DurableReplay:
             logger.warning("the replay starts empty: its rows were not stored or have been moved")
             self._start_with(None)
         elif not self._read_back(located, state):
-            self.copied = True
+            self.is_copied = True
             oldest = int(state["oldest"])
             self._start_with(lambda columns: iter_located_pieces(located, oldest, columns), located.store is self.store)
             streams = plural(self.streams, "stream")
@@ -204,7 +204,7 @@ class DurableReplay:
         """
         sources = [(locate_rows(store, state), int(state["oldest"])) for store, state in saved if store is not None]
         located = [(rows, oldest) for rows, oldest in sources if rows is not None]
-        self.copied = True
+        self.is_copied = True
 
         def pieces(columns: Names) -> Iterator[Piece]:
             chained = (piece for rows, oldest in located for piece in iter_located_pieces(rows, oldest, columns))
@@ -259,7 +259,7 @@ class DurableReplay:
             if count_rows(located.tail):
                 self.store.extend(located.tail)
         elif self.store is not None:
-            self.copied = True
+            self.is_copied = True
             location = located.store.objects.location
             logger.info(
                 f"the replay was in {location}: its rows are copied to {self.store.objects.location}, the new store"

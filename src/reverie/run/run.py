@@ -75,7 +75,7 @@ def run_experiment(
         life.write_settings(anew=newest is None)
         if newest is None:
             experiment.begin()
-        elif experiment.store is not None and experiment.store.copied:
+        elif experiment.store is not None and experiment.store.is_copied:
             life.save()  # without a checkpoint, each attempt that is killed would copy these rows again
         return life.train(open_sinks)
 

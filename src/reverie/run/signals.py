@@ -110,7 +110,7 @@ class Interrupt(contextlib.ExitStack):
 
     def say(self, text: str) -> None:
         """Print one line to stderr, unbuffered: the signal may have interrupted a write to a buffered stream."""
-        if not self.clock.speaks:
+        if not self.clock.watch.is_main:
             return
         with contextlib.suppress(OSError):  # the reader may be gone, perhaps because of the same signal
             os.write(2, f"\n{text}\n".encode())

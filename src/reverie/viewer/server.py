@@ -290,10 +290,10 @@ def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None) -> 
     session = Session(agent, source=recorded)
     page.close()
     page.session, page.name = session, run
-    return describe(page)
+    return describe_session(page)
 
 
-def describe(page: Page) -> Answer:
+def describe_session(page: Page) -> Answer:
     """Return everything about the session, as after a change of the agent."""
     head, pictures = page.rows_since(0)
     return {"about": page.open().info(), "name": page.viewer.path(page.name).name} | head, pictures
@@ -330,7 +330,7 @@ def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Answer:
 def switch_checkpoint(page: Page, checkpoint: Any) -> Answer:
     """Let another checkpoint's agent dream the same episode."""
     page.open().switch_agent(page.viewer.agent(page.name, checkpoint))
-    return describe(page)
+    return describe_session(page)
 
 
 def compare_checkpoint(page: Page, checkpoint: Any) -> Answer:

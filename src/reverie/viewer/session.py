@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,100 +13,30 @@ import torch
 from torch import Tensor
 
 from reverie.agent.agent import Agent
-from reverie.agent.conversion import to_numpy
-from reverie.agent.dreaming import error_unit, one_hot_classes, prediction_error
-from reverie.agent.imagining import (
-    ModelState,
-    Predictions,
-    WorldModelInspector,
-    predicted_observations,
-    replace_classes,
-)
+from reverie.agent.imagining import WorldModelInspector, replace_classes
 from reverie.agent.player import parse_mode
-from reverie.algos.base import INSIDE, dreamt_name
+from reverie.algos.base import INSIDE
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.protocols import Env, Policy
-from reverie.core.randomness import RngState, derived_seeds, left_as_found, seed_everything
+from reverie.core.randomness import derived_seeds
 from reverie.core.types import Step
-from reverie.nn.probe import Probe
 from reverie.nn.state_space import Latent
 from reverie.run.collect import executed
+from reverie.viewer.page_data import (
+    MAX_SHOWN_NUMBERS,
+    agent_info,
+    flatten_action,
+    latent_to_dict,
+    row_to_dict,
+    split_rows,
+    vector_names,
+)
 from reverie.viewer.source import PictureRenderer, RecordedEnv, action_names, make_live_env
+from reverie.viewer.timeline import DreamBranch, DreamRow, RandomStream, RealRow, Timeline
 from reverie.viewer.values import model_free_values
 
-CONTEXT = 5
-"""Initial number of rows that the model observes before it dreams."""
 NUM_BRANCHES, MAX_STEPS = 8, 1000
 """Number of futures that a branch imagines, and maximum number of steps imagined at once."""
-MAX_SHOWN_NUMBERS = 64
-"""Vectors with more numbers than this are not shown number by number."""
-
-
-@dataclass
-class RealRow:
-    """A row of the episode."""
-
-    step: Step  # [1, ...]
-    state: Any  # of the policy, after the row
-    policy_action: Tensor  # [1, A]
-    picture: bytes | None
-    values: dict[str, Any]  # shown on the page
-    predictions: Predictions | None  # of the networks, from the state after the row
-
-
-@dataclass
-class DreamRow:
-    """A row of the dream."""
-
-    latent: Latent  # [1, ...]
-    origin: str  # "seen" (the model observes the row), "imagined" or "edited"
-    predictions: Predictions  # [...] each
-    picture: bytes | None = None
-
-
-@dataclass(frozen=True)
-class Branch:
-    """A future that a branch imagines."""
-
-    rows: list[DreamRow]
-    actions: list[Tensor]  # [1, A], each before its row
-    predicted_return: float
-    """Predicted return: see ``Mind.predicted_return``."""
-
-
-Edit = tuple[int, DreamRow, int, dict[int, int]]
-"""State before an edit: the row's number, the row, ``context`` and ``pinned_classes`` of the timeline."""
-
-
-@dataclass
-class RandomStream:
-    """An isolated stream of random numbers."""
-
-    seed: int
-    state: Any = None
-
-    @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Draw from this stream within the context."""
-        with left_as_found():
-            if self.state is None:
-                seed_everything(self.seed)
-            else:
-                RngState().load_state_dict(self.state)
-            yield
-            self.state = RngState().state_dict()
-
-
-@dataclass
-class Timeline:
-    """The rows and actions of an episode. The dream has at least as many rows as the real episode."""
-
-    real: list[RealRow] = field(default_factory=list)
-    dream: list[DreamRow] = field(default_factory=list)
-    actions: list[Tensor] = field(default_factory=list)  # [1, A] each, shared by the real episode and the dream
-    context: int = CONTEXT
-    pinned_classes: dict[int, int] = field(default_factory=dict)
-    edits: list[Edit] = field(default_factory=list)
 
 
 class Session:
@@ -151,7 +80,7 @@ class Session:
         self.real_stream: RandomStream = RandomStream(self.seed)
         self.dream_stream: RandomStream = RandomStream(self.seed)
         self.timeline: Timeline = Timeline()
-        self.branches: list[Branch] = list[Branch]()
+        self.branches: list[DreamBranch] = list[DreamBranch]()
         self.branched: int = 0
         with self.real_stream():
             self._add_real_row(self.source.reset(self.seed))
@@ -172,7 +101,7 @@ class Session:
         follows = line.actions[at] if at < len(line.actions) else line.real[at].policy_action
         chosen = follows if recorded is None else recorded
         if action is not None:
-            chosen = self._flatten_action(action)
+            chosen = flatten_action(self.agent, action)
         if recorded is not None and not torch.equal(chosen, recorded):
             raise DataError(
                 "the actions of a recorded episode cannot be changed. Continue the dream to apply your own action."
@@ -203,11 +132,11 @@ class Session:
         proposed, after = self.policy.act(step, state, parse_mode(self.mode))
         facts: dict[str, Any] = {"reward": float(step.reward[0]), "last": bool(step.is_last[0])}
         facts["terminal"] = bool(step.is_terminal[0])
-        vectors = {key: step.obs[key][0].flatten() for key in self._vector_keys()}
+        vectors = {key: step.obs[key][0].flatten() for key in vector_names(self.agent)}
         facts["numbers"] = {key: x.tolist() for key, x in vectors.items() if len(x) <= MAX_SHOWN_NUMBERS}
         predictions = None
         if self.inspector is not None:
-            predictions = self._split_rows(self.inspector.predict([after.latent]))[0]
+            predictions = split_rows(self.inspector.predict([after.latent]))[0]
             facts |= {"value": float(predictions[f"{INSIDE}value"]), "policy": predictions["policy"].tolist()}
             facts |= self.inspector.divergence(step, after)
         else:
@@ -245,7 +174,7 @@ class Session:
         ``action`` ``[A]`` of the first step; None: the policy acts in the dream.
         """
         at, steps = self._row(at, self.timeline.dream), self._check_number(steps, 1, MAX_STEPS)
-        first = [] if action is None else [self._flatten_action(action)]
+        first = [] if action is None else [flatten_action(self.agent, action)]
         self._forget(at)
         self.timeline.actions += first
         self._imagine(steps)
@@ -292,12 +221,12 @@ class Session:
             line.dream += self._dream_rows(latents)
 
     def _dream_rows(self, latents: list[Latent]) -> list[DreamRow]:
-        rows = self._split_rows(self._require_inspector().predict(latents))
+        rows = split_rows(self._require_inspector().predict(latents))
         return [DreamRow(latent, "imagined", predictions) for latent, predictions in zip(latents, rows, strict=True)]
 
     # ------------------------------------------------------------------ branches
 
-    def branch(self, at: int, by: str = "sample", steps: int = 15) -> list[Branch]:
+    def branch(self, at: int, by: str = "sample", steps: int = 15) -> list[DreamBranch]:
         """Imagine futures from row ``at``: ``NUM_BRANCHES`` samples, or ("action") one for each first action.
 
         Other actions are drawn from the policy. Nothing changes until :meth:`pick`.
@@ -321,7 +250,7 @@ class Session:
         totals = inspector.predicted_return(predictions)
         self.branched = at
         self.branches = [
-            Branch(
+            DreamBranch(
                 [DreamRow(x.map(lambda v, i=i: v[i : i + 1]), "imagined", {k: v[i, t] for k, v in predictions.items()})  # type: ignore[misc]
                  for t, x in enumerate(latents)],
                 [action[i : i + 1].cpu() for action in actions],
@@ -381,41 +310,8 @@ class Session:
     def latent(self, at: int) -> dict[str, Any]:
         """Return the state of row ``at``: the classes of z and their prior probabilities, or its numbers; probes."""
         inspector = self._require_inspector()
-        latent = self.timeline.dream[at := self._row(at, self.timeline.dream)].latent
-        with torch.no_grad():
-            named = inspector.world.rssm.stats_by_name(inspector.world.rssm.p(latent.deter))
-        state: dict[str, Any] = {"at": at, "held": {str(k): v for k, v in self.timeline.pinned_classes.items()}}
-        state["edits"] = [row for row, *_ in self.timeline.edits]
-        if "logits" in named:
-            state |= {"classes": latent.stoch[0].argmax(-1).tolist(), "prior": to_numpy(named["logits"][0].exp())}
-        else:
-            state |= {"values": to_numpy(latent.stoch[0, :, 0])}
-            state |= {name: to_numpy(values[0]) for name, values in named.items()}
-        return state | {"probes": self._probe_predictions(at)}
-
-    def _probe_predictions(self, at: int) -> dict[str, dict[str, Any]]:
-        """Return the probes' predictions from row ``at`` by key, and the ``truth`` of a real row.
-
-        ``read``: the predicted numbers, or the likeliest class, whose probability is ``chance``.
-        """
-        probe, row = getattr(self.agent.algo, "probe", None), self.timeline.dream[at]
-        truth: dict[str, np.ndarray] = {}
-        if not isinstance(probe, Probe):
-            return {}
-        if at < len(self.timeline.real):
-            truth = {key: values[0].numpy() for key, values in self.timeline.real[at].step.obs.items()}
-        needed = {key for parts in probe.given.values() for key in parts}
-        obs = predicted_observations(row.predictions, self._vector_keys()) | truth
-        inputs = {key: x for key, x in obs.items() if key in needed}
-        probes: dict[str, dict[str, Any]] = {key: {} for key in probe.parts}
-        state = ModelState(to_numpy(row.latent.deter), to_numpy(row.latent.stoch))
-        for key, (values, *_) in self.agent.probe(state, inputs).items():
-            probes[key]["read"] = values
-            if (part := probe.parts[key]).kind == "categorical":
-                likely = {"read": values.argmax(-1), "chance": values.max(-1)}
-                probes[key] = {name: x.reshape(part.shape) for name, x in likely.items()}
-            probes[key] |= {"truth": truth[key]} if key in truth else {}
-        return probes
+        at = self._row(at, self.timeline.dream)
+        return latent_to_dict(self.agent, inspector, self.timeline, at)
 
     # ------------------------------------------------------------------ other models
 
@@ -456,71 +352,20 @@ class Session:
 
     def info(self) -> dict[str, Any]:
         """Return the facts that are the same for all rows."""
-        agent, spec = self.agent, self.agent.action_spec
-        numbers = [(key, part) for key, part in sorted(spec.parts.items()) if part.kind == "continuous"]
-        info: dict[str, Any] = {"algorithm": agent.config.algo.algorithm, "checkpoint": agent.checkpoint.name}
         recorded = self.source if isinstance(self.source, RecordedEnv) else None
-        info |= {"step": agent.step, "env": recorded.name if recorded else agent.config.env.id, "seed": self.seed}
-        info |= {
-            "choices": [{"name": key, "start": cut.start, "stop": cut.stop} for key, cut in spec.choices()],
-            "continuous": [{"name": k, "low": x.low, "high": x.high, "size": x.size} for k, x in numbers],
-            "width": spec.width,
-            "fps": agent.frames_per_second,
+        return agent_info(self.agent, self.inspector) | {
+            "env": recorded.name if recorded else self.agent.config.env.id,
+            "seed": self.seed,
             "names": [] if recorded else self.action_names,
             "recorded": recorded is not None,
-            "units": {dreamt_name(key): error_unit(dreamt_name(key), part) for key, part in agent.obs_spec.items()},
-            "dreams": self.inspector is not None,
-            "horizon": getattr(agent.config.algo, "horizon", None),
         }
-        if self.inspector is not None:
-            latents, classes = self.inspector.world.rssm.initial(1, torch.float32).stoch.shape[1:]
-            info |= {"latents": latents if self.inspector.draws else 0, "classes": classes}
-        return info
 
     def __len__(self) -> int:
         return max(len(self.timeline.real), len(self.timeline.dream))
 
     def rows(self, first: int = 0) -> list[dict[str, Any]]:
         """Return each row from ``first`` on as a dict of plain values and arrays."""
-        return [self._row_to_dict(number) for number in range(first, len(self))]
-
-    def _row_to_dict(self, number: int) -> dict[str, Any]:
-        line = self.timeline
-        real = line.real[number] if number < len(line.real) else None
-        dreamt = line.dream[number] if number < len(line.dream) else None
-        return {
-            "t": number,
-            "real": None if real is None else real.values,
-            "action": line.actions[number] if number < len(line.actions) else None,
-            "dream": None if dreamt is None else self._dream_values(dreamt),
-            "error": None if real is None or dreamt is None else self._errors(real, dreamt.predictions),
-        }
-
-    def _dream_values(self, row: DreamRow) -> dict[str, Any]:
-        predictions = row.predictions
-        numbers, names = (
-            predicted_observations(predictions, self._vector_keys()),
-            ("reward", "cont", "prior_entropy", "policy"),
-        )
-        return {
-            "how": row.origin,
-            "value": predictions[f"{INSIDE}value"],
-            "numbers": {key: values.flatten() for key, values in numbers.items() if values.size <= MAX_SHOWN_NUMBERS},
-            **{name: predictions[name] for name in names if name in predictions},
-        }
-
-    def _errors(self, real: RealRow, predictions: Predictions) -> dict[str, float]:
-        """Return the error of each observation in its units (``dreaming.unit_of``), and of reward and cont."""
-        errors: dict[str, float] = {}
-        for key, part in self.agent.obs_spec.items():
-            if (name := dreamt_name(key)) in predictions and part.kind != "mask":
-                truth = real.step.obs[key].numpy()[None]  # [1, 1, ...]
-                exact = one_hot_classes(truth, part) if part.kind == "categorical" else truth
-                errors[name] = float(
-                    prediction_error(predictions[name].reshape(1, 1, -1), exact.reshape(1, 1, -1), part)[0]
-                )
-        errors["reward"] = abs(float(predictions["reward"]) - real.values["reward"])
-        return errors | {"cont": abs(float(predictions["cont"]) - (1.0 - real.values["terminal"]))}
+        return [row_to_dict(self.agent, self.timeline, number) for number in range(first, len(self))]
 
     def picture(self, number: int) -> tuple[bytes | None, bytes | None]:
         """Return the pictures of a row as PNG: of the real row, and of the dream."""
@@ -548,19 +393,3 @@ class Session:
         if type(number) is not int or not minimum <= number <= maximum:
             raise DataError(f"{brief(number)}: expected a whole number from {minimum} to {maximum}.")
         return number
-
-    def _flatten_action(self, action: Sequence[float]) -> Tensor:
-        """Return an action of the page ``[A]`` as in rows, ``[1, A]``: one-hot choices, or numbers in [-1, 1]."""
-        flat = torch.tensor(action, dtype=torch.float32)[None].clamp(-1, 1)
-        for _, cut in self.agent.action_spec.choices():
-            best = flat[:, cut].argmax(-1)
-            flat[:, cut] = torch.nn.functional.one_hot(best, cut.stop - cut.start).float()
-        return flat
-
-    def _vector_keys(self) -> list[str]:
-        return [key for key, part in self.agent.obs_spec.items() if part.kind == "vector"]
-
-    def _split_rows(self, predictions: Predictions) -> list[Predictions]:
-        """Split the predictions ``[1, T, ...]`` of one episode into rows."""
-        length = len(predictions["reward"][0])
-        return [{name: values[0, t] for name, values in predictions.items()} for t in range(length)]

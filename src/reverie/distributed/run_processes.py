@@ -1,0 +1,230 @@
+"""Runs that wait for their turn, and the child processes, or tasks of a Ray cluster, that train them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from reverie.core.errors import RunError
+from reverie.core.files import writing
+from reverie.core.logger import logger
+from reverie.core.machine import choose_device, cores
+from reverie.core.signals import PARENT, SIGNALS
+from reverie.distributed.ray import ClusterRequest, cluster, missing, needs
+from reverie.experiment.config import ExperimentConfig
+from reverie.log.console import RunProgress, RunsDisplay, RunState
+from reverie.run.folder import RunFolder
+from reverie.run.signals import collected
+
+POLL = 0.2
+"""Seconds between two polls of the child processes."""
+
+
+class SeedRun(RunProgress):
+    """State of the run of one seed, perhaps in a trial of a search.
+
+    Attributes:
+        seed: the seed.
+        trial: number of the trial, 0 outside of a search.
+        run: its run folder.
+        log: file with the output of its process.
+        state: "waiting", "running", "finished", "stopped" or "failed".
+        note: a few words on the state, such as the score of a finished seed or the error of a failed one.
+    """
+
+    def __init__(self, folder: Path, subfolder: str, seed: int, config: ExperimentConfig, trial: int = 0) -> None:
+        """``folder``: that of all runs; ``subfolder``: of this one in it, such as "seed-3" or "trial-0/seed-3"."""
+        self.seed = seed
+        self.trial = trial
+        self.run: Path = folder / subfolder
+        name = subfolder.replace("/", "-")
+        self.log: Path = folder / f"{name}.log"
+        super().__init__(name.replace("-", " "), RunFolder(self.run).metrics, config.length, config.unit)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a run of this seed."""
+        return RunFolder(self.run).config.is_file()
+
+
+class Child:
+    """A command of reverie in a child process, whose output is appended to a file.
+
+    The child has its own session, so Ctrl-C in the terminal does not reach it directly: the parent passes each
+    signal on, once. On Linux it ends with the parent.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path) -> None:
+        """Start the process. ``command``: the words that would follow ``reverie`` on the command line."""
+        self.log = log
+        self.begin: int = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as out:
+            self.process: subprocess.Popen[bytes] = subprocess.Popen(
+                [sys.executable, "-u", "-m", "reverie", *command], stdin=subprocess.DEVNULL, stdout=out,
+                stderr=subprocess.STDOUT, start_new_session=True,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(extra_import_paths()), PARENT: str(os.getpid())},
+            )  # fmt: skip
+        self.tell: Callable[[int], None] = self.process.send_signal
+        self.wait: Callable[[], object] = self.process.wait
+
+    def code(self) -> int | None:
+        """Return the exit code, 128 + n if signal n killed the process, or None while it runs."""
+        code = self.process.poll()
+        return 128 - code if code is not None and code < 0 else code
+
+    def last_words(self) -> str:
+        """Return the last line that the process wrote, or "" if it wrote none."""
+        with self.log.open("rb") as file:
+            file.seek(self.begin)
+            lines = file.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+@contextlib.contextmanager
+def make_trainer(config: ExperimentConfig, on: ClusterRequest | None) -> Iterator[tuple[Train, int]]:
+    """Yield what trains runs, here or on the Ray cluster of ``on``, and how many may run at a time."""
+    if on is None:
+        fit = 1 if choose_device(config.device) != "cpu" else cores() // (config.threads or torch.get_num_threads())
+        yield train_in_processes, max(1, fit)
+        return
+    with cluster(on.address) as ray:
+        resources = needs(config, on.learner, ray.cluster_resources().get("GPU", 0.0))
+        requested = {name: amount for name, amount in resources.items() if amount}
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        room = sum(int(min((node.get(name, 0.0) / requested[name] for name in requested), default=1)) for node in nodes)
+        if not room:
+            raise RunError(missing(ray, [resources], 1, "PACK"))
+        from reverie.distributed.ray_tune import train_placed  # imports Ray, which cluster() has prepared
+
+        yield functools.partial(train_placed, resources=requested), room
+
+
+def extra_import_paths() -> list[str]:
+    """Return the import paths of this process, such as a script's folder, without those that belong to this Python."""
+    homes = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
+    return [path for path in map(os.path.abspath, sys.path) if not path.startswith(homes)]
+
+
+def exit_state(code: int, words: str) -> tuple[RunState, str]:
+    """Return how a process ended, from its exit code and the last line that it wrote."""
+    if code == 0:
+        return "finished", "finished"
+    if code in [128 + number for number in SIGNALS]:
+        return "stopped", f"stopped by {signal.Signals(code - 128).name}"
+    if code > 128 and code - 128 in list(signal.Signals):
+        lack = ", possibly out of memory" if code - 128 == signal.SIGKILL else ""
+        return "failed", f"failed: killed by {signal.Signals(code - 128).name}{lack}"
+    return "failed", f"failed: {words.removeprefix('reverie: ') or f'exit code {code}'}"
+
+
+@dataclass
+class RunQueue:
+    """Runs of which each waits for its turn, and how they end; asked by what trains them."""
+
+    runs: Sequence[SeedRun]
+    """Their states are kept up to date."""
+    command: Callable[[SeedRun], Sequence[str]]
+    """Returns the words that train one, after ``reverie``."""
+    board: RunsDisplay
+    """Shows them."""
+    ended: Callable[[SeedRun], None]
+    """Called with each run that has ended."""
+    should_stop: Callable[[SeedRun], bool] = lambda run: False
+    """Asked often of each run that runs, until it says that the run is to save and end."""
+    received_signals: Sequence[int] = ()
+    """Signals that this process has received; after the first no run begins."""
+    dropped: set[SeedRun] = field(default_factory=set)
+    refused: list[str] = field(default_factory=list)
+
+    def next(self) -> SeedRun | None:
+        """Return the run that begins next; None if none is left, or none is to begin any more."""
+        over = self.received_signals or (self.refused and not any(run.has_begun for run in self.runs))
+        return None if over else next((run for run in self.runs if run.state == "waiting"), None)
+
+    def begin(self, run: SeedRun) -> list[str]:
+        """Return the words that train ``run``, which begins."""
+        words = list(self.command(run))
+        run.begin()
+        self.board.show_state(run)
+        return words
+
+    def drop(self, run: SeedRun) -> bool:
+        """Return True, once, if a run that is being trained is to save and end."""
+        if run in self.dropped or not self.should_stop(run):
+            return False
+        self.dropped.add(run)
+        return True
+
+    def end(self, run: SeedRun, code: int, words: str) -> None:
+        """Take note that the process of ``run`` has ended. ``words``: the last line that it wrote."""
+        run.state, run.note = exit_state(code, words)
+        if run.state == "failed" and words.startswith("reverie: ") and not run.has_begun:
+            self.refused.append(run.note.removeprefix("failed: "))
+        run.read()
+        self.ended(run)
+        self.board.show_state(run)
+
+
+Train = Callable[[RunQueue, int], None]
+"""Trains runs, so many at a time."""
+
+
+def train_runs(queue: RunQueue, train: Train, jobs: int) -> int | None:
+    """Have ``train`` train what waits, ``jobs`` at a time; return the number of the signal that ended it, if any."""
+    with collected() as queue.received_signals:
+        train(queue, jobs)
+    if queue.refused and not any(run.has_begun for run in queue.runs):
+        raise RunError(queue.refused[0])
+    return queue.received_signals[0] if queue.received_signals else None
+
+
+def train_in_processes(queue: RunQueue, jobs: int) -> None:
+    """Train runs in child processes.
+
+    Signals are passed on to the processes: after the second they stop at once, and the third kills them.
+    """
+    running: dict[SeedRun, Child] = {}
+    num_forwarded = 0
+    try:
+        while running or queue.next():
+            num_forwarded = forward_signals(queue.received_signals, num_forwarded, running.values())
+            while len(running) < jobs and (run := queue.next()):
+                with writing(run.log.parent):
+                    running[run] = Child(queue.begin(run), run.log)
+            for run, child in list(running.items()):
+                if (code := child.code()) is not None:
+                    del running[run]
+                    queue.end(run, code, child.last_words())
+                elif queue.drop(run):
+                    child.tell(signal.SIGTERM)
+            queue.board.update()
+            time.sleep(POLL)
+    finally:  # after an error here, those that run save and end
+        for child in running.values():
+            child.tell(signal.SIGTERM)
+        for child in running.values():
+            child.wait()
+
+
+def forward_signals(received_signals: Sequence[int], num_forwarded: int, children: Iterable[Child]) -> int:
+    """Pass received signals on, from number ``num_forwarded`` on; return how many there are now."""
+    for number in received_signals[num_forwarded:]:
+        num_forwarded += 1
+        if num_forwarded == 1:
+            logger.info(
+                f"{signal.Signals(number).name}: the running seeds finish their iteration, then save. Interrupt again "
+                "to stop them at once without saving."
+            )
+        for child in children:
+            child.tell(number if num_forwarded < 3 else signal.SIGKILL)
+    return num_forwarded

@@ -1,0 +1,88 @@
+"""The space of a search: the values that it may give to each setting."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from reverie.core.config import nest
+from reverie.core.errors import ConfigError, brief
+from reverie.experiment.config import ExperimentConfig
+from reverie.run.folder import Saved, check_origin, read_yaml
+
+
+class Dimension(NamedTuple):
+    """The values that a search may give one setting: a range, or choices."""
+
+    distribution: Any
+    """Optuna's."""
+    choices: tuple[Any, ...] = ()
+
+    def value(self, drawn: Any) -> Any:
+        """Return the setting for what Optuna drew."""
+        return next(choice for choice in self.choices if to_optuna_choice(choice) == drawn) if self.choices else drawn
+
+    @property
+    def size(self) -> int | None:
+        """Number of values; None if there is one between any two."""
+        of = self.distribution
+        if self.choices or of.single():
+            return len(self.choices) or 1
+        return None if of.step is None else round((of.high - of.low) / of.step) + 1
+
+    def drawn(self, number: int) -> Any:
+        """Return what Optuna would draw for the value of that number."""
+        of = self.distribution
+        return of.choices[number] if self.choices else min(of.low + number * (of.step or 0), of.high)
+
+
+def to_optuna_choice(choice: Any) -> Any:
+    """Return a choice as Optuna can store it: lists and mappings are text there."""
+    plain = choice is None or isinstance(choice, bool | int | float | str)
+    return choice if plain else yaml.safe_dump(choice, default_flow_style=True).strip()
+
+
+def read_space_file(path: Path) -> dict[str, Any]:
+    """Return what a file says of a space to search; UntrustedError if it names modules that the user does not trust."""
+    values = read_yaml(path)
+    check_origin(Saved(algorithm="", experiment=nest(values)), path)
+    return values
+
+
+def read_space(values: Mapping[str, Any], config: ExperimentConfig, space_name: str) -> dict[str, Dimension]:
+    """Return the dimensions that a file describes, in its order: ``algo.lr: {low: 1e-5, high: 1e-2, log: true}``."""
+    dimensions: dict[str, Dimension] = {}
+    for name, description in values.items():
+        try:
+            dimensions[name] = dimension(name, description, config)
+        except (ConfigError, TypeError, ValueError) as error:  # ours, Python's, and Optuna's
+            message = error if isinstance(error, ConfigError) else f"{name} = {brief(description)}: {error}"
+            raise ConfigError(f"{space_name}: {message}") from error
+    return dimensions
+
+
+def dimension(name: str, description: Any, config: ExperimentConfig) -> Dimension:
+    """Return one dimension. ``step``: the distance of neighbouring values."""
+    from optuna import distributions as of  # optional
+
+    keys = {*description} if isinstance(description, Mapping) else set()
+    choices = description["choices"] if keys == {"choices"} else description
+    choices = list(choices) if isinstance(choices, list | tuple) else []
+    if not choices and not {"low", "high"} <= keys <= {"low", "high", "log", "step"}:
+        raise ValueError("expected a list of values, or {low: 1, high: 9}, with log: true or step: 2.")
+    tried = choices or [float(description["low"]), float(description["high"])]  # YAML reads 1e-5 as text
+    values: list[Any] = [functools.reduce(getattr, name.split("."), config.merge({name: value})) for value in tried]
+    if choices:
+        read = [x if isinstance(x, bool | int | float) else choice for x, choice in zip(values, choices, strict=True)]
+        words = {to_optuna_choice(choice): choice for choice in read}
+        return Dimension(of.CategoricalDistribution([*words]), (*words.values(),))
+    low, high = tried
+    log = bool(description.get("log", False))
+    step = float(description["step"]) if "step" in description else None
+    if all(type(value) is int for value in values):
+        return Dimension(of.IntDistribution(int(low), int(high), log=log, step=int(step or 1)))
+    return Dimension(of.FloatDistribution(low, high, log=log, step=step))

@@ -1,0 +1,236 @@
+"""What the learners of a run exchange, and how the loop of each learner sees the rows and the time of all.
+
+====================  ==================================================================================================
+What the loop reads   Of several learners
+====================  ==================================================================================================
+``collect()``         the env steps of all, exchanged once a turn (:meth:`Team.sync_turn`) with what follows. Actors are
+                      each learner's own; or, fewer than learners, those of learner 0, and each learner gets the rows of
+                      a part of their environments
+``len(source)``       the fewest windows that a learner has
+``clock.stop``        whether any was asked to stop, by the turn before
+``clock.seconds``     those of learner 0, so that all agree on when to log, evaluate and save
+``update.metrics``    means over all (``algos/base.py``)
+====================  ==================================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.core.clock import Clock, Watch
+from reverie.core.errors import RunError, plural
+from reverie.core.learners import joined as learning
+from reverie.core.logger import logger
+from reverie.core.protocols import Annealed, RunningStatistics, Source
+from reverie.core.specs import ObsSpec
+from reverie.core.types import Batch, State, Step, Update
+from reverie.distributed.actor_feed import Feed
+from reverie.distributed.ranks import Group
+from reverie.distributed.wire import RowBlock, blank
+from reverie.experiment.build import Experiment
+from reverie.replay.sources import concat_batches
+from reverie.run.collect import Collector, EpisodeStats
+
+GO, SAVE, END = range(3)
+"""What learner 0 tells the others at the beginning of each turn."""
+
+
+class Team(Group):
+    """What one learner knows of all. A team of one is a run as any other.
+
+    A part of a checkpoint: one folder for each other learner, with its own manifest.
+    """
+
+    spare = False
+
+    def __init__(self, store: Any = None) -> None:
+        super().__init__(store)
+        self.before: int = self.count  # learners that the loaded checkpoint was written by
+        self.loaded: Path | None = None
+        self.windows: int = 0
+        self.restarts = 0
+        self.ended = False
+        self.training: bool = False  # whether the others have been told all that comes before the first turn
+        self.save: Callable[[Path], None] = lambda folder: None  # of the others: write what is theirs
+
+    def use_group(self) -> contextlib.AbstractContextManager[None]:
+        """Average gradients, statistics and metrics over all learners inside the context."""
+        return learning(self) if self.count > 1 else contextlib.nullcontext()
+
+    def end(self, result: Any) -> None:
+        """Tell the other learners how the run ended."""
+        if self.training:
+            self.broadcast_int(END)
+            self.broadcast_object(result)
+        else:
+            self.broadcast_object(("end", result))
+
+    def listen(self) -> None:
+        """Begin a turn, or end: learner 0 says so, and the others save first whenever it does."""
+        while self.broadcast_int(GO) == SAVE:
+            self.write()
+
+    def state_dict(self) -> State:
+        """Return the number of learners."""
+        return {"count": self.count}
+
+    def load_state_dict(self, state: State) -> None:
+        """Keep the number of learners that wrote the checkpoint."""
+        self.before = int(state["count"])
+        if self.before != self.count:
+            logger.info(
+                f"the run was saved with {plural(self.before, 'learner')} and now has {plural(self.count, 'learner')}: "
+                "the replay rows are redistributed episode by episode, and the environments start new episodes"
+            )
+
+    def save_files(self, folder: Path) -> None:
+        """Have the other learners write their parts."""
+        if self.count == 1:
+            return
+        if sys.exception() is not None:  # after an error the others are elsewhere
+            raise RunError("one of several learners cannot save alone, continue from the newest checkpoint")
+        self.broadcast_int(SAVE)
+        self.broadcast_object(folder)
+        self.all_gather_object(None)
+
+    def load_files(self, folder: Path) -> None:
+        """Have the other learners load the same checkpoint."""
+        self.loaded = folder.parent
+        self.training = True
+        self.broadcast_object(("load", folder.parent, self.before))
+
+    def write(self) -> None:
+        """Write this learner's parts into the checkpoint that learner 0 writes; return once all learners have."""
+        self.save(self.broadcast_object())
+        self.all_gather_object(None)
+
+    def sync_turn(self, clock: Clock, windows: int, env_steps: int = 0, *extra: float) -> np.ndarray:
+        """Exchange the numbers of a turn; return the sums of ``env_steps`` and ``extra`` over all."""
+        watch = clock.watch
+        assert isinstance(watch, GroupWatch)
+        numbers = [watch.stop_requested, watch.local.total_seconds(clock.seconds_before), windows, env_steps, *extra]
+        gathered = self.gather(torch.tensor(numbers, dtype=torch.float64)).numpy()  # [N, 4 + M]
+        watch.stop_agreed, watch.seconds = bool(gathered[:, 0].any()), float(gathered[0, 1])
+        self.windows = int(gathered[:, 2].min())
+        if watch.stop_agreed and self.rank == 0 and not watch.stop_requested:
+            signal.raise_signal(signal.SIGTERM)  # another learner had a signal that did not reach this one
+        return gathered[:, 3:].sum(0)  # type: ignore[no-any-return]
+
+    def distribute_blocks(self, feed: Feed) -> list[tuple[int, RowBlock]]:
+        """Return the rows of this learner's environments of the actors, which send all of them to learner 0."""
+        parts: list[list[tuple[int, RowBlock]]] = [[] for _ in range(self.count)]
+        for index, block in feed.receive_blocks() if self.rank == 0 else ():
+            for rank, part in enumerate(parts):
+                cut = slice(rank * feed.config.env.num, (rank + 1) * feed.config.env.num)
+                rows = {name: column[cut].copy() for name, column in block.rows.items()}
+                part.append((index, block._replace(rows=rows, episodes=[] if rank else block.episodes)))
+        blocks: list[tuple[int, RowBlock]] = self.scatter_object(parts)
+        return blocks
+
+
+# ---------------------------------------------------------------- what the loop reads
+
+
+class GroupWatch(Watch):
+    """The watch of several learners, which agree on it once a turn (:meth:`Team.sync_turn`).
+
+    Setting ``stop`` asks all learners to stop after their next turn.
+    """
+
+    def __init__(self, local: Watch, is_main: bool) -> None:
+        self.local = local
+        self.is_main = is_main
+        self.seconds: float = 0.0  # of the run, by learner 0's watch
+        self.stop_requested: bool = local.stop
+        self.stop_agreed: bool = False
+
+    def total_seconds(self, before: float) -> float:
+        return max(self.seconds, before)
+
+    @property
+    def stop(self) -> bool:
+        """Whether the run ends after this turn, as the learners have agreed."""
+        return self.stop_agreed
+
+    @stop.setter
+    def stop(self, value: bool) -> None:
+        self.stop_requested = value
+
+
+class SharedSource:
+    """The batches of one learner, each a part of the common batch."""
+
+    def __init__(self, source: Source, team: Team, clock: Clock, collects: bool) -> None:
+        self.source = source
+        self.team = team
+        self.clock = clock
+        self.collects = collects
+        self.sample: Callable[[], Batch] = source.sample
+        self.feedback: Callable[[Tensor, Update], None] = source.feedback
+
+    def __len__(self) -> int:
+        """Return the fewest windows that a learner has. Without a collector, this is where learners meet."""
+        if not self.collects:
+            self.team.listen()
+            self.team.sync_turn(self.clock, len(self.source))
+        return self.team.windows
+
+
+class SharedCollector:
+    """The collector of one learner, or its feed of actors, whose env steps, restarts and episodes are those of all."""
+
+    def __init__(self, local: Collector | Feed, experiment: Experiment, team: Team, clock: Clock) -> None:
+        """``experiment``: of this learner."""
+        self.local = local
+        self.source: Source = experiment.source
+        self.team = team
+        self.clock = clock
+        self.unlogged: list[EpisodeStats] = local.unlogged
+        self.seconds: dict[str, float] = local.seconds
+        self.close: Callable[[], None] = local.close
+        self.state_dict: Callable[[], State] = local.state_dict
+        self.load_state_dict: Callable[[State], None] = local.load_state_dict
+        self.seen: list[Step] = []
+        self.running_statistics: RunningStatistics | None = experiment.algo.running_statistics
+        self.spec: ObsSpec = experiment.obs_spec
+        if isinstance(local, Feed):
+            local.rank, local.learners = team.rank, team.count
+            local.watch = None if self.running_statistics is None else self.seen.append
+            if local.dealt:
+                local.incoming = lambda: team.distribute_blocks(local)
+
+    @property
+    def restarts(self) -> int:
+        return self.team.restarts
+
+    def collect(self) -> int:
+        """Make a turn; return the env steps of all, which schedules of exploration go by."""
+        local = self.local
+        self.team.listen()
+        steps = local.collect()
+        sums = local.sums if isinstance(local, Feed) else ()
+        totals = self.team.sync_turn(self.clock, len(self.source), steps, len(local.finished), local.restarts, *sums)
+        total, self.team.ended, self.team.restarts = int(totals[0]), bool(totals[1]), int(totals[2])
+        if isinstance(local, Feed):
+            local.measure(totals[3:])
+            if self.running_statistics is not None:  # all at once, as some may have rows and others none
+                self.running_statistics.watch(concat_batches([*self.seen, blank(self.spec, 0)]))
+                self.seen.clear()
+        elif isinstance(local.policy, Annealed):
+            local.state = local.policy.after(local.state, self.clock.env_steps + total)
+        return total
+
+    def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
+        if not (self.team.ended or at_the_end):
+            return []
+        episodes = [(score, length, dict(info)) for score, length, info in self.local.drain(at_the_end=at_the_end)]
+        return [EpisodeStats(*episode) for part in self.team.all_gather_object(episodes) for episode in part]
