@@ -22,7 +22,7 @@ from reverie.cli import main
 from reverie.cli.agent import EstimateProgress
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.core.types import FLAGS, Step, Told, Window
+from reverie.core.types import FLAGS, PolicyOutput, Step, Window
 from reverie.datasets.dataset import CLIPPED, DatasetConfig
 from tiny import NETWORKS
 
@@ -70,10 +70,10 @@ class Table:
     def override(self, state: None, action: torch.Tensor) -> None:
         return None
 
-    def tell(self, step: Step, state: None) -> Told:
+    def tell(self, step: Step, state: None) -> PolicyOutput:
         chance = self.chance[step.obs["state"].argmax(-1)]
         choice = SimpleNamespace(log_prob=lambda a: torch.where(a[:, 1] > 0, chance, 1 - chance).log())
-        return Told(step.obs, choice)
+        return PolicyOutput(step.obs, choice)
 
 
 def learner(policy: Any, **cfg: Any) -> Any:

@@ -41,7 +41,7 @@ from reverie.log.sinks import TRACKERS, Outputs
 from reverie.log.trackers import check_installed
 from reverie.replay.sources import Experience
 from reverie.run.callback import Callback, check_callbacks, make_callback
-from reverie.run.checkpoint import export
+from reverie.run.checkpoint import export_checkpoint
 from reverie.run.folder import RunFolder, new_path, read_saved
 from reverie.run.result import TrainResult
 from reverie.run.run import run_experiment
@@ -209,7 +209,7 @@ def train_config(
                 path=folder.path,
                 title=title,
                 settings=experiment.config.to_dict(),
-                export=export,
+                export=export_checkpoint,
                 user_sinks=sinks,
                 note="; training returns sum clipped rewards" * clips,
             )

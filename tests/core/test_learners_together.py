@@ -2,7 +2,15 @@
 
 import torch
 
-from reverie.core.learners import alone, at_least, average, averaged, gathered, is_distributed, joined
+from reverie.core.learners import (
+    all_gather,
+    at_least,
+    average,
+    is_distributed,
+    mean_across_ranks,
+    single_rank,
+    use_ranks,
+)
 
 
 class Beside:  # two ranks, of which the other has what is given here
@@ -21,18 +29,18 @@ class Beside:  # two ranks, of which the other has what is given here
 
 def test_one_learner_has_what_it_is_given_and_several_the_mean():
     x = torch.tensor(1.0, requires_grad=True)
-    assert averaged(x) is x
-    assert gathered(x).tolist() == [1.0]
+    assert mean_across_ranks(x) is x
+    assert all_gather(x).tolist() == [1.0]
     assert not is_distributed()
-    with joined(Beside(4.0)):
+    with use_ranks(Beside(4.0)):
         assert is_distributed()
-        assert (averaged(x).item(), gathered(x).tolist()) == (2.5, [1.0, 4.0])
+        assert (mean_across_ranks(x).item(), all_gather(x).tolist()) == (2.5, [1.0, 4.0])
         own = torch.tensor(2.0)
         average([own])
         assert own.item() == 3.0
-        with alone():
-            assert averaged(x) is x
-        assert averaged(x).item() == 2.5
+        with single_rank():
+            assert mean_across_ranks(x) is x
+        assert mean_across_ranks(x).item() == 2.5
     assert x.item() == 1.0
 
 
@@ -40,7 +48,7 @@ def test_a_bound_of_the_mean_of_all_ranks_decides_for_all():
     """max((1 + 4) / 2, 2) has a gradient by both, though 1 is below 2; max((1 + 2) / 2, 2) by none."""
     for other, value, slope in ((4.0, 1.0, 1.0), (2.0, 2.0, 0.0)):
         x = torch.tensor(1.0, requires_grad=True)
-        with joined(Beside(other)):
+        with use_ranks(Beside(other)):
             found = at_least(x, 2.0)
         found.backward()
         assert (found.item(), x.grad.item()) == (value, slope)

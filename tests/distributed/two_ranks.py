@@ -15,7 +15,7 @@ import contracts  # noqa: E402
 import dreamer  # noqa: E402
 
 from reverie.core.discover import algorithm_name  # noqa: E402
-from reverie.core.learners import averaged, joined  # noqa: E402
+from reverie.core.learners import mean_across_ranks, use_ranks  # noqa: E402
 from reverie.core.types import Step  # noqa: E402
 from reverie.distributed.ranks import Group  # noqa: E402
 from reverie.nn.adam import Adam  # noqa: E402
@@ -137,10 +137,10 @@ def main(rank: int, where: str, out: str) -> None:
         rows, batches = windows_of(rank, name.startswith("gail")), [make(whole, seed=i) for i in range(UPDATES)]
         half.expect_recorded(2)
         expected, metrics = trained(whole, batches, slice(None))
-        with joined(group):
+        with use_ranks(group):
             mine = [batch.map(lambda x, rows=rows: x[rows]) for batch in batches]
             learned, ours = trained(half, mine, slice(2 * rank, 2 * rank + 2))
-            means = {k: float(averaged(v.float())) for k, v in ours.items()}
+            means = {k: float(mean_across_ranks(v.float())) for k, v in ours.items()}
         told = {k: off(torch.tensor(means[k]), v) for k, v in metrics.items() if not any(word in k for word in OF_ROWS)}
         own = {k: off(learned[k], v) for k, v in expected.items() if "carried" not in k and not k.endswith(".returns")}
         parts = {"weights": {k: v for k, v in own.items() if k.startswith("model/")}, "moments": own, "metrics": told}

@@ -10,7 +10,7 @@ import torch
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.log.artifacts import Uploads, download_run
-from reverie.run.checkpoint import Checkpoints, export, name_of
+from reverie.run.checkpoint import Checkpoints, export_checkpoint, name_of
 from reverie.run.manifest import problem_of
 
 
@@ -19,7 +19,7 @@ class There:
 
     def __init__(self, run, there, upload):
         self.run, self.there, self.order = run, there, []
-        self.uploads = Uploads(run, upload, export, self.put, lambda folder: shutil.rmtree(there / folder))
+        self.uploads = Uploads(run, upload, export_checkpoint, self.put, lambda folder: shutil.rmtree(there / folder))
 
     def put(self, file, folder):
         self.order.append(f"{folder}/{file.name}".lstrip("/"))
@@ -70,7 +70,7 @@ def test_a_checkpoint_is_sent_after_the_rows_that_it_needs_and_the_list_of_rows_
 
 def test_a_checkpoint_that_is_deleted_meanwhile_is_left_out(tracker):
     tracker = tracker("checkpoints")
-    tracker.uploads.export = lambda path, to, spare: (shutil.rmtree(path), export(path, to, spare))
+    tracker.uploads.export = lambda path, to, spare: (shutil.rmtree(path), export_checkpoint(path, to, spare))
     tracker.uploads.sync()
     assert (tracker.checkpoints(), "config.yaml" in tracker.order) == ([], True)
 

@@ -17,7 +17,7 @@ from reverie.core.errors import RunError
 from reverie.log import trackers
 from reverie.log.sinks import ErrorTolerantSink, Outputs, VideoSink
 from reverie.log.trackers import MlflowSink, WandbSink
-from reverie.run.checkpoint import export
+from reverie.run.checkpoint import export_checkpoint
 
 VALUES = {"loss/critic": np.float32(0.5), "nothing": float("nan"), "film": np.zeros((2, 8, 8, 3), np.uint8)}
 SETTINGS = {
@@ -29,7 +29,7 @@ SETTINGS = {
 @pytest.fixture
 def run(tmp_path):
     settings = {"steps": 3, "upload": "checkpoints", "algo": {"lr": 0.1, "none": {}}}
-    return Outputs(path=tmp_path, title="dqn on CartPole-v1", settings=settings, export=export)
+    return Outputs(path=tmp_path, title="dqn on CartPole-v1", settings=settings, export=export_checkpoint)
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ class Agent(Player):
             ConfigError: the algorithm has no world model, or there is no such ``mode``.
             DataError: the actions have another shape.
         """
-        return imagining.imagine(self, state, steps, actions=actions, mode=mode, seed=seed)
+        return imagining.imagine_trajectory(self, state, steps, actions=actions, mode=mode, seed=seed)
 
     def probe(self, state: ModelState | AgentState, inputs: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
         """Return what probes (``algo.probe`` of DreamerV2 and V3) read from states, by key, ``[B, ...]``.
@@ -173,4 +173,6 @@ class Agent(Player):
             ConfigError: ``episodes``, ``actions``, ``seed`` or ``time_limit`` is out of range.
             EnvError: the environment cannot be made.
         """
-        return evaluating.evaluate(self, episodes, actions=actions, record=record, seed=seed, time_limit=time_limit)
+        return evaluating.evaluate_agent(
+            self, episodes, actions=actions, record=record, seed=seed, time_limit=time_limit
+        )

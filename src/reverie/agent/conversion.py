@@ -33,7 +33,7 @@ def obs_to_step(flat: FlatObs, first: np.ndarray, reward: Any) -> Step:
 
 
 def action_statistics(choice: Any, space: spaces.Space[Any]) -> dict[str, Tensor]:
-    """Return what ``choice``, of ``core/types.py: Told``, says of actions of ``space``: see ``Agent.distribution``.
+    """Return what ``choice``, a ``PolicyOutput``, says of actions of ``space``: see ``Agent.distribution``.
 
     ``[N, ...]`` each.
     """

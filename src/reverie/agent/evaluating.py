@@ -20,7 +20,7 @@ from reverie.run.evaluate import evaluate as play_episodes
 from reverie.run.folder import RunFolder, write_found
 
 
-def evaluate(
+def evaluate_agent(
     player: Player, episodes: int = 10, *,
     actions: Actions = "mode", record: bool = False, seed: int | None = None, time_limit: int | None = None,
 ) -> Evaluation:  # fmt: skip
@@ -60,7 +60,7 @@ def evaluate_run(
     actions: Actions = "mode", video: bool = False, seed: int | None = None, time_limit: int | None = None,
 ) -> EvaluationReport:  # fmt: skip
     """Play ``episodes`` as :meth:`Agent.evaluate` does; write eval.json, and with ``video`` the first one."""
-    evaluation = evaluate(player, episodes, actions=actions, record=video, seed=seed, time_limit=time_limit)
+    evaluation = evaluate_agent(player, episodes, actions=actions, record=video, seed=seed, time_limit=time_limit)
     folder, files = RunFolder(player.run), dict[str, Path]()
     content = {"updates" if player.config.offline else "env_steps": player.step, **evaluation.to_dict()}
     content |= {"checkpoint": player.checkpoint.name, "env": player.config.eval_env_config.label()}

@@ -22,7 +22,7 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import check_local, check_writable, writing
 from reverie.core.logger import logger
 from reverie.core.randomness import reproducible
-from reverie.core.rows import Rows, joined
+from reverie.core.rows import Rows, concat_rows
 from reverie.core.types import FLAGS, Obs
 from reverie.datasets.dataset import RecordedEpisodes, read_progress
 from reverie.datasets.memory import DataLike
@@ -174,10 +174,10 @@ def rechunk(parts: Iterable[Rows], size: int) -> Iterator[Rows]:
     for part in parts:
         pending.append(part)
         while sum(len(rows["is_first"]) for rows in pending) >= size:
-            rows = joined(pending)
+            rows = concat_rows(pending)
             yield {name: values[:size] for name, values in rows.items()}
             pending = [{name: values[size:] for name, values in rows.items()}]
-    if pending and len((rows := joined(pending))["is_first"]):
+    if pending and len((rows := concat_rows(pending))["is_first"]):
         yield rows
 
 

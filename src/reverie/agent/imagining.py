@@ -288,7 +288,7 @@ def observe(player: Player, batch: Batch, seed: int | None = None) -> ModelState
     return ModelState(to_numpy(latent.deter[:, -1]), to_numpy(latent.stoch[:, -1]))
 
 
-def imagine(
+def imagine_trajectory(
     player: Player, state: ModelState | AgentState, steps: int | None = None, *,
     actions: Any = None, mode: Actions = "mode", seed: int | None = None,
 ) -> ImaginedTrajectory:  # fmt: skip

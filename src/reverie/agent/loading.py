@@ -18,7 +18,7 @@ from reverie.algos.settings import AlgorithmConfig
 from reverie.core.action_codec import ActionCodec
 from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError
-from reverie.core.importing import imported, is_remembered, trust_modules
+from reverie.core.importing import import_object, is_remembered, trust_modules
 from reverie.core.logger import logger
 from reverie.core.machine import choose_device
 from reverie.core.space_json import space_of
@@ -152,7 +152,7 @@ def resolve_env_factory(saved: Saved, run: Path, setting: str, env: EnvLike | No
     name = saved.custom.get(setting, "")
     if ":" not in name or env not in (None, name):
         return env
-    source: MakeEnv = imported(name, what=f"{run} was trained with {setting} = {name}", base=object)
+    source: MakeEnv = import_object(name, what=f"{run} was trained with {setting} = {name}", base=object)
     kinds = (gymnasium.Env, gymnasium.vector.VectorEnv)
     if isinstance(source, type) and not issubclass(source, kinds):
         raise EnvError(f"{run} was trained with {setting} = {name}, a class that is not derived from gymnasium.Env.")

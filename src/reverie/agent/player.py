@@ -21,7 +21,7 @@ from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, brief, did_you_mean, plural
 from reverie.core.spaces import column, follow, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsSpec
-from reverie.core.types import Mode, Step, Told
+from reverie.core.types import Mode, PolicyOutput, Step
 from reverie.envs.flat import FlatEnv
 from reverie.envs.make import MakeEnv, make_gym
 from reverie.envs.wrappers import FrameStack
@@ -190,7 +190,7 @@ class Player:
 
     def _inspect_policy(
         self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any
-    ) -> tuple[bool, Told]:
+    ) -> tuple[bool, PolicyOutput]:
         """Return whether ``obs`` is a single one, and what the policy chooses by; generators stay as they are."""
         single, step, before = self._prepare_input(obs, state, is_first, reward, action_mask)
         device = self.algo.device

@@ -29,7 +29,7 @@ from reverie.core.files import check_writable, write_json, writing
 from reverie.core.protocols import Memoryless, Policy
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.specs import ObsPart
-from reverie.core.types import Mode, Step, Told, Values
+from reverie.core.types import Mode, PolicyOutput, Step, Values
 from reverie.experiment.environments import make_eval_env
 from reverie.log.artifacts import missing_package_error
 from reverie.nn.preprocess import inspect_policy
@@ -276,7 +276,9 @@ def compare_with_agent(
     return {"steps": steps, "num_differing": num_differing, "error": error, **seconds}
 
 
-def _policy_output(policy: Policy[Any], step: Step, state: Any, noise: NoiseRecorder, mode: Mode) -> Told | None:
+def _policy_output(
+    policy: Policy[Any], step: Step, state: Any, noise: NoiseRecorder, mode: Mode
+) -> PolicyOutput | None:
     """Return what the policy chose by with the recorded ``noise``; None if it cannot tell, or drew the action."""
     with contextlib.suppress(ConfigError), NoiseRecorder([draw.values for draw in noise.drawn]):
         output = inspect_policy(policy, step, state)

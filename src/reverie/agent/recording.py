@@ -17,7 +17,7 @@ from reverie.agent.agent import Agent
 from reverie.agent.player import Actions
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, EnvError, plural, told
+from reverie.core.errors import ConfigError, EnvError, format_error, plural
 from reverie.core.logger import logger
 from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.rows import Rows, episode_rows
@@ -85,7 +85,7 @@ def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") ->
     except BaseException as error:
         if isinstance(error, Exception) or is_interrupt(error):
             raise
-        raise EnvError(f"the environment ended the recording: {told(error)}") from error
+        raise EnvError(f"the environment ended the recording: {format_error(error)}") from error
     finally:
         close_quietly(env)
 

@@ -21,7 +21,7 @@ from reverie.core.obs_conversion import TINY
 from reverie.core.protocols import Policy
 from reverie.core.spaces import classes_of, column, follow, leaves_of
 from reverie.core.specs import MASK, ObsPart
-from reverie.core.types import Mode, Step, Told
+from reverie.core.types import Mode, PolicyOutput, Step
 from reverie.nn.preprocess import Preprocessor
 
 ATOL = 1e-5
@@ -182,7 +182,9 @@ class PolicyFunction(nn.Module):
                 inputs[spec.name] = remaining.pop(0).values
         return inputs
 
-    def max_difference(self, actions: Sequence[Tensor], expected: Any, output: Told | None = None) -> np.ndarray:
+    def max_difference(
+        self, actions: Sequence[Tensor], expected: Any, output: PolicyOutput | None = None
+    ) -> np.ndarray:
         """Return the largest difference between ``actions`` and ``expected``, scaled to [-1, 1], ``[N]``.
 
         Classes whose logit or value in ``output`` is as good as the best, as those ``expected``, do not differ.

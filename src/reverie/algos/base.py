@@ -15,10 +15,10 @@ from reverie.algos.modes import Optimiser, check_trained, find_bad_moment, has_t
 from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Ramp
 from reverie.core.errors import ConfigError, missing_method_error
-from reverie.core.learners import averaged, is_distributed
+from reverie.core.learners import is_distributed, mean_across_ranks
 from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
 from reverie.core.specs import Column
-from reverie.core.types import Batch, Metrics, State, Told, Update, Window
+from reverie.core.types import Batch, Metrics, PolicyOutput, State, Update, Window
 from reverie.nn.optim import advance, ramps_of
 
 TrainStep = Callable[[Batch], Update]
@@ -153,7 +153,7 @@ class Algorithm(nn.Module):
         for module in self._two_mode_modules or ():
             vars(module)["training"] = training  # module.train() would take 1 us for each module below it too
 
-    def state_value(self, output: Told) -> Tensor:
+    def state_value(self, output: PolicyOutput) -> Tensor:
         """Return what the critic expects of rows ``[N]``, given what the policy chooses their actions by.
 
         Raises:
@@ -228,5 +228,5 @@ def run_step(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
 
 def mean_metrics(metrics: Metrics) -> Metrics:
     """Return the mean of each metric over all learners."""
-    means = averaged(torch.stack([value.float() for value in metrics.values()])) if metrics else torch.empty(0)
+    means = mean_across_ranks(torch.stack([value.float() for value in metrics.values()])) if metrics else torch.empty(0)
     return dict(zip(metrics, means.unbind(), strict=True))

@@ -18,7 +18,7 @@ from reverie.core.bounds import weight_of
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, missing_method_error
 from reverie.core.specs import MASK, ObsPart, ObsSpec
-from reverie.core.types import Batch, Metrics, Mode, Step, Told
+from reverie.core.types import Batch, Metrics, Mode, PolicyOutput, Step
 from reverie.nn.actor import DreamerActor, JointDistribution
 from reverie.nn.heads import NumberHead, TwoHotHead
 from reverie.nn.probe import Probe
@@ -100,8 +100,8 @@ class LatentPolicy:
         masks = () if legal is None else (legal.to(device, non_blocking=True),)  # [N, A]
         return latent, self.learner.acting(mode)(latent.feature, *masks)
 
-    def tell(self, step: Step, state: Context) -> Told:
-        return Told(*self.action_distribution(step, state, "eval"))
+    def tell(self, step: Step, state: Context) -> PolicyOutput:
+        return PolicyOutput(*self.action_distribution(step, state, "eval"))
 
     @torch.no_grad()
     def act(self, step: Step, state: Context, mode: Mode) -> tuple[Tensor, Context]:
@@ -182,7 +182,7 @@ class Dreamer(Algorithm):
             latent = Latent(*(torch.cat(pair, 1) for pair in zip(latent, unseen, strict=True)))  # [B, T, ...]
         return self.describe_latent(latent)
 
-    def state_value(self, output: Told) -> Tensor:
+    def state_value(self, output: PolicyOutput) -> Tensor:
         return self.latent_value(output.seen)
 
     def latent_value(self, latent: Latent) -> Tensor:

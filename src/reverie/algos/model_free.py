@@ -16,7 +16,7 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy, RunningStatistics
 from reverie.core.specs import Column, ObsSpec
-from reverie.core.types import Batch, Metrics, Told, Values, Window
+from reverie.core.types import Batch, Metrics, PolicyOutput, Values, Window
 from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.adam import Adam
 from reverie.nn.memory import MEMORY, Memory
@@ -73,7 +73,7 @@ class ModelFree(Algorithm):
         self.extra_spec = {MEMORY: Column(shape=(memories.width,), dtype="float32")}
         return RememberingPolicy(policy, memories, self.device)
 
-    def state_value(self, output: Told) -> Tensor:
+    def state_value(self, output: PolicyOutput) -> Tensor:
         """Return the highest value of an action, or min_i Q_i(s, a) of the policy's likeliest action."""
         choice = output.choice
         if isinstance(choice, Values):

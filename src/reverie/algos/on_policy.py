@@ -14,7 +14,7 @@ from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.errors import ConfigError
 from reverie.core.learners import average
 from reverie.core.specs import ActionSpec, Column, ObsSpec
-from reverie.core.types import FLAGS, Batch, Told, Update, Window
+from reverie.core.types import FLAGS, Batch, PolicyOutput, Update, Window
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.memory import MEMORY
 from reverie.nn.optim import Optim, register_scheduled
@@ -147,7 +147,7 @@ class OnPolicy(ModelFree, ABC):
     def build_optim(self) -> Optim:
         """Return the optimiser of all parameters."""
 
-    def state_value(self, output: Told) -> Tensor:
+    def state_value(self, output: PolicyOutput) -> Tensor:
         """Return V(s), ``[...]``."""
         return output.seen.value if isinstance(output.seen, Decision) else self.objective.network(output.seen).value
 

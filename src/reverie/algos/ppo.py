@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from reverie.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyObjective
 from reverie.core.bounds import Above, AtLeast, Rate
 from reverie.core.errors import ConfigError
-from reverie.core.learners import averaged
+from reverie.core.learners import mean_across_ranks
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update, Window
 from reverie.nn.adam import GlobalAdamConfig
@@ -76,7 +76,7 @@ class PPO(OnPolicy):
         limit = self.cfg.target_kl
         if limit is not None:
             metrics = self.run_in_train_mode(self.measure, batch).metrics
-            over = averaged(metrics["train/approx_kl"]) > 1.5 * limit
+            over = mean_across_ranks(metrics["train/approx_kl"]) > 1.5 * limit
             if bool(over):
                 return Update(metrics=metrics, over=over)
         return super().update(batch)

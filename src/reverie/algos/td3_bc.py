@@ -14,7 +14,7 @@ import torch
 from reverie.algos.model_free import RecordedConfig
 from reverie.algos.td3 import TD3, TD3Config, TD3Objective
 from reverie.core.bounds import AtLeast
-from reverie.core.learners import averaged
+from reverie.core.learners import mean_across_ranks
 from reverie.core.types import Batch
 from reverie.nn.optim import frozen
 from reverie.objectives.returns import transition_mask
@@ -38,7 +38,7 @@ class TD3BCObjective(TD3Objective):
         action = self.actor(obs)  # [B, T-1, A]
         with frozen(self.critic):
             value = self.critic(obs, action, copy=0)  # [B, T-1]
-        size = averaged(mean_over(value.detach().abs(), mask))
+        size = mean_across_ranks(mean_over(value.detach().abs(), mask))
         factor = alpha / size.clamp(min=max(1.0, alpha) * torch.finfo(size.dtype).tiny)  # finite
         cloning = mean_over((action - batch.action[:, :-1]).square().mean(-1), mask)
         loss = cloning - factor * mean_over(value, mask)

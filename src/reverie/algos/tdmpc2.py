@@ -22,9 +22,9 @@ from reverie.algos.tdmpc2_look import LatentDreamer
 from reverie.algos.tdmpc2_planner import Planner
 from reverie.core.bounds import Above, AtLeast, Rate, Within
 from reverie.core.errors import ConfigError, did_you_mean
-from reverie.core.learners import gathered
+from reverie.core.learners import all_gather
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Told, Update, Window
+from reverie.core.types import Batch, PolicyOutput, Update, Window
 from reverie.nn.adam import Adam, joint_gradient_step
 from reverie.nn.mish import LatentConfig, LatentEncoder, MishMLP
 from reverie.nn.normalise import PERCENTILES, percentiles
@@ -119,7 +119,7 @@ class TDMPC2Objective(nn.Module):
     @torch.no_grad()
     def rescale(self, value: Tensor) -> None:
         """Move the scale towards the range of values ``[B]`` between percentiles 5 and 95, at least 1."""
-        low, high = percentiles(gathered(value), PERCENTILES)
+        low, high = percentiles(all_gather(value), PERCENTILES)
         self.scale.lerp_((high - low).clamp(min=1), self.cfg.tau)
 
     # ---------------------------------------------------------------- the networks
@@ -304,7 +304,7 @@ class TDMPC2(ModelFree, LatentDreamer):
         metrics |= {f"opt/grad_norm/{k}": v for k, v in norms.items()}
         return Update(metrics=metrics, priority=losses["critic"].detach().mean(0))
 
-    def state_value(self, output: Told) -> Tensor:
+    def state_value(self, output: PolicyOutput) -> Tensor:
         return self.latent_value(output.seen)
 
 

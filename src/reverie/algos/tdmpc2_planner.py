@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.core.types import Mode, Step, Told
+from reverie.core.types import Mode, PolicyOutput, Step
 from reverie.nn.exploration import Inference
 from reverie.nn.state_space import Latent
 
@@ -61,11 +61,11 @@ class Planner:
             action = o.policy(z).action if mode != "eval" else o.gaussian(z)[0].tanh()
         return action.cpu(), Plan(mean, Latent(z, reward), action)
 
-    def tell(self, step: Step, state: Plan) -> Told:
+    def tell(self, step: Step, state: Plan) -> PolicyOutput:
         """Return the policy that plans begin from and end with, not the plan."""
         z: Tensor = self.learner.objective.encoder(step.obs_on(self.learner.device))  # [N, L]
         latent = Latent(z, z.new_zeros(len(z), 1, 1))
-        return Told(latent, self.learner.actor(latent.feature))
+        return PolicyOutput(latent, self.learner.actor(latent.feature))
 
     def override(self, state: Plan, action: Tensor) -> Plan:
         return state._replace(action=action.to(state.action.device, non_blocking=True))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from reverie.algos.imagination import Legal
 from reverie.core.bounds import Regex
-from reverie.core.specs import MASK, ActionSpec, ObsSpec, observed
+from reverie.core.specs import MASK, ActionSpec, ObsSpec, without_mask
 from reverie.core.types import Batch, Metrics, Obs
 from reverie.nn.decoder import Prediction
 from reverie.nn.encoder import ARRIVAL, select
@@ -45,7 +45,7 @@ class WorldModel(nn.Module):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any) -> None:
         """Build the parts that ``cfg``, a :class:`DreamerConfig`, names."""
         super().__init__()
-        observed_spec, weights = observed(obs_spec), cfg.scales.reconstruction
+        observed_spec, weights = without_mask(obs_spec), cfg.scales.reconstruction
         for pattern in weights if isinstance(weights, Mapping) else ():
             Regex().check("scales.reconstruction", pattern)
             select(observed_spec, pattern, "scales.reconstruction")

@@ -114,14 +114,14 @@ def print_here() -> None:
 
     import torch
 
-    from reverie.core.accelerate import switched_off, trouble
+    from reverie.core.accelerate import kernel_problem, switched_off
     from reverie.core.machine import gpus
 
     devices = [torch.cuda.get_device_name(index) for index in range(gpus())]
     system = f"{platform.system()} {platform.machine()}"
     print(f"  Python {platform.python_version()}, PyTorch {torch.__version__}, {system}")
     print(f"  devices: {', '.join([f'cpu with {os.cpu_count()} cores', *devices])}")
-    print(f"  kernels: {trouble() or ('off' if switched_off() else 'compiled')}")
+    print(f"  kernels: {kernel_problem() or ('off' if switched_off() else 'compiled')}")
 
 
 def fail(message: str, code: int) -> int:

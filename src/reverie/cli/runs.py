@@ -177,7 +177,7 @@ class InfoCommand:
     """Run folder."""
 
     def __call__(self) -> None:
-        from reverie.core.accelerate import switched_off, trouble
+        from reverie.core.accelerate import kernel_problem, switched_off
         from reverie.log.metrics import read_metrics
         from reverie.run.checkpoint import Checkpoints, number_of, read
         from reverie.run.folder import RunFolder, read_saved
@@ -208,7 +208,7 @@ class InfoCommand:
             **({"estimate": f"{newest[ESTIMATE]:.2f} discounted, by FQE (newest)"} if ESTIMATE in newest else {}),
             "checkpoints": checkpoint_line(checkpoints, problems),
             "replay": replay_line(folder.replay),
-            "kernels here": trouble() or ("off" if switched_off() else "compiled"),
+            "kernels here": kernel_problem() or ("off" if switched_off() else "compiled"),
         }
         for key_path, text in saved.custom.items():
             facts[f"from Python: {key_path}"] = text

@@ -58,7 +58,7 @@ def print_sections(sections: Mapping[str, Iterable[tuple[str, ...]]]) -> None:
 
 def print_trouble(device: str) -> None:
     """Say why there are no compiled kernels, if the device is a CPU, where they are missed."""
-    from reverie.core.accelerate import trouble  # torch comes with it
+    from reverie.core.accelerate import kernel_problem  # torch comes with it
 
-    if device == "cpu" and trouble():
-        print(trouble())
+    if device == "cpu" and kernel_problem():
+        print(kernel_problem())

@@ -65,12 +65,12 @@ def _load(*_: Any, **__: Any) -> bool:
     return True
 
 
-def status(device: Any) -> str:
+def kernel_status(device: Any) -> str:
     """Return which kernels are used on a ``torch.device``, or why none are: for reports."""
     return str(importlib.import_module(f"{ROOM}.table").kernels_status(device))
 
 
-def trouble() -> str:
+def kernel_problem() -> str:
     """Return why there are no compiled kernels, though the user wants them; else an empty string."""
     return str(importlib.import_module(f"{ROOM}.compiler").compile_problem()) if find_spec(ROOM) else ""
 

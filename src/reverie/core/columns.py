@@ -31,7 +31,7 @@ def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, Column]) -
     return columns | {f"{EXTRAS}{key}": column for key, column in extras.items()}
 
 
-def check_columns(
+def check_column_shapes(
     shapes: Mapping[str, tuple[int, ...]], columns: Mapping[str, Column], leading: tuple[int, ...]
 ) -> None:
     """Check that rows have the given columns, each of shape ``[*leading, *column.shape]``."""
@@ -98,13 +98,13 @@ def extend_rows(ring: RingBuffer, rows: Mapping[str, np.ndarray], part: slice, s
 @accelerated
 def gather_rows(ring: RingBuffer, handles: Tensor, length: int, out: Mapping[str, Tensor]) -> None:
     """Copy windows of ``length`` rows from ``handles`` ``[B]`` on into ``out``, ``[B, length, ...]``; ends at seams."""
-    slots = slots_of(handles.numpy(), np.arange(length), ring.streams, ring.slots)
+    slots = flat_slots(handles.numpy(), np.arange(length), ring.streams, ring.slots)
     for name, column in ring.columns.items():
         out[name].numpy()[...] = column.reshape(-1, *column.shape[2:])[slots]  # rows are evenly spaced: no copy
     end_at_seams(out)
 
 
-def slots_of(handles: np.ndarray, offsets: np.ndarray, streams: int, capacity: int) -> np.ndarray:
+def flat_slots(handles: np.ndarray, offsets: np.ndarray, streams: int, capacity: int) -> np.ndarray:
     """Return the places ``[B, T']`` of the rows ``offsets`` ``[T']`` after ``handles`` ``[B]`` in a flat column.
 
     For rows before row 0 it is that of row 0.

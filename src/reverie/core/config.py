@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Self, Union, cast
 
 from reverie.core.bounds import Bound, Ramp, Rate
 from reverie.core.errors import ConfigError, brief, did_you_mean, near_names
-from reverie.core.importing import imported
+from reverie.core.importing import import_object
 
 LARGEST = (2.0 - 2.0**-23) * 2.0**127
 """The largest magnitude that float32 holds."""
@@ -119,7 +119,7 @@ class Choice(Config):
         kinds = cls.kinds()
         if ":" in name:
             by_module = {f"{kind.__module__}:{kind.__name__}": kind for kind in cls._descendants()}
-            kind = by_module.get(name) or cast(type[Self], imported(name, what=error_prefix, base=cls))
+            kind = by_module.get(name) or cast(type[Self], import_object(name, what=error_prefix, base=cls))
         elif name in kinds:
             kind = kinds[name]
         else:

@@ -15,7 +15,7 @@ from typing import cast
 
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError, did_you_mean
-from reverie.core.importing import check_module, findable, imported, points_of
+from reverie.core.importing import check_module, findable, import_object, points_of
 
 GROUP = "reverie.algos"
 SHARED = frozenset({
@@ -37,7 +37,7 @@ def algorithms() -> dict[str, str]:
 def algorithm_config(name: str) -> type[Config]:
     """Return the configuration class of the algorithm called ``name``, or raise ConfigError; dashes are underscores."""
     if ":" in name:
-        return cast(type[Config], imported(name, what=f"algorithm '{name}'", base=_base_class()))
+        return cast(type[Config], import_object(name, what=f"algorithm '{name}'", base=_base_class()))
     key = name.replace("-", "_")
     choices = algorithms()
     if key not in choices:

@@ -66,7 +66,7 @@ def brief(value: object) -> str:
     return text if len(text) <= BRIEF else f"{text[: BRIEF - 4]} ..."
 
 
-def told(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return the type and message of ``error``, and the line of the user's code, if any, that raised it."""
     text = f"{type(error).__name__}: {error}"
     frame, line = next(reversed([*traceback.walk_tb(error.__traceback__)]), (None, 0))

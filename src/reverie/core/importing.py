@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from reverie.core.errors import ConfigError, EnvError, ReverieError, UntrustedError, did_you_mean, told
+from reverie.core.errors import ConfigError, EnvError, ReverieError, UntrustedError, did_you_mean, format_error
 from reverie.core.files import read_file, user_folder, write_atomic
 
 GROUPS = ("reverie.algos", "reverie.readers", "gymnasium.envs")
@@ -258,14 +258,14 @@ def module_of(name: str, error_prefix: str, kind: type[ReverieError] = ConfigErr
         imported_module = importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
         raise kind(
-            f"{error_prefix}: module '{module}' cannot be imported ({told(error)}). If it is not there: use the form "
-            "'module:Class', and install it, run in the folder of module.py or add that folder to PYTHONPATH."
+            f"{error_prefix}: module '{module}' cannot be imported ({format_error(error)}). If it is not there: "
+            "use the form 'module:Class', and install it, run in the folder of module.py or add that folder to PYTHONPATH."
         ) from error
     remember(module)  # the user has named it, or files that he trusts
     return imported_module
 
 
-def imported(name: str, *, what: str, base: type) -> Any:
+def import_object(name: str, *, what: str, base: type) -> Any:
     """Return the class ``module:Class``, derived from ``base``; for object, a function will do. ConfigError if not.
 
     It is defined there, or a class in another module of the same package: what a module has imported from elsewhere,

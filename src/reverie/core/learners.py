@@ -3,7 +3,8 @@
 With a single learner, every function here returns its input. ``distributed/`` joins several learners.
 
 A gradient step of N ranks with B/N rows each must equal the step of one rank with B rows: gradients are averaged, a
-mean over masked rows divides by the mean count (:func:`averaged`), a percentile takes all numbers (:func:`gathered`).
+mean over masked rows divides by the mean count (:func:`mean_across_ranks`), and a percentile takes all numbers
+(:func:`all_gather`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _joined: list[Ranks] = []
 
 
 @contextmanager
-def joined(ranks: Ranks) -> Iterator[None]:
+def use_ranks(ranks: Ranks) -> Iterator[None]:
     """Exchange with the other ``ranks`` within the context."""
     _joined.append(ranks)
     try:
@@ -43,7 +44,7 @@ def joined(ranks: Ranks) -> Iterator[None]:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def single_rank() -> Iterator[None]:
     """Act as a single rank within the context, as a rank that evaluates does."""
     before, _joined[:] = _joined[:], []
     try:
@@ -68,7 +69,7 @@ def average(tensors: Sequence[Tensor]) -> None:
         _joined[-1].average(tensors)
 
 
-def averaged(x: Tensor) -> Tensor:
+def mean_across_ranks(x: Tensor) -> Tensor:
     """Return the mean of ``x`` over all ranks, without gradient."""
     if not _joined:
         return x
@@ -77,7 +78,7 @@ def averaged(x: Tensor) -> Tensor:
     return mean
 
 
-def gathered(x: Tensor) -> Tensor:
+def all_gather(x: Tensor) -> Tensor:
     """Return ``[N, *shape]``, the ``x`` of each of N ranks, without gradient."""
     return _joined[-1].gather(x.detach()) if _joined else x.detach()[None]
 
@@ -89,7 +90,7 @@ def all_gather_with_grad(x: Tensor) -> Tensor:
     """
     if not _joined:
         return x
-    rows = gathered(x)  # [N, B, ...]
+    rows = all_gather(x)  # [N, B, ...]
     rows[rank()] = len(rows) * x - (len(rows) - 1) * x.detach()
     return rows.flatten(0, 1)
 
@@ -98,4 +99,4 @@ def at_least(x: Tensor, minimum: float) -> Tensor:
     """Return max(x, minimum) where ``x`` ``[]`` is a mean over rows, and ``minimum`` bounds the mean of all ranks."""
     if not _joined:
         return x.clamp(min=minimum)
-    return torch.where(averaged(x) > minimum, x, torch.full_like(x, minimum))
+    return torch.where(mean_across_ranks(x) > minimum, x, torch.full_like(x, minimum))

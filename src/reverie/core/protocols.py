@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.specs import ActionSpec, Column, ObsSpec
-from reverie.core.types import Batch, Metrics, Mode, State, Step, Told, Update, Window
+from reverie.core.types import Batch, Metrics, Mode, PolicyOutput, State, Step, Update, Window
 
 S = TypeVar("S")
 
@@ -114,7 +114,7 @@ class Annealed(Protocol[S]):
 class Telling(Protocol):
     """Optional method of a ``Policy`` that can explain its actions."""
 
-    def tell(self, step: Step, state: Any) -> Told:
+    def tell(self, step: Step, state: Any) -> PolicyOutput:
         """Return the output that the policy uses in evaluations, given rows and the preceding state."""
 
 
@@ -167,7 +167,7 @@ class Learner(Protocol):
         """Restore the state that ``state_dict`` returned."""
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Provides batches: a replay, a dataset, or a mix of them."""
 
     def sample(self) -> Batch:
@@ -216,7 +216,7 @@ class RowSink(Protocol):
         """Add one row to each of N streams: what was seen, the action ``[N, A]`` then taken, the policy's extras."""
 
 
-class Meter(Protocol):
+class MeterLike(Protocol):
     """Averages metrics on the device."""
 
     def add(self, metrics: Metrics) -> None:

@@ -48,7 +48,7 @@ def broken_rules(rows: Rows, ended: bool = True) -> Iterator[tuple[str, np.ndarr
     yield "non-zero reward on an is_first row", first & (rows["reward"] != 0)
 
 
-def check_columns(part: Rows, needed: Iterable[str], prefix: str) -> None:
+def check_required_columns(part: Rows, needed: Iterable[str], prefix: str) -> None:
     """Raise DataError unless ``part`` has the columns ``needed``, of one length, flags and rewards of their kind."""
     for name in (*needed, "reward", *FLAGS):
         if name not in part:
@@ -76,7 +76,7 @@ def check_rows(parts: Iterable[Rows], needed: Iterable[str], source: str, *, fla
     """
     total, ended, names = 0, True, tuple(needed)
     for part in parts:
-        check_columns(part, names, f"{source}, part from row {total} on")
+        check_required_columns(part, names, f"{source}, part from row {total} on")
         if not len(part["is_first"]):
             continue
         for rule, wrong in broken_rules(part, ended) if flags else ():
@@ -142,21 +142,21 @@ def episodes_of(parts: Iterable[Rows]) -> Iterator[Rows]:
         edges = [0, *np.flatnonzero(first[1:]) + 1, len(first)]
         for start, stop in itertools.pairwise(edges):
             if pending and first[start]:
-                yield joined(pending)
+                yield concat_rows(pending)
                 pending = []
             pending.append({name: values[start:stop] for name, values in part.items()})
     if pending:
-        yield joined(pending)
+        yield concat_rows(pending)
 
 
-def joined(pieces: list[Rows]) -> Rows:
+def concat_rows(pieces: list[Rows]) -> Rows:
     """Return the pieces concatenated."""
     if len(pieces) == 1:
         return pieces[0]
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
-def packed(episodes: Iterable[Rows], size: int) -> Iterator[Rows]:
+def group_episodes(episodes: Iterable[Rows], size: int) -> Iterator[Rows]:
     """Yield whole episodes, as many together as have ``size`` bytes."""
     pending: list[Rows] = []
     pending_bytes = 0
@@ -164,7 +164,7 @@ def packed(episodes: Iterable[Rows], size: int) -> Iterator[Rows]:
         pending.append(rows)
         pending_bytes += sum(values.nbytes for values in rows.values())
         if pending_bytes >= size:
-            part, pending, pending_bytes = joined(pending), [], 0
+            part, pending, pending_bytes = concat_rows(pending), [], 0
             yield part
     if pending:
-        yield joined(pending)
+        yield concat_rows(pending)

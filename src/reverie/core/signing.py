@@ -13,7 +13,7 @@ from reverie.core.files import user_folder, write_atomic
 KEY_BYTES = 32
 
 
-def signature(parts: Iterable[bytes]) -> str:
+def sign(parts: Iterable[bytes]) -> str:
     """Return the signature of a file's ``parts``; "" if the user has no home that can be written."""
     if (key := _key()) is None:
         return ""
@@ -25,7 +25,7 @@ def signature(parts: Iterable[bytes]) -> str:
 
 def is_mine(parts: Iterable[bytes], claimed: str) -> bool:
     """Return whether ``claimed`` is this user's signature of ``parts``."""
-    expected = signature(parts)
+    expected = sign(parts)
     return bool(expected) and hmac.compare_digest(expected, claimed)
 
 

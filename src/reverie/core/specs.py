@@ -65,7 +65,7 @@ ObsSpec = Mapping[str, ObsPart]
 """Observation parts by key. Nested spaces have keys such as ``arm/camera``."""
 
 
-def observed(spec: ObsSpec) -> dict[str, ObsPart]:
+def without_mask(spec: ObsSpec) -> dict[str, ObsPart]:
     """Return the parts that networks read: all but the mask of legal actions."""
     return {key: part for key, part in spec.items() if part.kind != "mask"}
 

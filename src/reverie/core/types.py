@@ -74,7 +74,7 @@ class Values(NamedTuple):
     classes: tuple[int, ...]  # the number of classes of each choice
 
 
-class Told(NamedTuple):
+class PolicyOutput(NamedTuple):
     """The output of a policy for N rows, from which it takes their actions."""
 
     seen: Any

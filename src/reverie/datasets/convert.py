@@ -19,7 +19,7 @@ from reverie.core.columns import columns_of
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, plural
 from reverie.core.files import writing
-from reverie.core.importing import imported
+from reverie.core.importing import import_object
 from reverie.core.rows import Rows, check_rows, episodes_of
 from reverie.core.space_json import text_of
 from reverie.core.spaces import cast, columns_in, nested, with_leaves
@@ -291,7 +291,7 @@ def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str
     rewards ``[n]``. They are clipped as the recorded ones were. DataError if they are not ``[n]`` or not finite.
     """
     label = f"reward = {reward if isinstance(reward, str) else getattr(reward, '__qualname__', reward)}"
-    compute = imported(reward, what=label, base=object) if isinstance(reward, str) else reward
+    compute = import_object(reward, what=label, base=object) if isinstance(reward, str) else reward
     info = _info_of_env(reader)
     clip = str(info.env_settings.get("clip_reward", "none"))
 

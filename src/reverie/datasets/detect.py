@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reverie.core.config import call_in
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.core.importing import imported, points_of
+from reverie.core.importing import import_object, points_of
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.hdf5 import NEEDED as OF_D4RL
 from reverie.datasets.hdf5 import D4RLReader, open_hdf5
@@ -62,7 +62,7 @@ def custom_reader(path: str, options: ReadOptions) -> Reader:
     setting_name = f"data.reader = '{options.reader}'"
     name, bracket, arguments = options.reader.partition("(")
     points = {point.name: point for point in points_of(GROUP)}
-    kind = points[name].load() if name in points else imported(name, what=setting_name, base=Reader)
+    kind = points[name].load() if name in points else import_object(name, what=setting_name, base=Reader)
     _, args, settings = call_in(f"f({arguments}" if bracket else "f()")
     readers: list[Reader] = [kind(file, options, *args, **settings) for file in _matching_paths(path)]
     return readers[0] if len(readers) == 1 else ConcatReader(Path(path), readers, options)

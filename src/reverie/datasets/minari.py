@@ -21,7 +21,7 @@ from gymnasium import spaces
 
 from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.core.rows import Rows, packed
+from reverie.core.rows import Rows, group_episodes
 from reverie.core.space_json import space_of
 from reverie.core.spaces import column, leaves_of, with_leaves
 from reverie.datasets.arrow import arrow_to_numpy, decode_images, import_pyarrow, read_table
@@ -171,10 +171,10 @@ class MinariReader(Reader):
         return self.steps + self.count
 
     def parts(self) -> Iterator[Rows]:
-        return packed(self._episodes(with_seeds=False), PART_BYTES // 2)  # half: concatenating needs the memory twice
+        return group_episodes(self._episodes(with_seeds=False), PART_BYTES // 2)  # concatenating needs twice
 
     def as_recorded(self) -> Iterator[Rows]:
-        return packed(self._episodes(with_seeds=True), PART_BYTES // 2)
+        return group_episodes(self._episodes(with_seeds=True), PART_BYTES // 2)
 
     def _episodes(self, with_seeds: bool) -> Iterator[Rows]:
         met: Counter[str] = Counter()

@@ -17,7 +17,7 @@ from reverie.core.columns import Column
 from reverie.core.documents import read_json, read_yaml
 from reverie.core.errors import DataError, EnvError, brief
 from reverie.core.obs_codec import ObsCodec
-from reverie.core.rows import Rows, packed
+from reverie.core.rows import Rows, group_episodes
 from reverie.core.space_json import space_of
 from reverie.core.specs import VERSION, ActionPart, ActionSpec, ObsPart, ObsSpec, differences, signature
 from reverie.datasets.inferred_spaces import classes_space, nested_space
@@ -88,12 +88,12 @@ class SeenReader(Reader):
 
     def parts(self) -> Iterator[Rows]:
         """Yield rows as stored; as recorded if action bounds were only measured, as the user may know the true ones."""
-        return self.as_recorded() if self.declared.get("measured") else packed(self.episodes(), PART_BYTES)
+        return self.as_recorded() if self.declared.get("measured") else group_episodes(self.episodes(), PART_BYTES)
 
     def as_recorded(self) -> Iterator[Rows]:
         """Yield rows with the values of the environment's spaces as far as these are known, else with class numbers."""
         alone = list(self.specs[0])
-        for part in packed(self.episodes(), PART_BYTES):
+        for part in group_episodes(self.episodes(), PART_BYTES):
             flat = part.pop("action")
             if self._obs is not None:
                 part = self._obs.decode(part)

@@ -20,7 +20,7 @@ from reverie.core.clock import Clock, Ratio
 from reverie.core.columns import Column, columns_of
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
-from reverie.core.protocols import Env, Meter
+from reverie.core.protocols import Env, MeterLike
 from reverie.core.randomness import derived_seeds
 from reverie.core.specs import EXTRAS, ObsSpec
 from reverie.core.types import FLAGS, State, Step, Window
@@ -74,7 +74,7 @@ class Feed:
         env: Env,
         source: Lanes,
         clock: Clock,
-        meter: Meter,
+        meter: MeterLike,
         seed: int,
     ) -> None:
         """``env`` has the spaces of the environments that actors make by ``config`` and ``factory``."""
@@ -262,7 +262,7 @@ class Feed:
 
 def feeding(
     factory: MakeEnv | None,
-    meter: Meter,
+    meter: MeterLike,
     config: ExperimentConfig,
     algo: Algorithm,
     env: Env,

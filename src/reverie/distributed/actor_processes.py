@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
 from reverie.core.columns import Column
-from reverie.core.errors import told
+from reverie.core.errors import format_error
 from reverie.distributed.actors import Work, act
 from reverie.distributed.wire import FAILED, FAR, HEAD, ROWS, TURNS, Failure, RowBlock, Signs, WeightBoard, num_slots
 from reverie.envs.worker import allocate_shared
@@ -102,7 +102,7 @@ class LocalActorConnection:
         try:
             return self.decode(message)
         except (struct.error, ValueError, TypeError, RecursionError) as error:  # JSON's errors are ValueErrors
-            return Failure(f"its message of {len(message)} bytes is damaged ({told(error)})", final=False)
+            return Failure(f"its message of {len(message)} bytes is damaged ({format_error(error)})", final=False)
 
     def decode(self, message: bytes) -> RowBlock | Failure:
         """Return what a message says."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock
 from reverie.core.errors import RunError, plural
-from reverie.core.learners import alone, average
+from reverie.core.learners import average, single_rank
 from reverie.core.logger import logger
 from reverie.core.protocols import Env, Stateful
 from reverie.core.types import State
@@ -126,7 +126,7 @@ class LearnerExperiment(Experiment):
         return parts
 
     def measure(self, which: Which) -> MeasurementResult:
-        with alone():
+        with single_rank():
             return super().measure(which)
 
     def reach(self, which: Literal["training", "evaluation"]) -> Env:

@@ -51,7 +51,7 @@ POLL = 0.5
 """Seconds between two looks at a learner."""
 
 
-class Learner:
+class RayLearner:
     """One learner, as an actor of Ray's: it starts the process, which ends with it, and watches it."""
 
     child: subprocess.Popen[bytes]
@@ -231,7 +231,7 @@ def why(code: int | None) -> str:
 def place_learners(
     bundles: Sequence[Mapping[str, float]], count: int, strategy: str, is_retry: bool, got: Sequence[int]
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the name of a placement group, and a :class:`Learner` in each of its ``count`` first bundles.
+    """Yield the name of a placement group, and a :class:`RayLearner` in each of its ``count`` first bundles.
 
     RunError if there are no such resources, after a loss (``is_retry``) not even in ten minutes.
     """
@@ -248,7 +248,7 @@ def place_learners(
             is_placed = wait_until_placed(group, RETURN, got)
         if not is_placed:
             raise RunError(missing(ray, bundles, count, strategy))
-        actor = ray.remote(**amounts(bundles[0]))(Learner)
+        actor = ray.remote(**amounts(bundles[0]))(RayLearner)
         placements = [PlacementGroupSchedulingStrategy(group, i) for i in range(count)]
         yield name, [actor.options(scheduling_strategy=placement).remote() for placement in placements]
     finally:

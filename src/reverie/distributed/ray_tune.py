@@ -17,7 +17,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from reverie.core.logger import logger
-from reverie.distributed.ray import RESTARTS, Learner, wait_until_unlocked
+from reverie.distributed.ray import RESTARTS, RayLearner, wait_until_unlocked
 
 
 class _TuneTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any here
@@ -27,7 +27,7 @@ class _TuneTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any
         """Start it, when no other process writes to its folder any more."""
         self.log: Path = Path(config["log"])
         self.last: str = ""
-        self.process: Learner = Learner()
+        self.process: RayLearner = RayLearner()
         wait_until_unlocked(Path(config["run"]))
         self.process.start(config["words"], {}, config["folder"])
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reverie.core.accelerate import trouble
+from reverie.core.accelerate import kernel_problem
 from reverie.core.discover import found_elsewhere
 from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, RunError, brief, plural
@@ -136,8 +136,8 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs
         logger.info(
             f"{title}: {plural(num_waiting, 'seed')}, {parallel_text}, in {path}; their output is in seed-*.log"
         )
-        if choose_device(config.device) == "cpu" and trouble():
-            logger.warning(trouble())
+        if choose_device(config.device) == "cpu" and kernel_problem():
+            logger.warning(kernel_problem())
 
     def command(run: SeedRun) -> list[str]:
         settings = ["--config", str(files["settings"]), "--seed", str(run.seed), "--run", str(run.run)]

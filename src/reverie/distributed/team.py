@@ -28,9 +28,9 @@ from torch import Tensor
 
 from reverie.core.clock import Clock, Watch
 from reverie.core.errors import RunError, plural
-from reverie.core.learners import joined as learning
+from reverie.core.learners import use_ranks as learning
 from reverie.core.logger import logger
-from reverie.core.protocols import Annealed, RunningStatistics, Source
+from reverie.core.protocols import Annealed, BatchSource, RunningStatistics
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
 from reverie.distributed.actor_feed import Feed
@@ -169,7 +169,7 @@ class GroupWatch(Watch):
 class SharedSource:
     """The batches of one learner, each a part of the common batch."""
 
-    def __init__(self, source: Source, team: Team, clock: Clock, collects: bool) -> None:
+    def __init__(self, source: BatchSource, team: Team, clock: Clock, collects: bool) -> None:
         self.source = source
         self.team = team
         self.clock = clock
@@ -191,7 +191,7 @@ class SharedCollector:
     def __init__(self, local: Collector | Feed, experiment: Experiment, team: Team, clock: Clock) -> None:
         """``experiment``: of this learner."""
         self.local = local
-        self.source: Source = experiment.source
+        self.source: BatchSource = experiment.source
         self.team = team
         self.clock = clock
         self.unlogged: list[EpisodeStats] = local.unlogged

@@ -28,8 +28,7 @@ from reverie.core.columns import Column
 from reverie.core.randomness import left_as_found
 from reverie.core.specs import MASK, ObsSpec
 from reverie.core.types import Step
-from reverie.envs.worker import Column as SharedColumn
-from reverie.envs.worker import allocate_shared
+from reverie.envs.worker import SharedColumn, allocate_shared
 from reverie.run.collect import EpisodeStats
 
 TURNS = 16

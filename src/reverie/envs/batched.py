@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reverie.core.action_codec import ActionCodec
 from reverie.core.config import LARGEST
-from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, told
+from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, format_error
 from reverie.core.images import ImageOptions
 from reverie.core.masks import MaskCodec, with_choice
 from reverie.core.obs_codec import ObsCodec
@@ -106,7 +106,7 @@ class Batched:
         except BaseException as error:
             if isinstance(error, ReverieError) or is_interrupt(error):
                 raise
-            raise EnvError(f"the environments failed with {told(error)}") from error
+            raise EnvError(f"the environments failed with {format_error(error)}") from error
 
     def _check_masks(self, info: Any) -> None:
         if self._unmasked and mask_in(info) is not None:

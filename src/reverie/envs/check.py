@@ -92,7 +92,7 @@ class Row(NamedTuple):
     obs: dict[str, np.ndarray]
 
 
-class Player:
+class RandomPlayer:
     """Plays in one slot, which writes its observations to ``arrays``. All methods raise ``Failed``."""
 
     def __init__(self, slot: Slot, arrays: Mapping[str, np.ndarray], spec: ActionSpec) -> None:
@@ -169,7 +169,7 @@ def examine(
 class _Check:
     """The parts of a check, in order. ``Failed`` ends it: the environment fails, or the library refuses its answer."""
 
-    player: Player
+    player: RandomPlayer
     env: FlatEnv
     specs: EnvSpecs | None = None
 
@@ -182,13 +182,13 @@ class _Check:
         self.starts: list[Row] = []  # first rows of others
         self.saved: tuple[int, bytes | None] = 0, None  # step of the first episode, and the state after it
 
-    def _player(self) -> tuple[Player, Slot]:
+    def _player(self) -> tuple[RandomPlayer, Slot]:
         slot = Slot(0, self.make)
         slot.start()
         self.specs = slot.receive()
         self.slots.append(slot)
         slot.rows = {key: np.zeros(part.shape, part.dtype) for key, part in self.specs.obs_spec.items()}
-        return Player(slot, slot.rows, self.specs.action_spec), slot
+        return RandomPlayer(slot, slot.rows, self.specs.action_spec), slot
 
     def begin(self) -> None:
         """Make the environment, and play the first episode."""
@@ -302,7 +302,7 @@ class _Check:
             self.slots.append(slot)
             slot.start()
             spec = slot.receive().action_spec
-            player = Player(slot, {key: array[0, ...] for key, array in arrays.items()}, spec)
+            player = RandomPlayer(slot, {key: array[0, ...] for key, array in arrays.items()}, spec)
             skipped = {"seed", "reset", "generator"} & self.findings.keys()
             wrong = player.differs_from([] if skipped else self.rows + self.starts)
         except Failed as failed:

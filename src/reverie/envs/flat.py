@@ -13,11 +13,11 @@ import gymnasium
 import numpy as np
 
 from reverie.core.action_codec import ActionCodec
-from reverie.core.errors import DataError, EnvError, ReverieError, brief, did_you_mean, told
+from reverie.core.errors import DataError, EnvError, ReverieError, brief, did_you_mean, format_error
 from reverie.core.images import ImageOptions, latest, rgb
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.signals import is_interrupt
-from reverie.core.specs import MASK, ActionSpec, ObsPart, observed
+from reverie.core.specs import MASK, ActionSpec, ObsPart, without_mask
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Summary
 from reverie.envs.limits import DeclaredBounds, declared_bounds, own_limit
@@ -44,7 +44,8 @@ def make_flat(config: EnvConfig, factory: MakeEnv | None, index: int, render: bo
             raise
         named = f" ('{config.id}')" if factory is None else ""
         kwargs_text = f" with env.kwargs = {brief(config.kwargs)}" if config.kwargs else ""
-        raise EnvError(f"environment {index}{named} could not be created{kwargs_text}: {told(error)}") from error
+        message = f"environment {index}{named} could not be created{kwargs_text}: {format_error(error)}"
+        raise EnvError(message) from error
 
 
 class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -89,7 +90,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 conflict = "env.pixels = 'add' adds the observation 'image', but the environment already has one"
                 raise EnvError(f"{conflict}. Use 'none' to keep that, or 'only' to observe the rendered one alone.")
             spec["image"] = ObsPart(kind="image", shape=self._first_render().shape, dtype="uint8")
-        if not observed(spec):
+        if not without_mask(spec):
             raise EnvError("no observations are left to learn from: env.include and env.exclude remove all of them.")
         return codec, spec
 

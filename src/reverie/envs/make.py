@@ -21,7 +21,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 from gymnasium.error import Error as GymError
 
-from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, told
+from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, format_error
 from reverie.core.importing import check_module, findable, module_of
 from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
@@ -114,7 +114,7 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     except BaseException as error:
         if isinstance(error, Exception) or is_interrupt(error):
             raise
-        raise EnvError(f"the environment could not be created: {told(error)}") from error
+        raise EnvError(f"the environment could not be created: {format_error(error)}") from error
     if not isinstance(base_env, gymnasium.Env):
         raise EnvError(f"the environment factory returned {_wrong_type_text(base_env)}")
     check_spaces(base_env)
@@ -208,7 +208,7 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
         if isinstance(error, GymError) and name not in gymnasium.registry:
             raise unknown(config.id) from error
         kwargs_text = f" with ({', '.join(f'{key}={brief(value)}' for key, value in kwargs.items())})" if kwargs else ""
-        failed = f"environment '{config.id}' could not be created{kwargs_text}: {told(error)}"
+        failed = f"environment '{config.id}' could not be created{kwargs_text}: {format_error(error)}"
         raise EnvError(f"{failed}.{hint}" if (hint := renderer_hint(error)) else failed) from error
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 
-from reverie.core.errors import EnvError, did_you_mean, told
+from reverie.core.errors import EnvError, did_you_mean, format_error
 
 ENVPOOL = "envpool/"
 """Ids of EnvPool, which are made as they are."""
@@ -185,7 +185,7 @@ def load_suite(env_id: str) -> None:
                 needs = f"environment '{env_id}' needs the package '{suite.package}' ({error})"
                 raise EnvError(f"{needs}. {how}") from error
             except Exception as error:  # of any kind: third-party code runs here
-                failed = f"environment '{env_id}': importing '{suite.package}' failed with {told(error)}"
+                failed = f"environment '{env_id}': importing '{suite.package}' failed with {format_error(error)}"
                 raise EnvError(f"{failed}.{renderer_hint(error)}") from error
 
 

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
-from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, told
+from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, format_error
 from reverie.core.importing import module_of
 from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
@@ -57,7 +57,7 @@ def make_together(config: EnvConfig, factory: Callable[..., Any] | None, num: in
             raise
         source = config.id if factory is None else brief(factory)
         failed = f"env.vector = native: {source} with num_envs = {num} could not be made"
-        raise EnvError(f"{failed}: {told(error)}") from error
+        raise EnvError(f"{failed}: {format_error(error)}") from error
     if not isinstance(vector, VectorEnv) or vector.num_envs != num:
         problem = f"env.vector = native: the factory returned {brief(vector)} for num_envs = {num}"
         raise EnvError(f"{problem}: expected a gymnasium.vector.VectorEnv of {num}.")

@@ -14,9 +14,9 @@ from gymnasium.utils import RecordConstructorArgs
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import call_of
-from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, brief, did_you_mean, told
+from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, brief, did_you_mean, format_error
 from reverie.core.images import check_colors, grayscale, resize
-from reverie.core.importing import imported
+from reverie.core.importing import import_object
 from reverie.core.obs_conversion import conversion, looks_like_image
 from reverie.core.spaces import Space, children, follow, leaves_of, with_leaves
 from reverie.envs.wrappers import ActionRepeat, NoopReset
@@ -233,7 +233,7 @@ def _check_settings(call: WrapperCall, kind: type[Any]) -> None:
 def apply_wrappers(env: Env, entries: tuple[str, ...]) -> Env:
     """Return ``env`` inside the wrappers that ``entries`` name, the first one innermost."""
     for call in map(parse_wrapper, entries):
-        kind = SHORT.get(call.name) or imported(call.name, what=call.error_prefix, base=gymnasium.Wrapper)
+        kind = SHORT.get(call.name) or import_object(call.name, what=call.error_prefix, base=gymnasium.Wrapper)
         _check_settings(call, kind)
         if issubclass(kind, MOVING):
             problem = "each environment, evaluation environments too, would have separate statistics."
@@ -243,7 +243,7 @@ def apply_wrappers(env: Env, entries: tuple[str, ...]) -> Env:
         except Exception as error:  # of any kind: the class may be a user's
             if isinstance(error, ConfigError):
                 raise ConfigError(f"{call.error_prefix}: {error}") from error
-            message = error if isinstance(error, ReverieError) else told(error)
+            message = error if isinstance(error, ReverieError) else format_error(error)
             raise EnvError(f"{call.error_prefix}: {message}") from error
     return env
 

@@ -41,7 +41,7 @@ MARK = b"\0"
 """A byte with which no pickle begins."""
 
 
-class Column(NamedTuple):
+class SharedColumn(NamedTuple):
     """One observation key of N environments, or their actions, in shared memory; ``shape`` includes N."""
 
     memory: Any
@@ -53,9 +53,9 @@ class Column(NamedTuple):
         return np.frombuffer(self.memory, np.uint8).view(self.dtype).reshape(self.shape)
 
 
-def allocate_shared(context: Any, shape: tuple[int, ...], dtype: str) -> Column:
+def allocate_shared(context: Any, shape: tuple[int, ...], dtype: str) -> SharedColumn:
     """Allocate shared memory of this ``shape`` for processes of the multiprocessing ``context``."""
-    return Column(context.RawArray(c_uint8, int(np.prod(shape)) * np.dtype(dtype).itemsize), shape, dtype)
+    return SharedColumn(context.RawArray(c_uint8, int(np.prod(shape)) * np.dtype(dtype).itemsize), shape, dtype)
 
 
 class PipeEnd:
@@ -112,7 +112,13 @@ class WorkerSlot(Slot):
     """An environment in a worker process, which is killed if it does not answer in time."""
 
     def __init__(
-        self, context: Any, number: int, make: Maker, columns: dict[str, Column], actions: Column, timeout: float
+        self,
+        context: Any,
+        number: int,
+        make: Maker,
+        columns: dict[str, SharedColumn],
+        actions: SharedColumn,
+        timeout: float,
     ) -> None:
         super().__init__(number, make)
         self.process: Any = None
@@ -225,7 +231,9 @@ def _one_thread() -> Iterator[None]:
 # ---------------------------------------------------------------- in the worker
 
 
-def _worker_main(number: int, make: Maker, columns: dict[str, Column], actions: Column, pipe: Connection) -> None:
+def _worker_main(
+    number: int, make: Maker, columns: dict[str, SharedColumn], actions: SharedColumn, pipe: Connection
+) -> None:
     """Run a worker: make its environment, then answer requests until ``close`` or until the parent is gone."""
     for signal_number in SIGNALS:  # whole jobs get them: the parent decides when workers end, after its checkpoint
         # What an environment starts would inherit SIG_IGN, and only Ctrl-C should not end it.

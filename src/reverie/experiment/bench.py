@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from reverie.algos.base import Algorithm
 from reverie.algos.on_policy import OnPolicy
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core.accelerate import status
+from reverie.core.accelerate import kernel_status
 from reverie.core.machine import choose_device, describe, keep_freed_memory, matrix_rates, peak_memory, wait_for
 from reverie.core.protocols import Env
 from reverie.core.randomness import left_as_found, threads_kept
@@ -135,7 +135,7 @@ def benchmark(
         forecast=forecast(config, config.updates_per_step(learner.window), speed, rate, turns),
         precision=config.algo.precision,
         matrix_gflops={name: rate / 1e9 for name, rate in matrix_rates(device).items()},
-        machine=describe(device) | {"kernels": status(device)},
+        machine=describe(device) | {"kernels": kernel_status(device)},
     )
 
 

@@ -31,7 +31,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
 from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environments, plays, probe_env
 from reverie.experiment.initial import load_initial
-from reverie.experiment.offline import OfflineRows, make_heldout_metrics, open_dataset, read_offline_rows
+from reverie.experiment.offline import OfflineRows, make_heldout_metrics, open_run_dataset, read_offline_rows
 from reverie.experiment.resolve import saved_settings
 from reverie.log.meter import Meter
 from reverie.log.video import shrink
@@ -233,7 +233,7 @@ def build(
     heldout: Callable[[], Mapping[str, float]] = dict
     with contextlib.ExitStack() as undo:
         envs = open_environments(config, makers, seeds["env"], undo, new=start == 0)
-        recorded = open_dataset(config, probed, envs, undo) if config.share else None
+        recorded = open_run_dataset(config, probed, envs, undo) if config.share else None
         learned = envs.training or recorded
         assert learned is not None
         task = envs.training or envs.evaluation or learned  # an environment's actions have bounds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reverie.core.accelerate import trouble
+from reverie.core.accelerate import kernel_problem
 from reverie.core.errors import plural
 from reverie.core.machine import available_memory
 from reverie.core.specs import ObsSpec
@@ -24,8 +24,8 @@ def describe_experiment(experiment: Any) -> list[str]:
     lines = [f"{config.data.label}: {remark}" for remark in experiment.remarks]
     if config.eval_env is not None:
         lines.append(f"evaluations take place in {config.eval_env_config.label()}: eval_env = {config.eval_env}")
-    if algo.device.type == "cpu" and trouble():
-        lines.append(trouble())
+    if algo.device.type == "cpu" and kernel_problem():
+        lines.append(kernel_problem())
     if experiment.dataset is not None:
         statistics = experiment.dataset.statistics()
         num_recorded = split_window(window, config.share)[0].batch if not config.offline else 0

@@ -46,7 +46,7 @@ class OfflineRows(NamedTuple):
     """Steps of the longest episode."""
 
 
-def open_dataset(
+def open_run_dataset(
     config: ExperimentConfig, probed: ProbedEnv, environments: Environments, undo: contextlib.ExitStack
 ) -> RecordedEpisodes:
     """Open the data of a run, and check that they fit its environments; ``undo`` closes them after an error."""

@@ -81,5 +81,5 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
 
 
 def kernels_status(device: torch.device) -> str:
-    """See ``core/accelerate.py: status``."""
+    """See ``core/accelerate.py: kernel_status``."""
     return compile_state() if device.type == "cpu" else gpu.triton_status(device)

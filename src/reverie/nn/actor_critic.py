@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
-from reverie.core.specs import MASK, ActionSpec, ObsPart, ObsSpec, observed
+from reverie.core.specs import MASK, ActionSpec, ObsPart, ObsSpec, without_mask
 from reverie.core.types import Obs
 from reverie.nn.action_kinds import all_classes, all_numbers
 from reverie.nn.cnn import Dreamer, ImageEncoder, images_of
@@ -66,7 +66,7 @@ class Inputs(nn.Module):
 
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
-        spec = observed(spec)
+        spec = without_mask(spec)
         read = getattr(cfg.encoder, "reads", images_of)(spec)
         self.vectors: dict[str, ObsPart] = {key: spec[key] for key in sorted(spec) if key not in read}
         self.dtype = dtype

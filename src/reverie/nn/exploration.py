@@ -19,7 +19,7 @@ from reverie.core.bounds import Above, AtLeast, Ramp, Rate, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK
-from reverie.core.types import Mode, Obs, Step, Told, Values
+from reverie.core.types import Mode, Obs, PolicyOutput, Step, Values
 from reverie.nn.functional import is_traced, legal_choice
 from reverie.objectives.categorical import join_choices, per_choice
 
@@ -247,9 +247,9 @@ class NoisyPolicy(CountingPolicy[NoiseState]):
         noise, state = self.noise(state, step)
         return (action + noise).clamp(-1, 1), state
 
-    def tell(self, step: Step, state: NoiseState) -> Told:
+    def tell(self, step: Step, state: NoiseState) -> PolicyOutput:
         obs = step.obs_on(self.device)
-        return Told(obs, self.actor.network(obs))
+        return PolicyOutput(obs, self.actor.network(obs))
 
 
 class SampledPolicy(StatelessStorage[None]):
@@ -269,9 +269,9 @@ class SampledPolicy(StatelessStorage[None]):
         chosen = self.best if mode == "eval" else self.drawn
         return chosen(step.obs_on(self.device)).cpu(), None
 
-    def tell(self, step: Step, state: None) -> Told:
+    def tell(self, step: Step, state: None) -> PolicyOutput:
         obs = step.obs_on(self.device)
-        return Told(obs, self.best.network(obs))
+        return PolicyOutput(obs, self.best.network(obs))
 
     def memoryless(self, mode: Mode) -> bool:
         return True
@@ -328,9 +328,9 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
         hot = [F.one_hot(choice, count) for choice, count in zip(best, self.classes, strict=True)]
         return join_choices(hot).float(), state
 
-    def tell(self, step: Step, state: GreedyState) -> Told:
+    def tell(self, step: Step, state: GreedyState) -> PolicyOutput:
         obs = step.obs_on(self.device)
-        return Told(obs, Values(self.values(obs), self.classes))
+        return PolicyOutput(obs, Values(self.values(obs), self.classes))
 
 
 def sometimes_random(best: Tensor, classes: int, chance: Tensor | float, legal: Tensor | None) -> Tensor:

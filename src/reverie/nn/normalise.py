@@ -16,7 +16,7 @@ from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above, AtLeast
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
-from reverie.core.learners import averaged, gathered, is_distributed
+from reverie.core.learners import all_gather, is_distributed, mean_across_ranks
 from reverie.core.logger import logger
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
@@ -116,7 +116,7 @@ class Moments(HostBuffers):
             return add_rows(self.moments, x)
         local = torch.zeros_like(self.moments)
         add_rows(local, x)
-        for count, mean, spread in gathered(local).numpy():
+        for count, mean, spread in all_gather(local).numpy():
             if count[0]:
                 merge(self.moments.numpy(), int(count[0]), mean, spread)
 
@@ -287,7 +287,7 @@ class PercentileScale(nn.Module):
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
         """Update the averages with new values ``[...]``."""
-        low, high = percentiles(gathered(x), PERCENTILES)
+        low, high = percentiles(all_gather(x), PERCENTILES)
         self.low.lerp_(low, self.rate)
         self.high.lerp_(high, self.rate)
 
@@ -314,7 +314,7 @@ class MagnitudeScale(nn.Module):
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
         """Update the average with new values ``[...]``."""
-        self.magnitude.lerp_(averaged(x.abs().mean()), 1 - self.momentum)
+        self.magnitude.lerp_(mean_across_ranks(x.abs().mean()), 1 - self.momentum)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the scaled values, ``[...]``."""

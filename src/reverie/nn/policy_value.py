@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Mode, Obs, Step, Told
+from reverie.core.types import Mode, Obs, PolicyOutput, Step
 from reverie.nn.action_kinds import action_kind, all_classes, all_numbers
 from reverie.nn.actor_critic import Inputs, NetworkConfig
 from reverie.nn.cnn import ConvReLU
@@ -184,9 +184,9 @@ class RecurrentPolicy(StatelessStorage[MemoryState]):
         action = decision.policy.mode() if mode == "eval" else decision.policy.sample()[0]
         return action.squeeze(1).cpu(), MemoryState(state.after, decision.state)
 
-    def tell(self, step: Step, state: MemoryState) -> Told:
+    def tell(self, step: Step, state: MemoryState) -> PolicyOutput:
         decision = self.evaluate(step, state)
-        return Told(decision, decision.policy)
+        return PolicyOutput(decision, decision.policy)
 
     def extras(self, state: MemoryState) -> dict[str, Tensor]:
         return {MEMORY: state.before}

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Annealed, Memoryless, Policy, RunningStatistics, Telling
-from reverie.core.specs import ObsPart, ObsSpec, observed
-from reverie.core.types import Batch, Mode, Obs, Step, Told, Window
+from reverie.core.specs import ObsPart, ObsSpec, without_mask
+from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step, Window
 from reverie.nn.normalise import Normaliser, NormalizeConfig
 from reverie.nn.rewards import Affine, Factor, ReturnRange, ReturnScaler, ReturnStd, RewardScale
 
@@ -34,7 +34,7 @@ class Frames(nn.Module):
         self.count = count
         self.context: int = count - 1
         """Number of earlier rows that the stack of a row needs."""
-        parts = observed(spec)
+        parts = without_mask(spec)
         chosen = [key for key in sorted(parts) if (re.fullmatch(keys, key) if keys else parts[key].kind == "image")]
         self.parts: dict[str, ObsPart] = {key: parts[key] for key in chosen}
         if not self.parts:
@@ -193,7 +193,7 @@ class PreprocessState(NamedTuple):
         return self.state.latent
 
 
-def inspect_policy(policy: Policy[Any], step: Step, state: Any) -> Told:
+def inspect_policy(policy: Policy[Any], step: Step, state: Any) -> PolicyOutput:
     """Return what ``policy`` chooses actions by; ConfigError if it cannot tell."""
     if not isinstance(policy, Telling):
         raise ConfigError(f"{type(policy).__name__} cannot tell what it chooses actions by: it has no method tell.")
@@ -230,7 +230,7 @@ class PreprocessedPolicy:
         action, inner = self.inner.act(step, state.state, mode)
         return action, PreprocessState(past, inner)
 
-    def tell(self, step: Step, state: PreprocessState) -> Told:
+    def tell(self, step: Step, state: PreprocessState) -> PolicyOutput:
         return inspect_policy(self.inner, self.preprocess_step(step, state.past)[0], state.state)
 
     def memoryless(self, mode: Mode) -> bool:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.protocols import Annealed, Policy
-from reverie.core.types import Batch, Mode, Obs, Step, Told
+from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step
 from reverie.nn.actor_critic import MemoryInputs
 from reverie.nn.memory import BEGUN, MEMORY
 from reverie.nn.preprocess import inspect_policy
@@ -103,7 +103,7 @@ class RememberingPolicy:
         action, inner = self.inner.act(replace(step, obs=obs), state.inner, mode)
         return action, ReplayMemoryState(state.after, self.memories.after(obs), inner)
 
-    def tell(self, step: Step, state: ReplayMemoryState) -> Told:
+    def tell(self, step: Step, state: ReplayMemoryState) -> PolicyOutput:
         return inspect_policy(self.inner, replace(step, obs=self.add_to_obs(step, state)), state.inner)
 
     def after(self, state: ReplayMemoryState, env_steps: int) -> ReplayMemoryState:

@@ -14,7 +14,7 @@ from torch import Tensor
 from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above, Finite
 from reverie.core.config import Choice
-from reverie.core.learners import gathered, is_distributed
+from reverie.core.learners import all_gather, is_distributed
 from reverie.nn.normalise import LEAST, HostBuffers, Moments, add_rows, mean_and_std
 
 
@@ -86,7 +86,7 @@ class ReturnRange(HostBuffers):
         """
         earned = reward[~is_first]
         ends = [earned.min(), earned.max()] if len(earned) else [math.inf, -math.inf]
-        extremes = gathered(torch.tensor(list(map(float, ends))))  # [N, 2]
+        extremes = all_gather(torch.tensor(list(map(float, ends))))  # [N, 2]
         min_reward = min(float(extremes[:, 0].min()), float(self.rewards[0]))
         max_reward = max(float(extremes[:, 1].max()), float(self.rewards[1]))
         if min_reward > max_reward:  # no row had a reward

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reverie.core.bounds import Within
 from reverie.core.config import Choice
-from reverie.core.learners import gathered
+from reverie.core.learners import all_gather
 from reverie.core.tree import same_shape
 
 
@@ -57,9 +57,9 @@ def standardize(x: Tensor, mask: Tensor) -> Tensor:
     """
     same_shape(x=x, mask=mask)
     weight = mask.to(x.dtype)
-    count = gathered(weight.sum()).sum()
-    centred = x - gathered((x * weight).sum()).sum() / count.clamp(min=1)
-    std = (gathered((centred * weight).square().sum()).sum() / (count - 1).clamp(min=1)).sqrt()
+    count = all_gather(weight.sum()).sum()
+    centred = x - all_gather((x * weight).sum()).sum() / count.clamp(min=1)
+    std = (all_gather((centred * weight).square().sum()).sum() / (count - 1).clamp(min=1)).sqrt()
     return torch.where(count > 1, centred / (std + 1e-8), x)
 
 

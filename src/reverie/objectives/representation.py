@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.learners import all_gather_with_grad, gathered, rank
+from reverie.core.learners import all_gather, all_gather_with_grad, rank
 
 
 def barlow_twins(x: Tensor, y: Tensor, redundancy: float) -> Tensor:
@@ -45,7 +45,7 @@ def infonce(x: Tensor, y: Tensor) -> Tensor:
     Returns:
         ``[N]``.
     """
-    every = gathered(y.float()).flatten(0, 1)  # [ranks * N, E]
+    every = all_gather(y.float()).flatten(0, 1)  # [ranks * N, E]
     positives = torch.arange(len(x), device=x.device) + rank() * len(x)
     return F.cross_entropy(x.float() @ every.T, positives, reduction="none")
 
@@ -62,7 +62,7 @@ def sinkhorn(scores: Tensor, temperature: float, rounds: int) -> Tensor:
     Returns:
         ``[N, K]``, each row a distribution.
     """
-    every = gathered(scores / temperature)  # [ranks, N, K]
+    every = all_gather(scores / temperature)  # [ranks, N, K]
     log_q = every.flatten(0, 1)
     log_q = log_q - log_q.logsumexp((0, 1))
     for _ in range(rounds):

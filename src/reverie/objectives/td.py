@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.accelerate import accelerated
-from reverie.core.learners import averaged, is_distributed
+from reverie.core.learners import is_distributed, mean_across_ranks
 from reverie.core.tree import expect
 from reverie.core.types import Batch, Metrics, Obs, Update
 from reverie.objectives.returns import transition_mask
@@ -79,7 +79,7 @@ def num_rows(mask: Tensor) -> Tensor:
     count = mask.sum()
     if not is_distributed():
         return count.clamp(min=1)
-    return averaged(count.float()).clamp(min=1e-6)  # where it is 0, so is each sum
+    return mean_across_ranks(count.float()).clamp(min=1e-6)  # where it is 0, so is each sum
 
 
 @accelerated

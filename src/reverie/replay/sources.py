@@ -16,7 +16,7 @@ from torch import Tensor
 from reverie.core.bounds import Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Source
+from reverie.core.protocols import BatchSource
 from reverie.core.types import Batch, Step, Update, Window
 
 
@@ -69,7 +69,7 @@ def pinned_copy(value: Tensor) -> Tensor:
 # ---------------------------------------------------------------- prefetching
 
 
-def prefetch(source: Source, device: torch.device) -> Source:
+def prefetch(source: BatchSource, device: torch.device) -> BatchSource:
     """Return ``source``, wrapped in a ``Prefetch`` if its batches have to be copied to a GPU."""
     storage: Any = getattr(source, "storage", None)
     if device.type != "cuda" or hasattr(storage, "device") or hasattr(source, "on_device"):
@@ -78,13 +78,13 @@ def prefetch(source: Source, device: torch.device) -> Source:
 
 
 class Prefetch:
-    """A ``Source`` whose batches are on ``device``; only ``index`` stays on the CPU.
+    """A ``BatchSource`` whose batches are on ``device``; only ``index`` stays on the CPU.
 
     It needs no thread: an update on a GPU returns once it is launched, so the loop samples the next batch meanwhile.
     The copy is made from pinned memory, on a separate CUDA stream, and waits for nothing.
     """
 
-    def __init__(self, source: Source, device: torch.device) -> None:
+    def __init__(self, source: BatchSource, device: torch.device) -> None:
         self.source = source
         self.device = device
         self.stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has not typed it
@@ -160,12 +160,12 @@ def of_share(share: float) -> Experience:
 
 
 class MixedSource:
-    """A ``Source`` of batches whose first windows are ``recorded``, the others ``collected``; see ``split_window``."""
+    """Batches whose first windows are ``recorded``, the others ``collected``; see ``split_window``."""
 
-    def __init__(self, recorded: Source, collected: Source) -> None:
+    def __init__(self, recorded: BatchSource, collected: BatchSource) -> None:
         self.recorded = recorded
         self.collected = collected
-        self.drawn: list[tuple[Source, int]] = []
+        self.drawn: list[tuple[BatchSource, int]] = []
 
     def __len__(self) -> int:
         """Return the number of collected windows: learning starts when there are enough of these."""
@@ -202,7 +202,7 @@ def concat_batches(parts: Sequence[T]) -> T:
     return type(parts[0])(**values_by_field)
 
 
-def split_feedback(drawn: Iterable[tuple[Source, int]], index: Tensor, update: Update) -> None:
+def split_feedback(drawn: Iterable[tuple[BatchSource, int]], index: Tensor, update: Update) -> None:
     """Pass each source its part of ``update``; ``drawn``: sources in the order of the windows, with their numbers."""
     start = 0
     for source, count in drawn:

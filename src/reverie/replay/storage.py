@@ -22,12 +22,12 @@ from reverie.core.columns import (
     Column,
     RingBuffer,
     as_numpy,
-    check_columns,
+    check_column_shapes,
     end_at_seams,
     extend_rows,
+    flat_slots,
     gather_rows,
     put_rows,
-    slots_of,
 )
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.machine import available_memory, gpus
@@ -81,7 +81,7 @@ class Storage(ABC):
     def add(self, rows: Mapping[str, Tensor]) -> None:
         """Add one row to each stream; if the rings are full, it overwrites the oldest one."""
         if self.count == self.first:
-            check_columns({name: tuple(value.shape) for name, value in rows.items()}, self.specs, (self.streams,))
+            check_column_shapes({name: tuple(value.shape) for name, value in rows.items()}, self.specs, (self.streams,))
         self._write_row(rows, self.count % self.capacity)
         self.count += 1
 
@@ -91,7 +91,7 @@ class Storage(ABC):
         absent = {name for name in self.specs if name.startswith(EXTRAS) and name not in rows}
         shapes = {name: (self.streams, n, *self.specs[name].shape) for name in absent}
         shapes |= {name: values.shape for name, values in rows.items()}
-        check_columns(shapes, self.specs, (self.streams, n))
+        check_column_shapes(shapes, self.specs, (self.streams, n))
         rows = {**rows, **{name: blank for name in absent if (blank := self._blank(name, n)) is not None}}
         for slots, part in self._runs(self.count, self.count + n):
             self._assign_all(rows, part, slots)
@@ -345,7 +345,7 @@ class DeviceStorage(Storage):
         return as_numpy(self.columns[name][streams, slots])
 
     def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
-        slots = slots_of(handles.numpy(), np.arange(length), self.streams, self.capacity)
+        slots = flat_slots(handles.numpy(), np.arange(length), self.streams, self.capacity)
         indices = self._index(slots.ravel())
         rows = {name: x.index_select(0, indices).view(*slots.shape, *x.shape[1:]) for name, x in self.flat.items()}
         end_at_seams(rows)
@@ -356,7 +356,7 @@ class DeviceStorage(Storage):
         offsets = np.arange(offset, offset + values.shape[1])
         rows = handles[:, None] // self.streams + offsets  # [B, T']
         current = np.flatnonzero((rows >= self.oldest) & (rows < self.count))
-        slots = slots_of(handles, offsets, self.streams, self.capacity).ravel()[current]
+        slots = flat_slots(handles, offsets, self.streams, self.capacity).ravel()[current]
         slots, from_the_end = np.unique(slots[::-1], return_index=True)
         chosen = self._index(current[len(current) - 1 - from_the_end])
         column = self.flat[name]

@@ -11,7 +11,7 @@ from reverie.core.clock import Clock
 from reverie.core.config import call_of
 from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.files import writing
-from reverie.core.importing import imported
+from reverie.core.importing import import_object
 from reverie.core.logger import logger
 from reverie.core.protocols import Env, Learner, Sink
 from reverie.core.randomness import left_as_found
@@ -128,7 +128,7 @@ def parse_callback(text: str) -> CallbackCall:
 def import_callback(text: str) -> type[Callback]:
     """Import the class that an entry names; a run that names its module too may then go on (``check_module``)."""
     call = parse_callback(text)
-    kind: type[Callback] = imported(call.name, what=call.error_prefix, base=Callback)
+    kind: type[Callback] = import_object(call.name, what=call.error_prefix, base=Callback)
     return kind
 
 

@@ -264,7 +264,7 @@ def slim(path: Path) -> None:
         below(path, name).unlink(missing_ok=True)
 
 
-def export(path: Path, to: Path, spare: bool) -> None:
+def export_checkpoint(path: Path, to: Path, spare: bool) -> None:
     """Copy the checkpoint at ``path`` to the folder ``to``, by hard links where possible.
 
     Without ``spare`` its spare files are left out if they are large.

@@ -17,7 +17,7 @@ from torch import Tensor
 from reverie.core.importing import trusts
 from reverie.core.logger import logger
 from reverie.core.protocols import Annealed, Env, Policy, Restorable, RowSink, RunningStatistics
-from reverie.core.signing import is_mine, signature
+from reverie.core.signing import is_mine, sign
 from reverie.core.specs import MASK, ActionSpec
 from reverie.core.tree import flatten_named, shapes_of, unflatten_named
 from reverie.core.types import State, Step
@@ -285,7 +285,7 @@ class Collector:
         with zipfile.ZipFile(folder / ENVIRONMENTS, "w") as file:
             for number, snapshot in enumerate(snapshots):
                 file.writestr(zipfile.ZipInfo(f"{number}{'' if snapshot is not None else '-none'}"), snapshot or b"")
-            file.writestr(zipfile.ZipInfo(SIGNATURE), signature(snapshot or b"" for snapshot in snapshots))
+            file.writestr(zipfile.ZipInfo(SIGNATURE), sign(snapshot or b"" for snapshot in snapshots))
 
     def load_files(self, folder: Path) -> None:
         """Continue in the middle of the episodes, if the rows are ``exact`` and the environments can do it."""

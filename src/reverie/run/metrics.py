@@ -19,7 +19,7 @@ from reverie.core.clock import Clock
 from reverie.core.errors import DataError, plural
 from reverie.core.files import writing
 from reverie.core.logger import logger
-from reverie.core.protocols import Meter, Sink, Source
+from reverie.core.protocols import BatchSource, MeterLike, Sink
 from reverie.core.types import Metrics
 from reverie.run.collect import Collecting, EpisodeStats, means_of
 
@@ -40,7 +40,8 @@ class MetricsLog:
     """Collects values since the last entry and writes them to every sink."""
 
     def __init__(
-        self, clock: Clock, meter: Meter, source: Source, sinks: Sequence[Sink], collector: Collecting | None = None,
+        self, clock: Clock, meter: MeterLike, source: BatchSource, sinks: Sequence[Sink],
+        collector: Collecting | None = None,
         exploration: Callable[[int], float | None] = lambda env_steps: None, log_episodes: bool = False,
     ) -> None:  # fmt: skip
         """``collector`` keeps the episodes that are not logged yet, and measures what it spends time on.

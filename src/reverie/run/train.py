@@ -11,7 +11,7 @@ import numpy as np
 
 from reverie.core.clock import Clock
 from reverie.core.errors import ActionError, ReverieError, RunError
-from reverie.core.protocols import Learner, Meter, Sink, Source
+from reverie.core.protocols import BatchSource, Learner, MeterLike, Sink
 from reverie.core.types import Batch
 from reverie.run.collect import Collecting
 from reverie.run.metrics import FiniteCheck, MetricsLog, check_names
@@ -47,7 +47,7 @@ class Ending:
 
 
 def train_loop(
-    algo: Learner, source: Source, clock: Clock, meter: Meter, *, sinks: Sequence[Sink] = (),
+    algo: Learner, source: BatchSource, clock: Clock, meter: MeterLike, *, sinks: Sequence[Sink] = (),
     collector: Collecting | None = None, evaluator: Evaluator | None = None, checkpoint: Save | None = None,
     schedule: Schedule | None = None, heldout: Callable[[], Mapping[str, float]] = dict,
     on_log: Callable[[Mapping[str, float]], None] = lambda entry: None, log_episodes: bool = False,

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from reverie.core.clock import Clock
-from reverie.core.protocols import Env, Learner, Meter, Source, Stateful
+from reverie.core.protocols import BatchSource, Env, Learner, MeterLike, Stateful
 from reverie.run.collect import Collecting
 from reverie.run.evaluate import Score
 from reverie.run.folder import Saved
@@ -39,12 +39,12 @@ class Trainable(Protocol):
     """What a run knows of its experiment."""
 
     algo: Learner
-    source: Source
+    source: BatchSource
     """Source of the learner's batches."""
     collector: Collecting | None
     """None in a run on recorded data alone."""
     clock: Clock
-    meter: Meter
+    meter: MeterLike
     schedule: Schedule
     """How often to log, evaluate, save and report."""
     score: Score

@@ -27,7 +27,7 @@ import numpy as np
 from reverie.core.columns import Column, StepRows
 from reverie.core.errors import ReverieError, RunError, plural
 from reverie.core.logger import logger
-from reverie.core.rows import Rows, joined
+from reverie.core.rows import Rows, concat_rows
 from reverie.store import segment as segments
 from reverie.store.objects import Objects
 from reverie.store.places import LocalObjects, open_objects
@@ -354,9 +354,9 @@ def _of_stream(
         cuts = 1 + np.flatnonzero(first[1:] | last[:-1])
         for low, high in itertools.pairwise([0, *cuts.tolist(), len(first)]):
             if pending and (start + low != following or first[low] or pending[-1]["is_last"][-1]):
-                yield Episode(stream, begin, joined(pending))
+                yield Episode(stream, begin, concat_rows(pending))
                 pending = []
             begin, following = begin if pending else start + low, start + high
             pending.append({name: column[low:high].copy() for name, column in rows.items()})
     if pending:
-        yield Episode(stream, begin, joined(pending))
+        yield Episode(stream, begin, concat_rows(pending))

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from reverie.core.columns import RingBuffer, StepRows, check_columns, put_rows
+from reverie.core.columns import RingBuffer, StepRows, check_column_shapes, put_rows
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
 from reverie.store.objects import Objects
@@ -178,7 +178,7 @@ class Writer:
     def _check(self, rows: StepRows, axes: int) -> None:
         shapes = {name: tuple(value.shape) for name, value in rows.items()}
         leading = next(iter(shapes.values()), ())[1:axes]
-        check_columns(shapes, self.segment.columns, (self.segment.streams, *leading))
+        check_column_shapes(shapes, self.segment.columns, (self.segment.streams, *leading))
         self.checked = True
 
     # ------------------------------------------------------------ the thread's side
