@@ -259,7 +259,8 @@ def module_of(name: str, error_prefix: str, kind: type[ReverieError] = ConfigErr
     except Exception as error:  # a user's module may raise anything
         raise kind(
             f"{error_prefix}: module '{module}' cannot be imported ({format_error(error)}). If it is not there: "
-            "use the form 'module:Class', and install it, run in the folder of module.py or add that folder to PYTHONPATH."
+            "use the form 'module:Class', and install it, run in the folder of module.py or add that folder to "
+            "PYTHONPATH."
         ) from error
     remember(module)  # the user has named it, or files that he trusts
     return imported_module
