@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from reverie.core.config import Config
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import TwoHotConfig
 from reverie.nn.rssm import RSSMConfig
 
-if TYPE_CHECKING:
-    from reverie.algos.dreamer_v3 import DreamerV3Config
-
-AnyConfig = TypeVar("AnyConfig", bound="DreamerV3Config")
+AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 SIZES: dict[str, dict[str, int]] = {
     "nano": {"deter": 128, "hidden": 64, "classes": 8, "stoch": 16, "depth": 4, "units": 64, "bins": 63},

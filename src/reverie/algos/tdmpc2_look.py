@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,9 +18,6 @@ from reverie.nn.normals import TanhedNormal
 from reverie.nn.state_space import Latent
 from reverie.objectives.transforms import IDENTITY, RewardTransform
 
-if TYPE_CHECKING:
-    from reverie.algos.tdmpc2 import TDMPC2Objective
-
 
 class LatentWorld:
     """The world model as agents look into it: what they ask of ``world_model.py: WorldModel`` and of its RSSM.
@@ -35,7 +32,7 @@ class LatentWorld:
 
     def __init__(self, learner: Any) -> None:
         self.learner = learner
-        self.objective: TDMPC2Objective = learner.objective
+        self.objective: Any = learner.objective
         self.rssm = self
         self.dtype: torch.dtype = learner.cfg.dtype
         self.discount: float = learner.cfg.discount
@@ -90,7 +87,7 @@ class LatentWorld:
 class LatentActor(NamedTuple):
     """The policy as agents look into it, who read it in features ``[..., L + 1]``; nothing is planned."""
 
-    objective: TDMPC2Objective
+    objective: Any
     slices: dict[str, slice]
 
     def __call__(self, feature: Tensor, legal: None = None) -> JointDistribution:
@@ -103,7 +100,7 @@ class LatentActor(NamedTuple):
 class LatentDreamer(Dreamer):
     """What agents ask of a Dreamer, answered by the networks of TD-MPC2."""
 
-    objective: TDMPC2Objective
+    objective: Any
     slices: dict[str, slice]
 
     @property
