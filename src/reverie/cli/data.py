@@ -23,8 +23,6 @@ if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.datasets.summary import Summary
     from reverie.store.store import Store
 
-DatasetArg = Annotated[Positional[str], arg(metavar="PATH")]
-Target = Annotated[Positional[str], arg(metavar="TARGET")]
 Format = Literal["auto", "minari", "d4rl", "parquet", "pydreamer", "store"]
 SHOWN = 20
 """Most remarks that a report prints."""
@@ -34,7 +32,7 @@ SHOWN = 20
 class Source(TrustOption, ReadingOptions):
     """The dataset to read."""
 
-    path: DatasetArg
+    path: Annotated[Positional[str], arg(metavar="PATH")]
     """File, folder or glob of any format, run folder, folder or URL of a replay store, or minari:NAME."""
 
     def open(self) -> Reader:
@@ -76,7 +74,7 @@ class DataInfoCommand(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateCommand(Source):
-    """Check recorded episodes against rules, and the files of a replay store. The exit code is 1 if any is broken."""
+    """Check episodes against rules, and the files of a replay store. The exit code is 1 if any is broken."""
 
     quarantine: str | None = None
     """Write the good episodes to a new dataset: a name that does not exist yet, or minari:NAME."""
@@ -114,18 +112,18 @@ class ValidateCommand(Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Writing(Source):
+class Writing:
     """Where and how a dataset is written."""
 
-    target: Target
+    target: Annotated[Positional[str], arg(metavar="TARGET")]
     """A folder that does not exist yet (a file for d4rl), or minari:NAME."""
     to: Format = "auto"
     """Format to write; auto: by the target's suffix, .hdf5 (d4rl) or .parquet, else minari."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertCommand(Writing):
-    """Write a dataset in another format."""
+class ConvertCommand(Writing, Source):
+    """Write a dataset as Minari, D4RL, Parquet, PyDreamer or a store."""
 
     reward: str = ""
     """Function that computes new rewards, module:function. For each episode it is given the observations in which n
@@ -144,8 +142,8 @@ class ConvertCommand(Writing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubsampleCommand(Writing):
-    """Write a part of a dataset: a random one, the same for the same seed, or the best episodes."""
+class SubsampleCommand(Writing, Source):
+    """Write a part of a dataset, random or the best, and the rest. The random part is the same for the same seed."""
 
     rest: str | None = None
     """Write all else too, in the same format: a folder that does not exist yet, or minari:NAME."""
@@ -178,13 +176,9 @@ class SubsampleCommand(Writing):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordCommand(RunOptions, EnvOverride):
+class RecordCommand(Writing, RunOptions, EnvOverride):
     """Play with a trained agent and record the episodes."""
 
-    target: Target
-    """A folder that does not exist yet (a file for d4rl), or minari:NAME."""
-    to: Format = "auto"
-    """Format to write; auto: by the target's suffix, .hdf5 (d4rl) or .parquet, else minari."""
     episodes: int | None = None
     """Number of episodes."""
     steps: int | None = None
@@ -214,7 +208,7 @@ class RecordCommand(RunOptions, EnvOverride):
 
 @dataclass(frozen=True, kw_only=True)
 class DownloadCommand:
-    """Download a dataset; an interrupted download is continued."""
+    """Download a Minari dataset or shards of RL Unplugged. An interrupted download is continued."""
 
     name: Annotated[Positional[str], arg(metavar="NAME")]
     """minari:NAME, such as minari:D4RL/door/human-v2, or rl_unplugged:GAME, such as rl_unplugged:Breakout."""
@@ -246,41 +240,33 @@ class DownloadCommand:
             print(path)
 
 
-OVERVIEW = """usage: reverie data {info,validate,convert,subsample,record,download} ...
-
-  info       describe a dataset, a run or a replay store
-  validate   report damage and impossible values; keep the good episodes
-  convert    write a dataset as Minari, D4RL, Parquet, PyDreamer or a store
-  subsample  write a part of a dataset, random or the best, and the rest
-  record     run a trained agent and write its episodes, in any of these
-  download   download a Minari dataset or shards of RL Unplugged
-
-A dataset is a file, folder or glob in the format of Minari, D4RL, Tianshou,
+COMMANDS: dict[str, type[Command]] = {
+    "info": DataInfoCommand,
+    "validate": ValidateCommand,
+    "convert": ConvertCommand,
+    "subsample": SubsampleCommand,
+    "record": RecordCommand,
+    "download": DownloadCommand,
+}
+FORMATS = """A dataset is a file, folder or glob in the format of Minari, D4RL, Tianshou,
 RL Unplugged, PyDreamer, Arrow, Parquet or CSV, a run, or a replay store (a
 folder or a URL). `reverie data COMMAND --help` lists the options of a command."""
 
 
 def data_command(args: list[str]) -> int:
     """Run one of the commands and return its exit code."""
-    commands: dict[str, type[Command]] = {
-        "info": DataInfoCommand,
-        "validate": ValidateCommand,
-        "convert": ConvertCommand,
-        "subsample": SubsampleCommand,
-        "record": RecordCommand,
-        "download": DownloadCommand,
-    }
     if not args or args[0] in ("-h", "--help"):
-        print(OVERVIEW)
+        lines = [f"  {name:<11}{str(kind.__doc__).partition('.')[0]}" for name, kind in COMMANDS.items()]
+        print("\n".join([f"usage: reverie data {{{','.join(COMMANDS)}}} ...", "", *lines, "", FORMATS]))
         return 0 if args else 2
-    if args[0] not in commands:
-        available = f"Available: {', '.join(commands)}."
-        return fail(f"unknown command 'data {args[0]}'.{did_you_mean(args[0], commands)} {available}", 2)
+    if args[0] not in COMMANDS:
+        available = f"Available: {', '.join(COMMANDS)}."
+        return fail(f"unknown command 'data {args[0]}'.{did_you_mean(args[0], COMMANDS)} {available}", 2)
     from reverie.run.signals import Stopped, stopping
 
     try:
         with stopping():
-            return run_command(commands[args[0]], args[1:], f"data {args[0]}")
+            return run_command(COMMANDS[args[0]], args[1:], f"data {args[0]}")
     except Stopped as stopped:
         why = ". ".join([f"stopped by {stopped.number.name}", *getattr(stopped, "__notes__", [])])
         return fail(why, 128 + stopped.number)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import importlib
 import inspect
 import io
-import itertools
 import re
+import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import docstring_parser
 from tyro.conf import Positional, arg
 
 from reverie.cli.main import COMMANDS, main
@@ -28,64 +27,24 @@ from reverie.experiment.config import DEFAULT_REPLAY_RATIO, ExperimentConfig
 from reverie.experiment.layers import TABLE
 from reverie.replay.sources import of_share
 
-WIDTH = 100
-
 GROUPS = {
-    "Run": """
-        env ID: environment: an id of Gymnasium or module:Id
-        envs N: environments stepped together
-        steps N: env steps of the run, all environments together
-        updates N: gradient updates of the run
-        seed N: seed of everything random
-        seeds N: train several: how many, or a list such as 1,5,7
-        run DIR: run folder; a run found there goes on
-        resume DIR: continue a run with its own settings
-        init DIR: begin with the agent of another run
-        preset NAME: chosen by environment; `reverie list` names them
-        config FILE ...: YAML: above the preset, below flags; --configs NAME
-        device NAME: cpu, cuda, cuda:1; auto: a GPU if there is one""",
-    "Learning": """
-        size NAME: such as 12m; `reverie list` names them
-        algo.networks.units N ...: widths of the hidden layers
-        replay-ratio X: gradient updates per env step
-        train-ratio X: replayed rows per env step
-        learning-starts N: windows in the replay before learning starts
-        random-steps N: env steps with random actions at the beginning
-        replay.capacity N: env steps in the replay, or bytes such as 8GB
-        algo.batch-size N: windows in a batch
-        algo.batch-length N: rows of a window
-        algo.lr X: learning rate
-        algo.optim.lr X: learning rate
-        algo.actor-lr X: learning rate of the actor
-        algo.critic-lr X: learning rate of the critic
-        algo.value-lr X: learning rate of the state's value
-        algo.temperature-lr X: learning rate of the temperature
-        algo.discriminator-lr X: learning rate of the discriminator
-        algo.discount X: discount factor gamma
-        algo.discount-horizon X: discount as a horizon: gamma = 1 - 1 / horizon
-        algo.horizon N: steps of imagined trajectories
-        algo.value-estimator X: targets: td0, n_step(3), td_lambda(0.9) ...
-        algo.exploration X: random actions while exploring""",
-    "Recorded data": """
-        data PATH: a file, folder, glob, run or minari:NAME
-        experience X: collected, recorded, or mixed(0.5), of which --data is that part""",
-    "Evaluation and logs": """
-        eval-episodes N: episodes of each evaluation, also at the end
-        schedule.eval-every N: env steps, or a time such as 5m; 0: only at the end
-        schedule.log-every N: the same for log entries
-        schedule.save-every N: the same for checkpoints
-        tensorboard: TensorBoard files; --no-tensorboard for none
-        wandb: log to Weights & Biases as well
-        mlflow: log to MLflow as well""",
+    "Run": "env envs steps updates seed seeds run resume init preset config device",
+    "Learning": "size algo.networks.units replay-ratio train-ratio learning-starts random-steps replay.capacity "
+    "algo.batch-size algo.batch-length algo.lr algo.optim.lr algo.actor-lr algo.critic-lr algo.value-lr "
+    "algo.temperature-lr algo.discriminator-lr algo.discount algo.discount-horizon algo.horizon algo.value-estimator "
+    "algo.exploration",
+    "Recorded data": "data experience",
+    "Evaluation and logs": "eval-episodes schedule.eval-every schedule.log-every schedule.save-every tensorboard wandb "
+    "mlflow",
 }
-"""Flags by group, each with a word for its value and its meaning. Those that the algorithm lacks are left out."""
+"""Flags by group. Those that the algorithm lacks are left out."""
 
 COLLECTING = {"envs", "steps", "replay-ratio", "train-ratio", "learning-starts", "random-steps", "replay.capacity"}
 """Flags without effect in a run on recorded data alone."""
 
 
 def help_screen(options: CommonOptions, config: ExperimentConfig, *, has_algorithm: bool) -> str:
-    """Return the help for the algorithm and the environment in ``options``: one screen of 100 columns.
+    """Return the help for the algorithm and the environment in ``options``: one screen.
 
     ``config``: their settings without other flags. ``has_algorithm``: whether the algorithm is not the default.
     """
@@ -93,15 +52,20 @@ def help_screen(options: CommonOptions, config: ExperimentConfig, *, has_algorit
     name = options.algorithm if has_algorithm else "ALGORITHM"
     lines = [f"usage: reverie train {name} {' '.join(required)} [OPTIONS]"]
     if not has_algorithm:
-        lines += textwrap.wrap(f"Algorithms: {', '.join(algorithms())}", WIDTH, subsequent_indent="  ")
+        lines += textwrap.wrap(f"Algorithms: {', '.join(algorithms())}", width(), subsequent_indent="  ")
     remark = "" if options.env or options.data else f" They may differ elsewhere: add {required[0]}."
     lines += [f"Values of {options.algorithm} {'for recorded data' if is_offline else f'for {config.env.id}'}.{remark}"]
-    values = shown_values(options, config, required, is_offline=is_offline)
-    for title, text in GROUPS.items():
-        lines += ["", title, *rows(text, values)]
+    shown = shown_settings(options, config, required, is_offline=is_offline)
+    for title, flags in GROUPS.items():
+        lines += ["", title, *(row(flag, *shown[flag]) for flag in flags.split() if flag in shown)]
     count = len([*flags_of(config)])
     lines += ["", f"All {count} options, each with its description: reverie train {name} --help-all"]
     return "\n".join(lines)
+
+
+def width() -> int:
+    """Return the number of columns of a screen."""
+    return min(100, shutil.get_terminal_size().columns)
 
 
 def sources(options: CommonOptions, config: ExperimentConfig) -> tuple[bool, list[str]]:
@@ -115,35 +79,41 @@ def sources(options: CommonOptions, config: ExperimentConfig) -> tuple[bool, lis
     return is_offline, [*required, "--data PATH"] if config.algo.needs_data else required
 
 
-def rows(text: str, values: dict[str, str]) -> Iterator[str]:
-    """Yield the lines of one group: flag, value, meaning; beside a long value there is no room for its meaning."""
-    for words in text.strip().splitlines():
-        flag, _, meaning = words.strip().partition(": ")
-        name = flag.partition(" ")[0]
-        if name in values:
-            value = textwrap.shorten(values[name], WIDTH - 31, placeholder=" ...")
-            line = f"  {f'--{flag}':<28} {value:<14} {meaning}"
-            yield line if len(line) <= WIDTH else line.removesuffix(meaning).rstrip()
+def row(flag: str, value: Any, description: str) -> str:
+    """Return a line with a flag, its value and the clauses of its description's first sentence that have room."""
+    start = f"  {f'--{flag}':<24} {textwrap.shorten(in_words(value), width() - 28, placeholder=' ...'):<12} "
+    room = width() - len(start)
+    sentence = " ".join(description.split()).partition(". ")[0].removesuffix(".")
+    meaning = textwrap.shorten(sentence, room, placeholder="") if room > 20 else ""
+    clauses = meaning if meaning == sentence else re.split("(?<=...)[,;:](?= [^,;:]*$|$)", meaning)[0]
+    return (start + clauses).rstrip()
 
 
-def shown_values(
+def shown_settings(
     options: CommonOptions, config: ExperimentConfig, required: list[str], *, is_offline: bool
-) -> dict[str, str]:
-    """Return the text of the value of each flag that has an effect. ``is_offline``: there is recorded data alone."""
-    values: dict[str, Any] = {
-        flag: functools.reduce(getattr, flag.replace("-", "_").split("."), config) for flag in flags_of(config)
-    }
-    values |= {name: getattr(options, name) for name in ("seeds", "run", "resume", "config")}
-    values |= {"envs": config.env.num, "experience": of_share(config.share)}
+) -> dict[str, tuple[Any, str]]:
+    """Return value and description of each flag that has an effect. ``is_offline``: there is recorded data alone."""
+    settings = {flag: setting(config, flag) for flag in flags_of(config)}
+    settings |= {name: setting(options, name) for name in ("env", "envs", "data", "seeds", "run", "resume", "config")}
+    values = {"envs": config.env.num, "experience": of_share(config.share)}
     for name, metavar in (("env", "ID"), ("data", "PATH")):
         values[name] = getattr(options, name) or ("required" if f"--{name} {metavar}" in required else None)
     if hasattr(sys.modules[type(config.algo).__module__], "SIZES"):
-        values["size"] = options.size
-    del values["train-ratio" if config.train_ratio is None else "replay-ratio"]
+        settings["size"] = setting(options, "size")
+    del settings["train-ratio" if config.train_ratio is None else "replay-ratio"]
     if config.train_ratio is None and config.replay_ratio is None:
         values["replay-ratio"] = DEFAULT_REPLAY_RATIO
+    settings |= {name: (value, settings[name][1]) for name, value in values.items()}
     without = COLLECTING if is_offline else {"updates"}
-    return {name: in_words(value) for name, value in values.items() if name not in without}
+    return {name: shown for name, shown in settings.items() if name not in without}
+
+
+def setting(config: Any, path: str) -> tuple[Any, str]:
+    """Return the value of the setting at a ``path``, and its description, which is "" if there is no such setting."""
+    *parts, name = path.replace("-", "_").split(".")
+    parent = functools.reduce(lambda value, part: getattr(value, part, None), parts, config)
+    kind: Any = type(parent)
+    return getattr(parent, name, None), field_docs(kind).get(name, "")
 
 
 def in_words(value: Any) -> str:
@@ -190,14 +160,13 @@ def about_algorithm(name: str) -> list[str]:
 
 def about_setting(name: str) -> list[str]:
     """Return description and default of a setting, by the algorithms that have it."""
-    path = name.split(".")
     names_by_text: dict[str, list[str]] = {}
-    for algorithm in algorithms() if path[0] == "algo" else ("",):
-        value: Any = ExperimentConfig().merge({"algo": algorithm_config(algorithm)()} if algorithm else {})
-        for part in path[:-1]:
-            value = getattr(value, part, None)
-        if text := field_docs(type(value)).get(path[-1], ""):  # type: ignore[arg-type]  # classes are hashable
-            names_by_text.setdefault(f"{in_words(getattr(value, path[-1]))}\n{text}", []).append(algorithm)
+    for algorithm in algorithms() if name.startswith("algo.") else ("",):
+        value, text = setting(
+            ExperimentConfig().merge({"algo": algorithm_config(algorithm)()} if algorithm else {}), name
+        )
+        if text:
+            names_by_text.setdefault(f"{in_words(value)}\n{text}", []).append(algorithm)
     if not names_by_text:
         raise ConfigError(
             f"nothing is called '{name}'. Expected a command, an algorithm or a preset (`reverie list`), or a setting "
@@ -214,19 +183,9 @@ def about_setting(name: str) -> list[str]:
 @functools.cache
 def field_docs(kind: type) -> dict[str, str]:
     """Return the docstrings below the fields of a dataclass, those of its bases too."""
-    out: dict[str, str] = {}
-    for cls in reversed(kind.__mro__):
-        if not cls.__module__.startswith("reverie."):
-            continue
-        tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-        body = tree.body if isinstance(tree, ast.ClassDef) else []
-        for node, after in itertools.pairwise(body):
-            docstring = (
-                after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else None
-            )
-            if isinstance(node, ast.AnnAssign) and isinstance(docstring, str):
-                out[ast.unparse(node.target)] = inspect.cleandoc(docstring)
-    return out
+    classes = [cls for cls in reversed(kind.__mro__) if cls.__module__.startswith("reverie.")]
+    params = (param for cls in classes for param in docstring_parser.parse_from_object(cls).params)
+    return {param.arg_name: inspect.cleandoc(param.description or "") for param in params}
 
 
 ENDS = {

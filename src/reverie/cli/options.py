@@ -20,28 +20,29 @@ class CommonOptions(TrustOption):
     algorithm: Annotated[Positional[str], arg(metavar="ALGORITHM")] = DEFAULT_ALGORITHM
     """Algorithm; `reverie list` names them all."""
     env: str = ""
-    """Environment: an id of Gymnasium's registry, or `module:Id`. It chooses the preset of its suite. With --data alone
+    """Id of the environment in Gymnasium, or `module:Id`. It chooses the preset of its suite. With --data alone
     it is for evaluations, by default the one that the data name; none: the return is estimated from the data."""
     envs: int = 1
     """Number of environments stepped together."""
     data: str | tuple[str, ...] = ""
-    """Recorded data to learn from: a file, folder or glob of any format that can be read, or minari:NAME; or several.
-    Nothing is collected, unless --experience mixed(0.5) says so; --env is for evaluations then."""
+    """Recorded data: a file, folder, glob, run or minari:NAME; or several, in any format that can be read. Nothing is
+    collected, unless --experience mixed(0.5) says so; --env is for evaluations then."""
     size: str | None = None
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
     config: tuple[Path, ...] = ()
-    """YAML files with settings. They override the preset, later files override earlier ones, and flags override all."""
+    """YAML files with settings; --configs takes sections of them. They override the preset, later files override
+    earlier ones, and flags override all."""
     configs: tuple[str, ...] = ()
     """Named sections of these files to use instead, in this order, as in `--configs defaults atari debug`. Without
     --config, the files are config/*.yaml."""
     run: Path | None = None
-    """Run folder; a run found there is continued with its own settings, which other flags override. None: a new one
+    """Run folder; a run found there goes on. It keeps its own settings, which other flags override. None: a new one
     under runs/."""
     resume: Path | None = None
-    """Another name of --run, for a run that must be there."""
+    """Run to continue: another name of --run, for a run that must be there."""
     seeds: str | None = None
-    """Train several seeds, each as a run of its own, and aggregate their scores: the number of seeds, from --seed on,
-    or a list such as 1,5,7. The same command again continues those that have not finished."""
+    """Seeds to train: how many, or a list such as 1,5,7. A number counts from --seed on. Each seed is a run of its own;
+    their scores are aggregated. The same command again continues those that have not finished."""
     jobs: int = 0
     """Seeds to train at a time. 0: as many as the CPU cores allow with the threads of each; one on a GPU."""
     on: str = ""

@@ -41,11 +41,11 @@ class ExperimentConfig(Config):
     """Every setting of a run."""
 
     preset: str = field(default="", compare=False)
-    """Preset to start from. Default: the preset for the environment's suite. Without a GPU: cpu, the same preset with
-    smaller networks and a shorter run. In Python only a record of where the settings began."""
+    """Preset to start from; `reverie list` names them. Default: the preset for the environment's suite. Without a GPU:
+    cpu, the same preset with smaller networks and a shorter run. In Python only a record of where settings began."""
     experience: Experience | None = None
-    """Rows to learn from: collected, recorded, or mixed(0.5) with that part of each batch recorded, rounded to whole
-    windows. None: recorded if there are data, or mixed if the algorithm needs both; else collected."""
+    """Rows: collected, recorded or mixed(0.5). The number is the recorded part of each batch, rounded to
+    whole windows. None: recorded if there are data, or mixed if the algorithm needs both; else collected."""
     steps: Annotated[int, AtLeast(1)] = 1_000_000
     """Env steps of the run: decisions of the policy, summed over all environments; action repeat is not counted."""
     updates: Annotated[int, AtLeast(1)] = 100_000
@@ -73,8 +73,8 @@ class ExperimentConfig(Config):
     seed: Annotated[int, AtLeast(0)] = 0
     """Seed of everything random: networks, environments, batches and actions. 0 or more."""
     init: str | None = None
-    """Run folder, or a checkpoint in one, whose agent a new run begins with: weights, optimisers and normalisation; of
-    another algorithm the actor and the normalisation of observations."""
+    """Agent to begin with: a run folder, or a checkpoint in one. Its weights, optimisers and normalisation are loaded;
+    of another algorithm the actor and the normalisation of observations."""
     init_parts: Annotated[str | tuple[str, ...], Regex()] = ()
     """Regular expression, or several: load only the parameters of `init` whose names begin so and whose shapes are
     equal, and no optimisers. The environment may differ."""
@@ -88,7 +88,7 @@ class ExperimentConfig(Config):
     """RLlib's rules for n learners: batch size and environments times n, learning rates times the square root of n, and
     raised from 0 over the first 10 % of the run. What they change is said; config.yaml keeps the settings as given."""
     device: str = "auto"
-    """Device of the networks: cpu, cuda, cuda:1, or auto for a GPU if there is one."""
+    """Device: cpu, cuda, cuda:1 or auto, a GPU if there is one."""
     threads: Annotated[int, AtLeast(0)] = 0
     """CPU threads that PyTorch may use. 0: one or all, whichever a short measurement finds faster; then it is kept."""
     eval_episodes: Annotated[int, AtLeast(0)] = 10
@@ -122,7 +122,7 @@ class ExperimentConfig(Config):
     console: bool = True
     """Show progress in the terminal."""
     tensorboard: bool = True
-    """Write TensorBoard event files beside metrics.jsonl."""
+    """Write TensorBoard event files; --no-tensorboard: none."""
     wandb: bool = False
     """Log to Weights & Biases as well; its environment variables, such as WANDB_PROJECT and WANDB_MODE, apply."""
     mlflow: bool = False

@@ -50,8 +50,8 @@ class ReplayConfig(BatchSamplerConfig):
     """Settings of the replay buffer."""
 
     capacity: int | str = 1_000_000
-    """Capacity in rows of all streams together, such as 1000000 or 5e6, or in bytes, such as 20GB or 512MiB. When it is
-    full, the oldest rows are evicted."""
+    """Capacity in rows, such as 5e6, or in bytes, such as 20GB or 512MiB, of all streams together. When it is full, the
+    oldest rows are evicted."""
     storage: Literal["ram", "mmap"] = "ram"
     """Storage of the rows with device cpu: ram, or mmap (memory-mapped files) for more rows than fit into memory."""
     store: str = "auto"

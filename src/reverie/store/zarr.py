@@ -40,14 +40,6 @@ def chunk_name(segment: Segment, column: str, stream: int, number: int) -> str:
 
 
 @functools.cache
-def codec() -> Any:
-    """Return the Zstandard codec that Zarr uses, for reading."""
-    from numcodecs.zstd import Zstd  # type: ignore[import-untyped]
-
-    return Zstd()
-
-
-@functools.cache
 def compressor() -> zstandard.ZstdCompressor:
     """Return the Zstandard compressor for writing: one call compresses many chunks, without holding the GIL."""
     return zstandard.ZstdCompressor(level=ZSTD_LEVEL)
@@ -76,7 +68,7 @@ def decode_chunk(data: bytes, out: np.ndarray) -> None:
     content, checksum = data[:-4], data[-4:]
     if struct.pack("<I", google_crc32c.value(content)) != checksum:
         raise ValueError("does not match its CRC32C checksum")
-    codec().decode(content, out=out.reshape(-1).view(np.uint8))
+    out.reshape(-1).view(np.uint8)[:] = np.frombuffer(zstandard.decompress(content), np.uint8)
 
 
 def array_meta(segment: Segment, name: str) -> dict[str, Any]:
