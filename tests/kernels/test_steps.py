@@ -11,11 +11,10 @@ from torch import Tensor, nn
 
 from reverie.algos import imagination
 from reverie.core.specs import ActionPart, ActionSpec
-from reverie.distributed.actors import Actor
 from reverie.kernels import dreams, steps
 from reverie.kernels.compiler import kernels
 from reverie.kernels.steps import METHODS, prepared_class, step_linear
-from reverie.nn.actor import ActorConfig
+from reverie.nn.actor import ActorConfig, DreamerActor
 from reverie.nn.dense_rssm import CELLS, Categorical, DenseRSSMConfig, Gaussian
 from reverie.nn.rssm import RSSMConfig
 from reverie.nn.state_space import StateSpaceModel
@@ -219,7 +218,7 @@ def test_observing(rssm, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", ["", "through_time", "through_policy"])
 def test_imagining(rssm, dtype, case):
-    actor, both = Actor(rssm.feature_width, ACTIONS, ActorConfig(units=8)), []
+    actor, both = DreamerActor(rssm.feature_width, ACTIONS, ActorConfig(units=8)), []
     start = steps.observe_prepared(rssm, *sequence(rssm, dtype))[0].map(lambda x: x.detach()[:, :2])  # [3, 2, ...]
     world = SimpleNamespace(rssm=rssm, legal=lambda feature: feature[..., :4] < 1.5)
     kernel, definition, settings = dreams.imagine_prepared, imagination.imagine.definition, {}
@@ -253,7 +252,7 @@ def test_imagining_in_c():
     """States, actions and the policy are those of the definition, from the same random numbers."""
     torch.manual_seed(0)
     rssm, seen = RSSMConfig(**RSSM).build(embed=7, action=4), []
-    actor = Actor(rssm.feature_width, ACTIONS, ActorConfig(units=8))
+    actor = DreamerActor(rssm.feature_width, ACTIONS, ActorConfig(units=8))
     start = rssm.initial(6, torch.float32).map(lambda x: x.view(3, 2, *x.shape[1:]))
     world = SimpleNamespace(rssm=rssm, legal=None)
     for imagine in (dreams.imagine_prepared, imagination.imagine.definition):

@@ -26,8 +26,7 @@ from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
-from reverie.distributed.actors import Actor
-from reverie.nn.actor import JointDistribution, TanhNormal, TruncNormal
+from reverie.nn.actor import DreamerActor, JointDistribution, TanhNormal, TruncNormal
 from reverie.nn.distributions import Categoricals, straight_through
 from reverie.nn.normals import TanhedNormal
 from reverie.nn.state_space import Latent, StateSpaceModel
@@ -204,7 +203,7 @@ class Recording:
         for actor in self.actors():
             actor.draw = draw
 
-    def actors(self) -> list[Actor]:
+    def actors(self) -> list[DreamerActor]:
         """The policies that dream."""
         return [self.agent.actor]
 
@@ -726,7 +725,7 @@ class RecordingP2E(RecordingV2):
             return super().rate(path)
         return float(self.agent.optims[f"explore_{part.split('.')[0].removeprefix('slow_')}"].cfg.lr)
 
-    def actors(self) -> list[Actor]:
+    def actors(self) -> list[DreamerActor]:
         """The policies that dream."""
         return [self.agent.actor, self.agent.explorer.actor]
 
