@@ -429,7 +429,7 @@ def test_a_page_of_an_algorithm_has_each_of_its_settings() -> None:
     assert "| `actor_lr` | `0.0003` | `0.001`: sac_pendulum | Learning rate of the actor. |" in page
     assert {f.name for f in dataclasses.fields(SACConfig)} <= set(re.findall(r"^\| `(\w+)", page, re.MULTILINE))
     assert "J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5" in page
-    assert "| `train/temperature` | Alpha" in page
+    assert "| `train/temperature` | SAC: alpha" in page
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if documentation().is_tutorial(page)])

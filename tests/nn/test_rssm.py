@@ -106,7 +106,7 @@ def test_a_cell_of_ones_own_is_used_with_and_without_compiled_functions(either):
     dream = imagine(SimpleNamespace(rssm=rssm, legal=None), actor, seen.detach(), 3)
     assert torch.equal(dream.feature[-1, ..., :16], seen.deter + 3)
     assert torch.equal(open_loop(rssm, seen.map(lambda x: x[:, -1]), action).deter, seen.deter + 6)
-    assert not rssm.bounded
+    assert not rssm.is_bounded
 
 
 @torch.no_grad()

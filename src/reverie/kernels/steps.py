@@ -29,7 +29,7 @@ METHODS = ("step", "q", "p", "stats", "sample", "imagine", "observe")
 """The methods of a model that the kernels stand for; if others replace them, the definition runs."""
 
 
-def prepared_class(rssm: StateSpaceModel) -> type[PreparedRSSM | PreparedDenseRSSM] | None:
+def prepared_class(rssm: StateSpaceModel) -> type[PreparedRSSM] | type[PreparedDenseRSSM] | None:
     """Return the class that prepares the layers of ``rssm``; None if its methods are not the library's."""
     if any(name in vars(rssm) for name in METHODS):
         return None
@@ -102,14 +102,14 @@ class PreparedRSSM:
     """The layers of a step of :class:`RSSM`."""
 
     def __init__(self, rssm: RSSM, dtype: torch.dtype) -> None:
-        self.rssm = rssm
-        self.in_deter = StepLayers(rssm.in_deter, dtype)
-        self.in_stoch = StepLayers(rssm.in_stoch, dtype)
-        self.in_action = StepLayers(rssm.in_action, dtype)
-        self.recurrent = [block_steps(layer, dtype) for layer in rssm.recurrent]
+        self.rssm: RSSM = rssm
+        self.in_deter: StepLayers = StepLayers(rssm.in_deter, dtype)
+        self.in_stoch: StepLayers = StepLayers(rssm.in_stoch, dtype)
+        self.in_action: StepLayers = StepLayers(rssm.in_action, dtype)
+        self.recurrent: list[Any] = [block_steps(layer, dtype) for layer in rssm.recurrent]
         self.norms: list[Any] = list(rssm.recurrent_norms)
-        self.gates = block_steps(rssm.gates, dtype)
-        self.prior = StepLayers(all_layers(rssm.prior_net), dtype)
+        self.gates: Any = block_steps(rssm.gates, dtype)
+        self.prior: StepLayers = StepLayers(all_layers(rssm.prior_net), dtype)
 
     def embed_action(self, action: Tensor) -> Tensor:
         """Embed the actions of all steps ``[..., A]``: ``[..., hidden]``."""
@@ -135,12 +135,12 @@ class PreparedDenseRSSM:
     """The layers of a step of :class:`DenseRSSM`."""
 
     def __init__(self, rssm: DenseRSSM, dtype: torch.dtype) -> None:
-        self.rssm = rssm
+        self.rssm: DenseRSSM = rssm
         weight = rssm.input.weight.to(dtype)
-        self.in_stoch = step_linear(weight[:, : rssm.width], None)
-        self.in_action = step_linear(weight[:, rssm.width :], rssm.input.bias.to(dtype))
-        self.cell = cell_steps(rssm.gru, dtype)
-        self.prior = StepLayers(all_layers(rssm.prior_net), dtype)
+        self.in_stoch: StepLinear = step_linear(weight[:, : rssm.width], None)
+        self.in_action: StepLinear = step_linear(weight[:, rssm.width :], rssm.input.bias.to(dtype))
+        self.cell: Cell = cell_steps(rssm.gru, dtype)
+        self.prior: StepLayers = StepLayers(all_layers(rssm.prior_net), dtype)
 
     def embed_action(self, action: Tensor) -> Tensor:
         """Return the part of the first layer for the actions of all steps ``[..., A]``: ``[..., hidden]``."""

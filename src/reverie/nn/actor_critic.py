@@ -94,7 +94,7 @@ class MemoryInputs(Inputs):
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype, memory: Memory) -> None:
         super().__init__(spec, cfg, dtype)
         self.memory: Remembers = memory.build(self.width)
-        self.width = self.memory.units
+        self.width: int = self.memory.units
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to a vector ``[..., width]``."""

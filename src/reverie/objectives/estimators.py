@@ -120,7 +120,7 @@ class OneRow(ValueEstimator, base=True):
 class TD0(OneRow):
     """One reward plus the discounted value of the next row. Off-policy."""
 
-    function = staticmethod(td0)  # type: ignore[assignment]
+    function: ClassVar[Callable[..., Tensor]] = staticmethod(td0)
 
     def steps(self, rows: int) -> int:
         """Return 1."""
@@ -131,7 +131,7 @@ class TD0(OneRow):
 class TD1(OneRow):
     """All rewards up to the end of the episode or window, then the value there."""
 
-    function = staticmethod(td1)  # type: ignore[assignment]
+    function: ClassVar[Callable[..., Tensor]] = staticmethod(td1)
     whole_window: ClassVar[bool] = True
 
     def steps(self, rows: int) -> int:
@@ -143,7 +143,7 @@ class TD1(OneRow):
 class NStep(OneRow):
     """n rewards, or fewer where the episode or the window ends earlier, then the value of the row reached."""
 
-    function = staticmethod(n_step)  # type: ignore[assignment]
+    function: ClassVar[Callable[..., Tensor]] = staticmethod(n_step)
     n: Annotated[int, AtLeast(1)] = 3
     """Number of rewards that are summed before the value."""
 
@@ -161,7 +161,7 @@ class NStep(OneRow):
 class TDLambda(ValueEstimator):
     """A weighted mean of all n-step returns; the weight of n + 1 steps is lambda times that of n."""
 
-    function = staticmethod(td_lambda)
+    function: ClassVar[Callable[..., Tensor]] = staticmethod(td_lambda)
     whole_window: ClassVar[bool] = True
     lam: Annotated[float, Within("[0, 1]")] = 0.95
     """Lambda, from 0 (as TD0) to 1 (as TD1)."""
@@ -176,7 +176,7 @@ def gae_target(**inputs: Any) -> Tensor:
 class GAE(ValueEstimator):
     """Generalised advantage estimation. Its targets are those of TDLambda."""
 
-    function = staticmethod(gae_target)
+    function: ClassVar[Callable[..., Tensor]] = staticmethod(gae_target)
     whole_window: ClassVar[bool] = True
     lam: Annotated[float, Within("[0, 1]")] = 0.95
     """Lambda, from 0 (least variance) to 1 (least bias)."""
