@@ -41,7 +41,7 @@ class CommonOptions(TrustOption):
     resume: Path | None = None
     """Run to continue: another name of --run, for a run that must be there."""
     seeds: str | None = None
-    """Seeds to train: how many, or a list such as 1,5,7. A number counts from --seed on. Each seed is a run of its own;
+    """Number of seeds, or a list such as 1,5,7. A number counts from --seed on. Each seed is a run of its own;
     their scores are aggregated. The same command again continues those that have not finished."""
     jobs: int = 0
     """Seeds to train at a time. 0: as many as the CPU cores allow with the threads of each; one on a GPU."""

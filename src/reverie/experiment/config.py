@@ -62,7 +62,7 @@ class ExperimentConfig(Config):
     """With actors, updates by which learner or actors may be ahead of the ratio before they wait. None: nothing waits,
     and the actual ratio depends on the speed of the machine."""
     learning_starts: Annotated[int, AtLeast(0)] = 1024
-    """Windows that the replay must hold before learning starts."""
+    """Windows collected before learning starts."""
     pretrain_updates: Annotated[int, AtLeast(0)] = 0
     """Updates that are made at once when learning starts, before those of the ratio: 100 in DreamerV1's code."""
     train_freq: Annotated[int, AtLeast(1)] = 1

@@ -23,7 +23,7 @@ class Schedule(Config):
     log_every: int | str = "5s"
     """Write metrics this often, and check losses for NaN and infinity. 0: only at the end."""
     eval_every: int | str = 0
-    """Evaluate this often: env steps, or a time such as 5m. 0: never during training."""
+    """Interval of evaluations, in env steps or such as 5m. 0: never during training."""
     save_every: int | str = "5m"
     """Write a checkpoint this often. 0: only at the end."""
     report_every: int | str = "5m"
