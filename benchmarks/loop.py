@@ -33,6 +33,7 @@ from reverie.experiment.layers import merge_layers
 from reverie.log.meter import Meter
 from reverie.log.sinks import Outputs
 from reverie.run import train as loop
+from reverie.run.checkpoint import export_checkpoint
 from reverie.run.metrics import FiniteCheck, MetricsLog
 from reverie.store.store import Store
 
@@ -139,7 +140,7 @@ def measure(case: str) -> dict[str, Any]:
     config: ExperimentConfig = merge_layers(**{"algorithm": "dreamer_v3", **layers}).merge({**changes, **QUIET})
     experiment, meter, watch = build(config), Meter(), Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
-        outputs = Outputs(path=Path(folder), title=case, settings=config.to_dict())
+        outputs = Outputs(path=Path(folder), title=case, settings=config.to_dict(), export=export_checkpoint)
         sinks = list(outputs._iter_sinks(experiment.clock, None))
         store = Store(Path(folder) / "replay")
         kept = {k: column for k, column in experiment.replay.storage.specs.items() if not k.startswith(EXTRAS)}

@@ -17,9 +17,8 @@ import torch
 from side_by_side import FIRST_MOMENT, SEED, Layers
 from torch import Tensor, nn
 
-from reverie.algos.bc import Stochastic
-from reverie.algos.cql import Best, Expected, Fixed, Lagrange, Mode, MonteCarlo, Soft
-from reverie.algos.crr import Binary, Max
+from reverie.algos.cql import Best, Expected, Fixed, Lagrange, Mode, Soft
+from reverie.algos.crr import Binary
 from reverie.algos.fqe import CHOSEN
 from reverie.core.discover import algorithm_config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -84,19 +83,19 @@ TASKS = {
     "qr_dqn": quantiles("qr_dqn"),
     "double_qr_dqn": quantiles("qr_dqn", double=True),
     "bc": Task("bc", ONE | PLAIN),
-    "stochastic_bc": Task("bc", ONE | PLAIN | {"clone": Stochastic()}),
+    "stochastic_bc": Task("bc", ONE | PLAIN | {"clone": "stochastic"}),
     "discrete_bc": Task("bc", ONE | PLAIN, discrete=True),
     "td3_bc": Task("td3_bc", BOTH | SOFT | PLAIN),
     "bcq": Task("bcq", ONE | SOFT | PLAIN | {"samples": 4, "vae": NetworkConfig(units=UNITS)}),
     "crr": Task("crr", CRR | {"samples": 4}),
-    "crr_binary_max": Task("crr", CRR | {"samples": 4, "filter": Binary(), "baseline": Max()}),
+    "crr_binary_max": Task("crr", CRR | {"samples": 4, "filter": Binary(), "baseline": "max"}),
     "iql": Task("iql", BOTH | SOFT | PLAIN | {"value_lr": RATE, "expectile": 0.8, "beta": 3.0}),
     "cql": cql(samples=1, backup=Expected()),
     "cql_mode": cql(),
     "cql_soft": cql(backup=Soft()),
     "cql_best": cql(backup=Best(4)),
     "cql_lagrange": cql(conservatism=Lagrange(2.0, RATE, 5.0)),
-    "cal_ql": cql(floor=MonteCarlo()),
+    "cal_ql": cql(floor="monte_carlo"),
     "discrete_bcq": Task("discrete_bcq", {**ONE, **HARD, **UNBOUNDED, "tau": 1.0}, discrete=True),
     "discrete_cql": quantiles("discrete_cql", **PLAIN, double=True, min_q_weight=1.0),
     "discrete_cql_huber": quantiles("discrete_cql", **PLAIN, quantiles=1, kappa=1.0, min_q_weight=1.0),
