@@ -249,5 +249,5 @@ class Dreamer(Algorithm):
 
 def scales_of(terms: Mapping[str, Tensor], scales: Config) -> dict[str, float]:
     """Return the scale of each loss term. ``NAME/KEY`` has that of ``NAME``, which may depend on the key."""
-    weights, parts = scales.to_dict(), {name: name.partition("/") for name in terms}
-    return {name: weight_of(weights[term], key) for name, (term, _, key) in parts.items()}
+    parts = {name: name.partition("/") for name in terms}
+    return {name: weight_of(getattr(scales, term), key) for name, (term, _, key) in parts.items()}
