@@ -535,7 +535,7 @@ def discrete_crr(made, data):
 AC = {"actor": "actor", "critic": "critic"}
 ACT = AC | {"temperature": "log_temperature"}
 ACV = AC | {"value": "value"}
-NET = {"critic": "network", "imitation": "network"}
+NET = {"critic": "network", "bc": "network"}
 ESTIMATORS = [{"value_estimator": x} for x in (TD0(), TDLambda(0.8))]
 ALL = [{"value_estimator": x} for x in (TD0(), TD1(), NStep(2), NStep(3), TDLambda(0.8), GAE(0.7))]
 SOFT = [{"temperature": 0.7} | x for x in ESTIMATORS]

@@ -156,7 +156,8 @@ def test_a_run_outlives_actors_and_their_nodes(cluster, tmp_path):
         store = Store(run / "replay")
         parts = [part for history in store.histories() for part in history]
         last = np.concatenate([chunk.rows["is_last"].ravel() for part in parts for chunk in store.read(*part)])
-        assert int((~last).sum()) == step_of(saved.all()[-1])
+        cut = step_of(saved.all()[-1]) - int((~last).sum())  # the newest row of a lost actor became its episode's last
+        assert 0 <= cut <= log.read_text().count("is started again"), cut
         assert "was lost" not in log.read_text()
         assert "Continue with" in log.read_text()
     finally:

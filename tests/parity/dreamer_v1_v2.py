@@ -583,7 +583,7 @@ class RecordingV2(Recording):
         self.draw(1)
         post = agent.world.observe(rows, context)
         terms, _ = agent.world_model_loss(rows, post)
-        losses = dreamer_v2.imagination_loss(agent.behaviour, agent.world, post.latent.detach(), rows.is_terminal)
+        losses = dreamer_v2.imagination_loss_v2(agent.behaviour, agent.world, post.latent.detach(), rows.is_terminal)
         with torch.no_grad():
             values = self.world_values(rows, post) | self.open_loop(post.latent.map(lambda x: x[:, -1]))
             values["loss/discount"] = values.pop("loss/cont")
@@ -736,7 +736,7 @@ class RecordingP2E(RecordingV2):
         post = agent.world.observe(rows, context)
         before, offset = actions_before(rows, context), agent.cfg.ensemble.offset
         losses["ensemble"] = agent.ensemble.loss(post, before)
-        explored = dreamer_v2.imagination_loss(
+        explored = dreamer_v2.imagination_loss_v2(
             agent.explorer, agent.world, post.latent.detach(), rows.is_terminal, agent.intrinsic_reward
         )
         losses |= {"explore_actor": explored.actor.mean(), "explore_critic": explored.critic.mean()}
@@ -903,7 +903,7 @@ class RecordingV1(Recording):
         self.draw(1)
         post = agent.world.observe(rows, context)
         terms, _ = agent.world_model_loss(rows, post)
-        dreamt = dreamer_v1.imagination_loss(agent, agent.world, agent.start(post))
+        dreamt = dreamer_v1.imagination_loss_v1(agent, agent.world, agent.start(post))
         losses = {"model": agent.total(terms), "actor": dreamt.actor.mean(), "critic": dreamt.critic.mean()}
         noise = self.under("noise/")
         with torch.no_grad():

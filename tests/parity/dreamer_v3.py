@@ -369,7 +369,7 @@ def recorded_value(prediction: Any) -> Tensor:
 def dream_values(agent: DreamerV3, dream: Dream) -> dict[str, Any]:
     """Imagined trajectories and their losses, under the authors' names. Updates the return scale."""
     policy = agent.actor(dream.feature)
-    terms, returns, _ = imagination_loss(agent, dream, *agent.imagined(dream))
+    terms, returns, _ = imagination_loss(agent, dream, *agent.imagined_outcome(dream))
     out: dict[str, Any] = {
         "imag/reward": agent.world.reward(dream.feature).mean(),
         "imag/continue": agent.world.cont(dream.feature).prob(),

@@ -560,7 +560,7 @@ class RecordingPyDreamer(Recording):
     def noted(self, rows: Batch, context: Context, number: int) -> tuple[Tensors, Any]:
         """Take an update; return all values before it, under their names, and the posterior."""
         agent, found = self.agent, {}
-        own, dreaming = agent.losses, dreamer_v2.imagination_loss
+        own, dreaming = agent.losses, dreamer_v2.imagination_loss_v2
 
         def world(rows: Batch, post: Any, terms: Tensors) -> Any:
             result = own(rows, post, terms)
@@ -581,7 +581,7 @@ class RecordingPyDreamer(Recording):
         self.draw(number)
         with (
             mock.patch.object(agent, "losses", world),
-            mock.patch.object(dreamer_v2, "imagination_loss", dream),
+            mock.patch.object(dreamer_v2, "imagination_loss_v2", dream),
         ):
             _, metrics, post = agent.learn(rows, context)
         norms = {k: metrics.get(f"opt/grad_norm/{k}") for k in NAMES}

@@ -353,7 +353,7 @@ class Recording:
     def dream(self, agent: R2Dreamer, losses: WorldModelLosses) -> dict[str, Any]:
         """What is imagined; theirs has windows first."""
         dream, scale = losses.dream, {k: v.clone() for k, v in agent.return_scale.state_dict().items()}
-        reward, cont = agent.imagined(dream)
+        reward, cont = agent.imagined_outcome(dream)
         _, returns, _ = imagination_loss(agent, dream, reward, cont)
         agent.return_scale.load_state_dict(scale)
         offset, spread = agent.return_scale()
@@ -377,7 +377,7 @@ class Recording:
     def replayed(self, agent: R2Dreamer, losses: WorldModelLosses, rows: Batch) -> dict[str, Any]:
         """The critic on the rows themselves."""
         scale = {k: v.clone() for k, v in agent.return_scale.state_dict().items()}
-        _, returns, _ = imagination_loss(agent, losses.dream, *agent.imagined(losses.dream))
+        _, returns, _ = imagination_loss(agent, losses.dream, *agent.imagined_outcome(losses.dream))
         agent.return_scale.load_state_dict(scale)
         feature, boot, targets = losses.post.latent.feature, returns[0], list[Tensor]()
 
