@@ -3,7 +3,7 @@
 It estimates the return of another policy from recorded rows, by repeated regression on r + gamma Q(s', pi(s'))
 (algorithm 3). Voloshin, Le, Jiang and Yue, "Empirical study of off-policy policy evaluation for reinforcement
 learning", arXiv:1911.06854, find it among the best of such estimators. It trains no policy, so it is not listed among
-the algorithms; ``agent/estimate.py`` uses it.
+the algorithms; ``agent/off_policy_estimator.py`` uses it.
 """
 
 from __future__ import annotations

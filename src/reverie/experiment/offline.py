@@ -37,7 +37,7 @@ class OfflineRows(NamedTuple):
 
     dataset: Dataset | None = None
     estimator: Any = None
-    """A :class:`reverie.agent.estimate.Estimator` where there is no environment to evaluate in; else None."""
+    """An ``OffPolicyEstimator`` of ``reverie.agent`` where there is no environment to evaluate in; else None."""
     spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None = None
     """Observations and actions as they were recorded; None if there is an environment, or the data do not say."""
     remarks: tuple[str, ...] = ()
