@@ -79,7 +79,7 @@ class FakeCuda(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: no call goes through ``torch._dynamo`` (``core/tape.py: Tape``)."""
+        """Return False: no call goes through ``torch._dynamo`` (``kernels/tape.py: Tape``)."""
         return False
 
     def __init__(self) -> None:
