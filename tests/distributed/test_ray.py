@@ -155,9 +155,13 @@ def test_a_run_outlives_actors_and_their_nodes(cluster, tmp_path):
         assert command.wait(60) == 128 + signal.SIGTERM
         store = Store(run / "replay")
         parts = [part for history in store.histories() for part in history]
-        last = np.concatenate([chunk.rows["is_last"].ravel() for part in parts for chunk in store.read(*part)])
-        cut = step_of(saved.all()[-1]) - int((~last).sum())  # the newest row of a lost actor became its episode's last
-        assert 0 <= cut <= log.read_text().count("is started again"), cut
+        rows = {
+            key: np.concatenate([chunk.rows[key].ravel() for part in parts for chunk in store.read(*part)])
+            for key in ("is_last", "is_terminal")
+        }
+        cut = int((rows["is_last"] & ~rows["is_terminal"]).sum())  # these were counted before they became the last
+        assert int((~rows["is_last"]).sum()) + cut == step_of(saved.all()[-1])
+        assert cut <= log.read_text().count("is started again")
         assert "was lost" not in log.read_text()
         assert "Continue with" in log.read_text()
     finally:
