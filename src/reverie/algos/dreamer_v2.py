@@ -307,7 +307,7 @@ class DreamerV2Config(DenseDreamerConfig):
 
     rewards: Literal["identity", "sign", "tanh", "log1p"] = "tanh"
     grad_heads: tuple[str, ...] = ("decoder", "reward", "cont")
-    """Those of decoder, reward and cont whose losses train the latents as well."""
+    """Heads among decoder, reward and cont whose losses also train the latents."""
     actor_gradient: ActorGradient | None = None
     """reinforce, dynamics or mixed(mix=0.1). None: dynamics, or reinforce if a part of the action is discrete."""
     entropy: Annotated[Rate, AtLeast(0)] = 2e-3

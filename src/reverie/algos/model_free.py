@@ -208,6 +208,6 @@ def check_sequences(memory: Memory | None, length: int, alone: int) -> None:
     """Raise ConfigError if windows of ``length`` rows teach ``memory`` nothing; ``alone``: those of a single row."""
     if memory is not None and not memory.from_rows and length == alone:
         raise ConfigError(
-            f"networks.memory = {memory.text()}, batch_length = {length}: from single rows no memory is learned. Set "
-            "batch_length to the rows of a sequence, such as 16."
+            f"networks.memory = {memory.text()}, batch_length = {length}: a recurrent memory cannot be trained on "
+            "single rows. Set batch_length to a sequence length such as 16."
         )

@@ -47,7 +47,7 @@ def ramps_of(optim: object) -> list[tuple[Ramp, Tensor]]:
 
 
 def register_scheduled(module: nn.Module, name: str, rate: Rate) -> None:
-    """Give ``module`` an attribute of this name and value, a buffer that changes with env steps if it is a ramp."""
+    """Set ``module.name`` to ``rate``. If the rate is a schedule, register a buffer that follows it over env steps."""
     if not isinstance(rate, Ramp):
         setattr(module, name, rate)
         return
