@@ -114,7 +114,8 @@ def peers_table(result: Result) -> list[str]:
         size = f"{r['parameters'] / 1e6:.2f}M" if r.get("parameters") else "-"
         memory = f"{r['peak_gb']:.2f} GB" if r.get("peak_gb") else "-"
         cells.append([r["setting"], r["system"], size, *times[:2], *ratios, *times[2:], memory])
-    head = ["setting", "system", "parameters", "first update", "one update", "time relative to reverie", "act, 1 env", "8 envs", "memory"]
+    head = ["setting", "system", "parameters", "first update", "one update", "time relative to reverie"]
+    head += ["act, 1 env", "8 envs", "memory"]
     if "ratio_cpu" in shown:
         head.insert(6, "processor time relative to reverie")
     return [*grid(head, cells), *notes(rows)]
