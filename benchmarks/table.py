@@ -122,7 +122,7 @@ def peers_table(result: Result) -> list[str]:
 
 
 TIMES = {"first_update_s": 1.0, "update_s": 1.0, "act_1_ms": 1e-3, "act_8_ms": 1e-3}
-"""Columns of peers.json that are times, and their units in seconds."""
+"""Columns of update_peers.json that are times, and their units in seconds."""
 
 
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -226,7 +226,7 @@ MODELS = {
     "models_walker": "dm_control/walker-walk-v0, two frames a step",
     "models_cheetah": "HalfCheetah-v5",
     "models_breakout": "MinAtar/Breakout-v1",
-    "bar": "pictures of `benchmarks/bar.py`",
+    "bar": "pictures of `examples/bar.py`",
 }
 """What tasks of dreamers.json that compare world models are called on the page."""
 
@@ -302,7 +302,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "loop": loop_table,
     "start": start_table,
     "start_commands": commands_table,
-    "peers": peers_table,
+    "update_peers": peers_table,
     "dreamers_peers": peers_table,
     "dreamers": models_table,
     "model_free_peers": model_free_peers_table,
