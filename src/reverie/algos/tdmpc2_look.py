@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from reverie.nn.normals import TanhedNormal
 from reverie.nn.state_space import Latent
 from reverie.objectives.transforms import IDENTITY, RewardTransform
 
+if TYPE_CHECKING:
+    from reverie.algos.tdmpc2 import TDMPC2, TDMPC2Objective
+
 
 class LatentWorld:
     """The world model as agents look into it: what they ask of ``world_model.py: WorldModel`` and of its RSSM.
@@ -30,9 +33,9 @@ class LatentWorld:
     mask: None = None
     begins: bool = False
 
-    def __init__(self, learner: Any) -> None:
+    def __init__(self, learner: TDMPC2) -> None:
         self.learner = learner
-        self.objective: Any = learner.objective
+        self.objective: TDMPC2Objective = learner.objective
         self.rssm = self
         self.dtype: torch.dtype = learner.cfg.dtype
         self.discount: float = learner.cfg.discount
@@ -87,7 +90,7 @@ class LatentWorld:
 class LatentActor(NamedTuple):
     """The policy as agents look into it, who read it in features ``[..., L + 1]``; nothing is planned."""
 
-    objective: Any
+    objective: TDMPC2Objective
     slices: dict[str, slice]
 
     def __call__(self, feature: Tensor, legal: None = None) -> JointDistribution:
@@ -100,16 +103,16 @@ class LatentActor(NamedTuple):
 class LatentDreamer(Dreamer):
     """What agents ask of a Dreamer, answered by the networks of TD-MPC2."""
 
-    objective: Any
+    objective: TDMPC2Objective
     slices: dict[str, slice]
 
     @property
-    def world(self) -> Any:  # type: ignore[override]
+    def world(self) -> LatentWorld:  # type: ignore[override]
         """The world model, for agents that look into it."""
-        return LatentWorld(self)
+        return LatentWorld(cast("TDMPC2", self))
 
     @property
-    def actor(self) -> Any:  # type: ignore[override]
+    def actor(self) -> LatentActor:  # type: ignore[override]
         """The policy that dreams follow."""
         return LatentActor(self.objective, self.slices)
 

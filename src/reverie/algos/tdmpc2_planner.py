@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from torch import Tensor
 from reverie.core.types import Mode, PolicyOutput, Step
 from reverie.nn.exploration import Inference
 from reverie.nn.state_space import Latent
+
+if TYPE_CHECKING:
+    from reverie.algos.tdmpc2 import TDMPC2
 
 
 class Plan(NamedTuple):
@@ -25,7 +28,7 @@ class Plan(NamedTuple):
 class Planner:
     """Acts by planning, or by the policy alone. Evaluations are random too, as in the authors' code."""
 
-    def __init__(self, learner: Any) -> None:
+    def __init__(self, learner: TDMPC2) -> None:
         self.learner = learner
         self.plans: dict[bool, Inference] = {
             explore: Inference(partial(self.plan_action, explore), learner.objective, static=learner.graph)
