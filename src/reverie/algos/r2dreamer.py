@@ -25,9 +25,8 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics
 from reverie.nn.functional import shifted
-from reverie.nn.laprop import LaPropConfig
 from reverie.nn.layers import Linear
-from reverie.nn.optim import Optim, OptimConfig
+from reverie.nn.optim import LaPropConfig, Optim, OptimConfig
 from reverie.nn.state_space import Latent
 from reverie.nn.target_network import LateTarget
 from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
