@@ -55,7 +55,16 @@ MODELS = ("tdmpc2", "dreamer_v3", "r2dreamer", "sac")
 PIXELS = (
     *("--replay-ratio", "0.25", "--learning-starts", "300", "--random-steps", "300", "--env.num", "4"),
     *("--eval-envs", "10", "--algo.batch-size", "32", "--algo.discount", "0.9", "--algo.lr", "5e-4"),
-    *("--algo.encoder-lr", "5e-4", "--algo.samples", "64", "--algo.policy-samples", "8", "--algo.elites", "8"),
+    *(
+        "--algo.encoder-lr",
+        "5e-4",
+        "--algo.num-samples",
+        "64",
+        "--algo.num-policy-samples",
+        "8",
+        "--algo.num-elites",
+        "8",
+    ),
     *("--algo.iterations", "3"),
 )
 """Of a small TD-MPC2 whose pictures tell what to do at once."""

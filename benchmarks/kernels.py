@@ -131,7 +131,7 @@ def acts(learner: Any, obs: Any) -> Call:
 
 def normalised() -> Call:
     """A step of PPO with the settings of MuJoCo: statistics of the row, and an action."""
-    settings = {"normalise": "running", "reward_scale": "return_std"}
+    settings = {"normalize_obs": "running", "reward_scale": "return_std"}
     learner = algorithm_config("ppo")().merge(settings).build(MUJOCO, FORCES, "cpu")
     step, act = noise_step(MUJOCO, 1), acts(learner, MUJOCO)
 

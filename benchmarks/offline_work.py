@@ -51,11 +51,11 @@ RATES = {
 
 SPECIAL = {
     "bcq": {"algo.vae.units": "2x"},
-    "qr_dqn": {"algo.quantiles": "64"},
+    "qr_dqn": {"algo.num_quantiles": "64"},
     "cql_mode": {"algo.backup": "mode"},
-    "cql_learned": {"algo.backup": "mode", "algo.conservatism": "lagrange(10, 0.0001, 5)"},
-    "discrete_cql": {"algo.quantiles": "64"},
-    "discrete_crr": {"algo.min-q-weight": "10"},
+    "cql_learned": {"algo.backup": "mode", "algo.conservative_weight": "lagrange(10, 0.0001, 5)"},
+    "discrete_cql": {"algo.num_quantiles": "64"},
+    "discrete_crr": {"algo.conservative-weight": "10"},
 }
 """What only one of them has; `2x`: layers twice as wide. Values are pressed down as much as in Tianshou;
 `cql_learned` is CQL with all defaults of d3rlpy's."""

@@ -66,12 +66,13 @@ PEERS = {
 """Other systems: the end of their script's name, and what it needs."""
 CUE = {"env.num": 8, "algo.rollout": 32, "algo.batch_size": 64, "algo.lr": 3e-3, "algo.epochs": 8}
 RAW = {
-    "env.num": 8, "algo.epochs": 10, "algo.value_estimator": "gae(0.95)", "algo.normalise": None,
+    "env.num": 8, "algo.epochs": 10, "algo.value_estimator": "gae(0.95)", "algo.normalize_obs": None,
     "algo.reward_scale": None,
 }  # fmt: skip
 REPLAYED = {
     "env.num": 1, "replay_ratio": 0.5, "learning_starts": 200, "replay.capacity": 5000, "algo.batch_size": 64,
-    "algo.lr": 3e-3, "algo.networks.units": (32,), "algo.batch_length": 8, "algo.tau": 0.01, "algo.target_every": 1,
+    "algo.lr": 3e-3, "algo.networks.units": (32,), "algo.batch_length": 8, "algo.tau": 0.01,
+    "algo.target_update_interval": 1,
     "algo.exploration": "epsilon_greedy(1.0, 0.05, 1000)",
 }  # fmt: skip
 
@@ -131,14 +132,14 @@ Numbers = dict[str, Any]
 def settings_of(task: Task, config: ExperimentConfig, seed: int, steps: int, episodes: int) -> dict[str, Any]:
     """The same settings for the peer."""
     c: Any = config.algo
-    lr, clip = (getattr(value, "points", value) for value in (c.lr, c.clip))
+    lr, clip = (getattr(value, "points", value) for value in (c.lr, c.clip_range))
     filters = FILTERS.get(type(c.networks.encoder).__name__)
     images = {"filters": filters, "units": c.networks.units, "atari": task.env.startswith("ALE/")} if filters else {}
     images |= {"activation": c.networks.activation, "lstm": getattr(c.networks.memory, "units", 0)} if filters else {}
     return {
         "env": task.env, "envs": config.env.num, "seed": seed, "steps": steps, "episodes": episodes,
         "rollout": c.rollout, "batch_size": c.batch_size, "epochs": c.epochs, "discount": c.discount,
-        "lambda": c.value_estimator.lam, "lr": lr, "clip": clip, "normalise": c.normalise is not None,
+        "lambda": c.value_estimator.lam, "lr": lr, "clip": clip, "normalise": c.normalize_obs is not None,
         "factor": getattr(c.reward_scale, "factor", 1.0), "entropy": c.entropy_coef, "log_std": c.networks.log_std,
     } | images  # fmt: skip
 

@@ -495,7 +495,7 @@ def test_a_missing_compiler_is_said_once_and_done_without(command, trained, tiny
 
 
 def test_flags_that_are_right_are_not_hinted_at_for_an_unknown_one(capsys: Captured) -> None:
-    right = ["--no-tensorboard", "--no-console", "--algo.no-graph", "--steps", "5"]
+    right = ["--no-tensorboard", "--no-console", "--algo.no-capture-updates", "--steps", "5"]
     assert main(["train", "sac", "--env", "Pendulum-v1", "--algo.exploration", "0.1", *right]) == 2
     said = capsys.readouterr().err
     assert "--algo.exploration" in said
@@ -518,7 +518,7 @@ def test_help_explains_a_topic(topic: str, said: str, capsys: Captured) -> None:
 TYPED = {
     "tr": {"train"},
     "train dreamer_v": {"dreamer_v1", "dreamer_v2", "dreamer_v3"},
-    "train ppo --algo.clip-": {"--algo.clip-gradient", "--algo.clip-value"},
+    "train ppo --algo.normalize-": {"--algo.normalize-advantage", "--algo.normalize-obs"},
     "tune sac --pru": {"--prune"},
     "data convert --t": {"--time-limit", "--to", "--trust"},
     "help ppo_at": {"ppo_atari"},

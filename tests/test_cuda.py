@@ -28,7 +28,12 @@ RECORDED = {
     "eval_episodes": 1, "tensorboard": False, "console": False, "updates": 6, "data.estimate_updates": 4,
     "algo.batch_size": 4, "algo.batch_length": 2, "algo.networks.units": (8,),
 }  # fmt: skip
-SCALED = {"algo.normalise": "running", "algo.reward_scale": "return_std", "algo.frames": 2, "algo.frame_keys": ".*"}
+SCALED = {
+    "algo.normalize_obs": "running",
+    "algo.reward_scale": "return_std",
+    "algo.frame_stack": 2,
+    "algo.frame_stack_keys": ".*",
+}
 PRIORITIES = {"replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0}
 PUSHED, CHOSEN = LIVED | {"env": "reverie/Match-v0"}, LIVED | {"env": "reverie/Count-v0"}
 RUNS: dict[str, dict[str, Any]] = {

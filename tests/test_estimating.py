@@ -30,7 +30,7 @@ STATES, CLASSES, GAMMA = 4, 2, 0.9
 OBS = {"state": ObsPart(kind="vector", shape=(STATES,), dtype="float32")}
 ACTION = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(CLASSES,))})
 FAST = FQEConfig(discount=GAMMA, networks=FQEConfig().networks.merge({"units": (32,)}), lr=3e-3, tau=0.05,
-                 weight_decay=0.1, batch_size=128, normalise=None)  # fmt: skip
+                 weight_decay=0.1, batch_size=128, normalize_obs=None)  # fmt: skip
 
 
 class Recorded:

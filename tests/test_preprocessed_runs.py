@@ -40,7 +40,7 @@ def learned(run: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("name", ENVS)
 def test_stacks_made_of_rows_teach_what_stacks_made_by_the_environment_teach(name: str, tmp_path: Path) -> None:
     """To the last bit: the same rows are lived, stored, evicted, drawn and learned from."""
-    stacks = {"env": {"env.frame_stack": 4}, "rows": {"algo.frames": 4, "algo.frame_keys": ".*"}}
+    stacks = {"env": {"env.frame_stack": 4}, "rows": {"algo.frame_stack": 4, "algo.frame_stack_keys": ".*"}}
     for which, more in stacks.items():
         config = settings(name, **more)
         train(config, run=tmp_path / which)
@@ -56,7 +56,7 @@ def stored(run: Path) -> dict[str, np.ndarray]:
 
 def test_running_statistics_are_of_every_row_that_was_lived(tmp_path: Path) -> None:
     """Not of those of evaluations, of which there are more. The row that was current at the end was never acted on."""
-    config = settings("td3", **{"algo.normalise": "running", "algo.reward_scale": "return_std"})
+    config = settings("td3", **{"algo.normalize_obs": "running", "algo.reward_scale": "return_std"})
     train(config, run=tmp_path / "run")
     rows, model = stored(tmp_path / "run"), learned(tmp_path / "run")
     seen = rows["obs/observation"].reshape(-1).astype(np.float64)
@@ -74,7 +74,7 @@ def test_running_statistics_are_of_every_row_that_was_lived(tmp_path: Path) -> N
 def test_a_replay_that_begins_with_rows_gives_its_statistics(tmp_path: Path) -> None:
     train(settings("td3"), run=tmp_path / "first")
     rows = {"replay.init": [str(tmp_path / "first")], "random_steps": 0}
-    config = settings("td3", **{"algo.normalise": "running", **rows})
+    config = settings("td3", **{"algo.normalize_obs": "running", **rows})
     built = build(config, run=tmp_path / "second")
     with contextlib.closing(built):
         built.store.claim()
@@ -97,8 +97,8 @@ def test_scores_and_rows_keep_true_rewards(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ENVS)
 def test_a_loaded_agent_sees_as_the_learner_does(name: str, tmp_path: Path) -> None:
     """One observation after the other, and several episodes at once, of which one begins anew in between."""
-    keys = {"algo.normalise": "running"} if name == "td3" else {}
-    config = settings(name, **{"algo.frames": 3, "algo.frame_keys": ".*", **keys})
+    keys = {"algo.normalize_obs": "running"} if name == "td3" else {}
+    config = settings(name, **{"algo.frame_stack": 3, "algo.frame_stack_keys": ".*", **keys})
     train(config, run=tmp_path / "run")
     agent, rebuilt = reverie.load(tmp_path / "run"), build(config)
     rebuilt.algo.load_state_dict(read(Checkpoints(tmp_path / "run" / "checkpoints").latest(), ["algo"])["algo"])
@@ -123,7 +123,7 @@ def test_a_loaded_agent_sees_as_the_learner_does(name: str, tmp_path: Path) -> N
 def test_priorities_are_written_and_weights_are_learned_from() -> None:
     """What an update says of a window is its priority from then on; its loss counts as much as its weight says."""
     more = {"replay.fractions.uniform": 0, "replay.fractions.priority": 1, "replay.online": False,
-            "env.id": "reverie/Match-v0", "algo.frames": 3, "algo.frame_keys": ".*"}  # fmt: skip
+            "env.id": "reverie/Match-v0", "algo.frame_stack": 3, "algo.frame_stack_keys": ".*"}  # fmt: skip
     built = build(base("sac", "reverie/Match-v0").merge(SMALL | more))
     while len(built.replay) < 40:
         built.collector.collect()
@@ -144,13 +144,14 @@ def test_priorities_are_written_and_weights_are_learned_from() -> None:
 
 
 @pytest.mark.parametrize(("more", "said"), [
-    ({"algo.normalise": "fixed(31)"}, "random_steps = 30, learning_starts = 20"),
-    ({"algo.frames": 2}, r"'\.\*' stacks everything. The observations are: 'observation' \(vector\)"),
-    ({"algo.frames": 2, "algo.frame_keys": "observatio"}, "frame_keys = 'observatio': no observation matches"),
-    ({"algo.frames": 2, "algo.frame_keys": ".*", "env.frame_stack": 2}, "frames would be stacked twice"),
-    ({"algo.frames": 2, "algo.frame_keys": ".*", "replay.sequence": True}, "replay.sequence = True"),
+    ({"algo.normalize_obs": "fixed(31)"}, "random_steps = 30, learning_starts = 20"),
+    ({"algo.frame_stack": 2}, r"'\.\*' stacks everything. The observations are: 'observation' \(vector\)"),
+    ({"algo.frame_stack": 2, "algo.frame_stack_keys": "observatio"},
+     "frame_stack_keys = 'observatio': no observation matches"),
+    ({"algo.frame_stack": 2, "algo.frame_stack_keys": ".*", "env.frame_stack": 2}, "frames would be stacked twice"),
+    ({"algo.frame_stack": 2, "algo.frame_stack_keys": ".*", "replay.sequence": True}, "replay.sequence = True"),
     ({"algo.value_estimator": "td_lambda(0.9)"}, r"td_lambda\(lam=0.9\), algo.batch_length = 2: .* equals td0"),
-    ({"algo.frames": 200, "algo.frame_keys": ".*", "replay.capacity": 1}, "replay.capacity = 1"),
+    ({"algo.frame_stack": 200, "algo.frame_stack_keys": ".*", "replay.capacity": 1}, "replay.capacity = 1"),
 ])  # fmt: skip
 def test_settings_that_contradict_each_other_leave_nothing(more: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):

@@ -145,10 +145,13 @@ def test_learning_starts_within_a_short_run(asked, commanded, capsys, said):
 
 @pytest.mark.parametrize(("algorithm", "values"), [
     ("bc", {"lr": 1e-4}),
-    ("discrete_bcq", {"lr": 6.25e-5, "tau": 1.0, "target_every": 8000, "threshold": 0.3, "logit_weight": 0.01}),
-    ("discrete_cql", {"lr": 1e-4, "tau": 1.0, "target_every": 500, "quantiles": 200, "min_q_weight": 10.0,
+    ("discrete_bcq", {"lr": 6.25e-5, "tau": 1.0, "target_update_interval": 8000, "threshold": 0.3,
+                      "logit_weight": 0.01}),
+    ("discrete_cql", {"lr": 1e-4, "tau": 1.0, "target_update_interval": 500, "num_quantiles": 200,
+                      "conservative_weight": 10.0,
                       "double": True}),
-    ("discrete_crr", {"actor_lr": 1e-4, "critic_lr": 1e-4, "target_every": 500, "critics": 1, "min_q_weight": 10.0}),
+    ("discrete_crr", {"actor_lr": 1e-4, "critic_lr": 1e-4, "target_update_interval": 500, "num_critics": 1,
+                      "conservative_weight": 10.0}),
 ])  # fmt: skip
 def test_offline_atari_has_the_values_of_tianshous_scripts(algorithm: str, values: dict[str, Any]) -> None:
     config = merge_layers(algorithm, env="ALE/Pong-v5")

@@ -163,14 +163,14 @@ def test_single_images_are_stacked_by_the_presets_of_atari_and_else_remarked_on(
     image = {"image": ObsPart(kind="image", shape=(84, 84, 1), dtype="uint8")}
     for name in ("bc", "discrete_bcq", "discrete_cql", "discrete_crr"):
         config = merge_layers(name, env="ALE/Pong-v5")
-        assert (config.preset.removesuffix("+cpu"), config.algo.frames) == (f"{name}_atari", 4)  # type: ignore[attr-defined]
+        assert (config.preset.removesuffix("+cpu"), config.algo.frame_stack) == (f"{name}_atari", 4)  # type: ignore[attr-defined]
         assert not motionless(config, image)
-        assert "a single image (image)" in motionless(config.merge({"algo.frames": 1}), image)
+        assert "a single image (image)" in motionless(config.merge({"algo.frame_stack": 1}), image)
 
 
 def test_data_of_stacked_frames_say_how_to_learn_from_them() -> None:
     stacked, single = ({"image": {"shape": [84, 84, channels]}} for channels in (4, 1))
     spec = {"image": ObsPart(kind="image", shape=(84, 84, 4), dtype="uint8")}
-    assert stacks_in(spec, single).endswith("--env.frame-stack 4 --algo.frames 1.")
+    assert stacks_in(spec, single).endswith("--env.frame-stack 4 --algo.frame-stack 1.")
     assert not stacks_in(spec, stacked)
     assert ImageOptions(spec, None, True).spec == spec  # they are grey

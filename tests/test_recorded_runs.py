@@ -66,8 +66,8 @@ def assert_same_weights(one: Path, two: Path) -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "more"), [
-    ("td3", {"algo.normalise": "running", "replay.fractions.priority": 1.0, "replay.fractions.uniform": 0.0}),
-    ("cql", {"algo.samples": 2, "algo.floor": "monte_carlo", "env": "none"}),
+    ("td3", {"algo.normalize_obs": "running", "replay.fractions.priority": 1.0, "replay.fractions.uniform": 0.0}),
+    ("cql", {"algo.num_samples": 2, "algo.value_floor": "monte_carlo", "env": "none"}),
 ])  # fmt: skip
 def test_a_run_on_data_goes_on_bit_for_bit(pendulum, tmp_path, algorithm, more):
     train(pendulum, tmp_path / "whole", algorithm=algorithm, updates=12, **more)
@@ -105,7 +105,7 @@ def floors(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     return seen
 
 
-CAL_QL: dict[str, Any] = {"algo.floor": "monte_carlo", "algo.samples": 2, "algo.graph": False}
+CAL_QL: dict[str, Any] = {"algo.value_floor": "monte_carlo", "algo.num_samples": 2, "algo.capture_updates": False}
 
 
 class Count(gymnasium.Env[Any, Any]):
@@ -248,7 +248,7 @@ def test_losses_on_held_out_data_are_measured_and_change_nothing(
 
 
 def test_recorded_and_lived_together_go_on_bit_for_bit(pendulum: Path, tmp_path: Path) -> None:
-    more = MIXED | {"experience": "mixed", "algo.normalise": "running"}
+    more = MIXED | {"experience": "mixed", "algo.normalize_obs": "running"}
     for run, counts in {"one": (60,), "two": (30, 60)}.items():
         for steps in counts:
             result = train(pendulum, tmp_path / run, steps=steps, **more)
@@ -279,7 +279,8 @@ def test_imitation_knows_which_rows_are_the_experts(pendulum, tmp_path, monkeypa
     ("algorithm", "setting", "told"),
     [("bc", {"replay.fractions.priority": 1.0}, r"replay.fractions.priority = 1.0, but the algorithm computes no"),
      ("bc", {"replay.sequence": True}, r"replay.sequence = True, but .* no context rows"),
-     ("td3", {"replay.sequence": True, "algo.frames": 3, "algo.frame_keys": ".*"}, "replay.sequence = True, but")],
+     ("td3", {"replay.sequence": True, "algo.frame_stack": 3, "algo.frame_stack_keys": ".*"},
+      "replay.sequence = True, but")],
 )  # fmt: skip
 def test_ways_of_drawing_that_would_mean_nothing_are_refused(pendulum, tmp_path, algorithm, setting, told):
     with pytest.raises(ConfigError, match=told):
@@ -415,7 +416,7 @@ def test_rewards_that_are_shifted_teach_what_shifted_data_do(pendulum: Path, tmp
     train(arrays, tmp_path / "by setting", **more, **{"algo.reward_scale": "affine(0.5, -1)"})
     train(shifted, tmp_path / "by data", **more)
     assert_same_weights(tmp_path / "by setting", tmp_path / "by data")
-    both = {"algo.floor": "monte_carlo", "algo.reward_scale": "affine(1, -1)"}
+    both = {"algo.value_floor": "monte_carlo", "algo.reward_scale": "affine(1, -1)"}
     with pytest.raises(ConfigError, match=r"affine.*floor = monte_carlo: the returns .* are not shifted"):
         train(arrays, tmp_path / "cql", algorithm="cql", **both)
 

@@ -43,12 +43,12 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "dqn": ("dqn", MODEL_FREE | {"env": "CartPole-v1", "algo.double": True, "algo.dueling": True}),
     "qr_dqn": ("qr_dqn", MODEL_FREE | {
         "env": "CartPole-v1", "algo.value_estimator": "n_step(3)", "algo.batch_length": 4}),
-    "cql": ("cql", RECORDED | {"algo.conservatism": "lagrange"}),
+    "cql": ("cql", RECORDED | {"algo.conservative_weight": "lagrange"}),
     "iql": ("iql", RECORDED),
     "ppo": ("ppo", {"env": "CartPole-v1", "steps": 256, "env.num": 2, "algo.rollout": 32, "algo.batch_length": 8,
                     "algo.batch_size": 16, "algo.networks.memory": "lstm(8)", "algo.networks.units": (16,)}),
     "dreamer_v3": ("dreamer_v3", DREAMER | {"env": "pictures", "size": "nano", "algo.replay_context": 1}),
-    "dreamer_v2": ("dreamer_v2", DREAMER | {"env": "masked", "algo.samples": 2, "small": True}),
+    "dreamer_v2": ("dreamer_v2", DREAMER | {"env": "masked", "algo.posterior_samples": 2, "small": True}),
     "plan2explore_v1": ("plan2explore_v1", DREAMER | {"env": "Pendulum-v1", "small": True}),
 }  # fmt: skip
 """By name: the algorithm and the settings that differ from ``QUIET``."""

@@ -17,7 +17,7 @@ import torch
 from side_by_side import FIRST_MOMENT, SEED, Layers
 from torch import Tensor, nn
 
-from reverie.algos.cql import Best, Expected, Fixed, Lagrange, Mode, Soft
+from reverie.algos.cql import Best, Constant, Expected, Lagrange, Mode, Soft
 from reverie.algos.crr import Binary
 from reverie.algos.fqe import CHOSEN
 from reverie.core.discover import algorithm_config
@@ -32,8 +32,8 @@ UNITS, DISCOUNT, LAMBDA, RATE, QUANTILES = (32, 32), 0.97, 0.81, 1e-3, 11
 STREAMS, STEPS = 40, 14
 
 ONE, BOTH = {"lr": RATE}, {"actor_lr": RATE, "critic_lr": RATE}
-SOFT, HARD = {"tau": 0.1}, {"target_every": 2}
-PLAIN = {"normalise": None}
+SOFT, HARD = {"tau": 0.1}, {"target_update_interval": 2}
+PLAIN = {"normalize_obs": None}
 UNBOUNDED = {**PLAIN, "bound_values": False}
 SCALE = 1.7
 """First weights are so many times the usual ones: then Huber's bound, clips and maxima matter."""
@@ -56,7 +56,7 @@ class Task:
 
 def cql(**settings: Any) -> Task:
     """With the temperature held, as the entropy is not what is compared."""
-    usual = {"temperature_lr": 0, "samples": 4, "conservatism": Fixed(5.0), "backup": Mode()}
+    usual = {"temperature_lr": 0, "num_samples": 4, "conservative_weight": Constant(5.0), "backup": Mode()}
     return Task("cql", {**BOTH, **SOFT, **PLAIN, **usual, **settings}, actor=CALM)
 
 
@@ -67,7 +67,7 @@ def dqn(**settings: Any) -> Task:
 
 def quantiles(algorithm: str, **settings: Any) -> Task:
     """The same with quantiles."""
-    return Task(algorithm, {**ONE, **HARD, "quantiles": QUANTILES, **settings}, discrete=True)
+    return Task(algorithm, {**ONE, **HARD, "num_quantiles": QUANTILES, **settings}, discrete=True)
 
 
 CRR = {**BOTH, **HARD, **UNBOUNDED, "tau": 1.0}
@@ -83,23 +83,23 @@ TASKS = {
     "qr_dqn": quantiles("qr_dqn"),
     "double_qr_dqn": quantiles("qr_dqn", double=True),
     "bc": Task("bc", ONE | PLAIN),
-    "stochastic_bc": Task("bc", ONE | PLAIN | {"clone": "stochastic"}),
+    "stochastic_bc": Task("bc", ONE | PLAIN | {"policy_kind": "stochastic"}),
     "discrete_bc": Task("bc", ONE | PLAIN, discrete=True),
     "td3_bc": Task("td3_bc", BOTH | SOFT | PLAIN),
-    "bcq": Task("bcq", ONE | SOFT | PLAIN | {"samples": 4, "vae": NetworkConfig(units=UNITS)}),
-    "crr": Task("crr", CRR | {"samples": 4}),
-    "crr_binary_max": Task("crr", CRR | {"samples": 4, "filter": Binary(), "baseline": "max"}),
+    "bcq": Task("bcq", ONE | SOFT | PLAIN | {"num_samples": 4, "vae": NetworkConfig(units=UNITS)}),
+    "crr": Task("crr", CRR | {"num_samples": 4}),
+    "crr_binary_max": Task("crr", CRR | {"num_samples": 4, "filter": Binary(), "baseline": "max"}),
     "iql": Task("iql", BOTH | SOFT | PLAIN | {"value_lr": RATE, "expectile": 0.8, "beta": 3.0}),
-    "cql": cql(samples=1, backup=Expected()),
+    "cql": cql(num_samples=1, backup=Expected()),
     "cql_mode": cql(),
     "cql_soft": cql(backup=Soft()),
     "cql_best": cql(backup=Best(4)),
-    "cql_lagrange": cql(conservatism=Lagrange(2.0, RATE, 5.0)),
-    "cal_ql": cql(floor="monte_carlo"),
+    "cql_lagrange": cql(conservative_weight=Lagrange(2.0, RATE, 5.0)),
+    "cal_ql": cql(value_floor="monte_carlo"),
     "discrete_bcq": Task("discrete_bcq", {**ONE, **HARD, **UNBOUNDED, "tau": 1.0}, discrete=True),
-    "discrete_cql": quantiles("discrete_cql", **PLAIN, double=True, min_q_weight=1.0),
-    "discrete_cql_huber": quantiles("discrete_cql", **PLAIN, quantiles=1, kappa=1.0, min_q_weight=1.0),
-    "discrete_crr": Task("discrete_crr", CRR | {"min_q_weight": 10.0}, discrete=True),
+    "discrete_cql": quantiles("discrete_cql", **PLAIN, double=True, conservative_weight=1.0),
+    "discrete_cql_huber": quantiles("discrete_cql", **PLAIN, num_quantiles=1, kappa=1.0, conservative_weight=1.0),
+    "discrete_crr": Task("discrete_crr", CRR | {"conservative_weight": 10.0}, discrete=True),
     "fqe": Task("reverie.algos.fqe:FQEConfig", {**ONE, **HARD, **PLAIN, "tau": 1.0}),
 }
 """Every learner, by what `agreement.py` calls it."""

@@ -208,7 +208,7 @@ def test_a_batch_is_what_its_rows_are(tmp_path, masks, stack):
 @pytest.mark.parametrize("name", ["sac", "ppo", "td3", "bc", "iql"])
 def test_numbers_are_told_by_mean_and_deviation(tmp_path, name):
     """They are those of drawn actions; a normal is not clipped, unlike its draws."""
-    agent = untrained(algorithm_config(name)().merge(SMALL | {"normalise": None}), tmp_path, "force")
+    agent = untrained(algorithm_config(name)().merge(SMALL | {"normalize_obs": None}), tmp_path, "force")
     obs = Things("force", None).reset(seed=1)[0]
     told = agent.distribution(obs)
     if name in ("td3", "bc"):
@@ -230,7 +230,7 @@ def test_numbers_are_told_by_mean_and_deviation(tmp_path, name):
 def test_classes_are_told_by_probability_or_value(tmp_path):
     masks, obs = [[1, 1], [1, 0, 1]], [Things("choices", None).reset(seed=n)[0] for n in range(2)]
     for name in ("discrete_sac", "iql", "dqn", "qr_dqn", "discrete_bcq"):
-        agent = untrained(algorithm_config(name)().merge(SMALL | {"normalise": None}), tmp_path, "choices", masks)
+        agent = untrained(algorithm_config(name)().merge(SMALL | {"normalize_obs": None}), tmp_path, "choices", masks)
         told = agent.distribution(obs[0], action_mask=masks)
         (kind, found), action = *told.items(), agent.act(obs[0], action_mask=masks)[0]
         assert (kind, found.shape) == ("probabilities" if name in ("discrete_sac", "iql") else "values", (2, 3))
@@ -248,7 +248,7 @@ def test_classes_are_told_by_probability_or_value(tmp_path):
 def test_values_are_the_critics(tmp_path):
     obs = Things("force", None).reset(seed=1)[0]
     for name in ("sac", "td3", "ddpg", "iql", "crr", "ppo"):
-        agent = untrained(algorithm_config(name)().merge(SMALL | {"normalise": None}), tmp_path, "force")
+        agent = untrained(algorithm_config(name)().merge(SMALL | {"normalize_obs": None}), tmp_path, "force")
         flat = {key: torch.from_numpy(x)[None] for key, x in agent.observer(obs, None, True).items()}
         action = torch.from_numpy(agent.flatten_actions(agent.act(obs)[0], 1))
         objective = agent.algo.objective
@@ -256,7 +256,7 @@ def test_values_are_the_critics(tmp_path):
         assert agent.value(obs) == pytest.approx(float(expected.detach()), abs=1e-4)
     for name, wanted in (("bc", "BC does not learn"), ("bcq", "BestOfSeveral does not expose")):
         with pytest.raises(ConfigError, match=wanted):
-            untrained(algorithm_config(name)().merge({"normalise": None}), tmp_path, "force").value(obs)
+            untrained(algorithm_config(name)().merge({"normalize_obs": None}), tmp_path, "force").value(obs)
 
 
 def test_a_world_model_tells_of_the_latents_that_acting_draws(trained):

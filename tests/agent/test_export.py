@@ -141,7 +141,7 @@ def test_policies_act_as_their_agents(name, actions, tmp_path):
 @pytest.mark.parametrize(("name", "actions"), [("dqn", "sample"), ("dqn_choices", "mode"), ("ppo_gru", "sample")])
 def test_masks_frames_and_normalisation_are_inside(name, actions, tmp_path):
     algo, kind = CASES[name]
-    prepared = {"frames": 3, "frame_keys": "state|more", "normalise": "running"}
+    prepared = {"frame_stack": 3, "frame_stack_keys": "state|more", "normalize_obs": "running"}
     if name != "ppo_gru":
         ramp = {"epsilon": [[0, 0.9], [50, 0.2], [80, 0.4]], "final_epsilon": None, "anneal_steps": 0}
         algo = algo.merge({**prepared, "exploration": ramp})

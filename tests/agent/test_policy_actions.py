@@ -120,7 +120,7 @@ def test_actions_of_memoryless_policies_hang_on_no_earlier_row(name):
 
 
 def test_policies_of_stacked_frames_and_of_a_memory_hang_on_earlier_rows():
-    assert not policy_of("td3", frames=2, frame_keys=".*").memoryless("eval")
+    assert not policy_of("td3", frame_stack=2, frame_stack_keys=".*").memoryless("eval")
     assert not isinstance(policy_of("dreamer_v3", **NETWORKS), Memoryless)
 
 

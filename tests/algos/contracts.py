@@ -25,45 +25,49 @@ def config(algorithm, settings=None, **more):
     return algorithm_config(algorithm)().merge((settings or {}) | more)
 
 
-_GAIL = config("gail", {"discriminator.units": (8, 8), "discriminator.encoder.depth": 2, "normalise": None})
+_GAIL = config("gail", {"discriminator.units": (8, 8), "discriminator.encoder.depth": 2, "normalize_obs": None})
 _SEQUENCES = {"batch_length": 3, "networks.burn_in": 2}
 MODEL_FREE = {
     "ddpg": config("ddpg"),
     "td3": config("td3"),
     "sac": config("sac"),
-    "dqn": config("dqn", target_every=1),
-    "qr_dqn": config("qr_dqn", target_every=1, quantiles=5),
+    "dqn": config("dqn", target_update_interval=1),
+    "qr_dqn": config("qr_dqn", target_update_interval=1, num_quantiles=5),
     "gail_discrete": _GAIL,
-    "dqn_choices": config("dqn", target_every=1, dueling=True, double=True),
+    "dqn_choices": config("dqn", target_update_interval=1, dueling=True, double=True),
     "sac_mixed": config("sac"),
     "gail_mixed": _GAIL,
-    "tdmpc2": config("tdmpc2", batch_length=2, episodic=True, samples=16, elites=4, policy_samples=3, networks={
-        "encoder_units": (8,), "latent": 8, "simplex": 4, "critics": 3, "dropout": 0.1, "encoder": "dreamer",
+    "tdmpc2": config("tdmpc2", batch_length=2, episodic=True, num_samples=16, num_elites=4, num_policy_samples=3,
+                     networks={
+        "encoder_units": (8,), "latent": 8, "simplex": 4, "num_critics": 3, "dropout": 0.1, "encoder": "dreamer",
         "bins": 11,
     }),
-    "dqn_lstm": config("dqn", _SEQUENCES | {"networks.memory": "lstm(4)"}, target_every=1, double=True),
-    "qr_dqn_gru": config("qr_dqn", _SEQUENCES | {"networks.memory": "gru(4, 2)"}, target_every=1, quantiles=5),
+    "dqn_lstm": config("dqn", _SEQUENCES | {"networks.memory": "lstm(4)"}, target_update_interval=1, double=True),
+    "qr_dqn_gru": config("qr_dqn", _SEQUENCES | {"networks.memory": "gru(4, 2)"}, target_update_interval=1,
+                         num_quantiles=5),
     "sac_gru": config("sac", {"batch_length": 3, "networks.memory": "gru(4, orthogonal=True)"}),
     "discrete_sac_transformer": config("discrete_sac", _SEQUENCES | {"networks.memory": "transformer(3, 4, 2)"}),
 }  # fmt: skip
 """Those that learn from environments."""
 OFFLINE = {
     "bc": config("bc"),
-    "bc_stochastic": config("bc", clone="stochastic"),
+    "bc_stochastic": config("bc", policy_kind="stochastic"),
     "bc_gru": config("bc", {"batch_length": 4, "networks.memory": "gru(4)"}),
     "td3_bc": config("td3_bc"),
-    "bcq": config("bcq", {"samples": 3, "vae.units": (8, 8), "vae.encoder.depth": 2}),
-    "cql_lagrange": config("cql", samples=2, conservatism="lagrange", backup="best(2)"),
-    "cql_floor": config("cql", samples=2, floor="monte_carlo", temperature_lr=0.0),
+    "bcq": config("bcq", {"num_samples": 3, "vae.units": (8, 8), "vae.encoder.depth": 2}),
+    "cql_lagrange": config("cql", num_samples=2, conservative_weight="lagrange", backup="best(2)"),
+    "cql_floor": config("cql", num_samples=2, value_floor="monte_carlo", temperature_lr=0.0),
     "iql": config("iql"),
-    "crr": config("crr", target_every=2),
-    "crr_binary": config("crr", filter="binary", baseline="max", critics=2),
+    "crr": config("crr", target_update_interval=2),
+    "crr_binary": config("crr", filter="binary", baseline="max", num_critics=2),
     "bc_choice": config("bc"),
-    "bc_choices": config("bc", clone="categorical"),
+    "bc_choices": config("bc", policy_kind="categorical"),
     "discrete_bcq": config("discrete_bcq", threshold=0.8),
-    "discrete_crr": config("discrete_crr", target_every=2, min_q_weight=1.0),
-    "discrete_crr_binary": config("discrete_crr", filter="binary", critics=2, tau=0.1, target_every=1),
-    "discrete_cql_choices": config("discrete_cql", quantiles=5, target_every=2, dueling=True, double=True),
+    "discrete_crr": config("discrete_crr", target_update_interval=2, conservative_weight=1.0),
+    "discrete_crr_binary": config("discrete_crr", filter="binary", num_critics=2, tau=0.1, target_update_interval=1),
+    "discrete_cql_choices": config(
+        "discrete_cql", num_quantiles=5, target_update_interval=2, dueling=True, double=True
+    ),
     "iql_choices": config("iql"),
     "iql_mixed": config("iql"),
     "bc_mixed": config("bc"),
@@ -73,13 +77,14 @@ _OWN = {"rollout": 4, "batch_length": 2}
 _SHARED = {"networks.memory": "gru(4, 2)", "networks.critic_memory": "shared", "networks.orthogonal": False}
 ON_POLICY = {
     "ppo": config("ppo", rollout=4),
-    "ppo_mixed": config("ppo", rollout=4, clip_value=0.2, lr=[[0, 3e-4], [100, 0]], clip=[[0, 0.2], [100, 0.1]]),
+    "ppo_mixed": config("ppo", rollout=4, value_clip_range=0.2, lr=[[0, 3e-4], [100, 0]],
+                        clip_range=[[0, 0.2], [100, 0.1]]),
     "ppo_lstm": config("ppo", _OWN | {"networks.memory": "lstm(4)", "value_estimator": "n_step(2)"}),
     "ppo_gru": config("ppo", _OWN | _SHARED, target_kl=100.0),
     "ppo_transformer": config("ppo", _OWN | {"networks.memory": "transformer(3, 4, 2, 2)"}),
     "a2c": config("a2c", rollout=4),
     "a2c_lstm": config("a2c", _OWN | {"networks.memory": "lstm(4)", "networks.critic_memory": "none"},
-                       rms_form="tensorflow"),
+                       rms_implementation="tensorflow"),
 }  # fmt: skip
 """Those that learn from rollouts of their present policy."""
 CONFIGS = MODEL_FREE | OFFLINE | ON_POLICY

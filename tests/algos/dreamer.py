@@ -90,29 +90,34 @@ CONFIGS = {
     "v2": DreamerV2Config().merge({"rssm.latent": "categorical(4)"}),
     "v2_gaussian": DreamerV2Config().merge(
         {"rssm.latent": "gaussian('sigmoid2')", "rssm.norm": "layer", "encoder.norm": "layer", "decoder.norm": "layer",
-         "learn_cont": False, "actor.continuous": "tanh_normal(0.1, 0.0)", "kl": "balanced(0.5, 1.0)"}
+         "learn_cont": False, "actor.continuous": "tanh_normal(0.1, 0.0)", "kl": "balanced_kl(0.5, 1.0)"}
     ),
     "v2_mixed": DreamerV2Config().merge({"rssm.latent": "categorical(4)", "actor_gradient": "mixed(0.3)",
-                                         "grad_heads": ("decoder",), "slow_every": 2, "slow_rate": 0.5,
+                                         "grad_heads": ("decoder",), "slow_update_interval": 2, "slow_rate": 0.5,
                                          "reward_norm.momentum": 0.9}),
     "pydreamer": DreamerV2Config().merge(
         {"rssm.latent": "categorical(4)", "rssm.cell": "normed_gates_gru", "rssm.layers": 2, "rssm.norm": "layer",
-         "encoder.class_units": (8,), "encoder.outputs": 5, "encoder.arrival": True,
-         "decoder.class_units": (), "decoder.class_unimix": 0.1, "reward_support": (-1.0, 0.0, 2.0), "samples": 2,
-         "returns": "next_reward", "slow_moves": "before", "dream_in": "same", "slow_every": 2, "rewards": "tanh",
-         "model_optim.form": "torch", "probe.heads": ("mlp('state', given='token', units=8, init='torch')",),
+         "encoder.class_units": (8,), "encoder.outputs": 5, "encoder.encode_reward": True,
+         "decoder.class_units": (), "decoder.class_unimix": 0.1, "reward_support": (-1.0, 0.0, 2.0),
+         "posterior_samples": 2,
+         "return_estimator": "next_reward", "slow_update_order": "before", "imagine_with": "same",
+         "slow_update_interval": 2, "reward_transform": "tanh",
+         "model_optim.implementation": "torch", "probe.heads": ("mlp('state', inputs='token', units=8, init='torch')",),
          "rssm.init": "split",
-         "aux.weight": 0.5, "aux.head.units": 8, "aux.slow_every": 2, "carry": True}
+         "aux.weight": 0.5, "aux.head.units": 8, "aux.slow_update_interval": 2, "carry_state": True}
     ),
     "pydreamer_dynamics": DreamerV2Config().merge(
-        {"rssm.latent": "gaussian('double_sigmoid')", "rssm.cell": "bare_layer_norm_gru", "returns": "next_reward",
-         "slow_moves": "before", "dream_in": "same", "actor_gradient": "dynamics(True)", "rssm.init": "split",
+        {"rssm.latent": "gaussian('double_sigmoid')", "rssm.cell": "bare_layer_norm_gru",
+         "return_estimator": "next_reward",
+         "slow_update_order": "before", "imagine_with": "same", "actor_gradient": "dynamics(True)",
+         "rssm.init": "split",
          "actor.continuous": "normal_tanh", "probe.gradients": True, "actor.init": "torch",
-         "probe.heads": ("mlp('state', units=8)", "mlp('token', given='state', units=4)")}
+         "probe.heads": ("mlp('state', units=8)", "mlp('token', inputs='state', units=4)")}
     ),
-    "p2e": Plan2ExploreConfig().merge({"rssm.latent": "categorical(4)", "ensemble.models": 2, "extrinsic": 0.5,
-                                       "ensemble.head.units": 8, "explore_norm.momentum": 0.9}),
-    "v1_p2e": Plan2ExploreV1Config(learn_cont=True, extrinsic=0.5).merge({"ensemble.models": 2,
+    "p2e": Plan2ExploreConfig().merge({"rssm.latent": "categorical(4)", "ensemble.num_models": 2,
+                                       "extrinsic_scale": 0.5,
+                                       "ensemble.head.units": 8, "expl_reward_norm.momentum": 0.9}),
+    "v1_p2e": Plan2ExploreV1Config(learn_cont=True, extrinsic_scale=0.5).merge({"ensemble.num_models": 2,
                                                                           "ensemble.head.units": 8}),
 }  # fmt: skip
 
@@ -121,7 +126,7 @@ def build_p2e(name, actions="discrete", **changes):
     """Plan2Explore on the world model of another Dreamer: v1, v2 or v3."""
     if name != "v3":
         return build_earlier({"v1": "v1_p2e", "v2": "p2e"}[name], actions, **changes)
-    config = Plan2ExploreV3Config(extrinsic=0.5).merge({"ensemble.models": 2, "ensemble.head.units": 8})
+    config = Plan2ExploreV3Config(extrinsic_scale=0.5).merge({"ensemble.num_models": 2, "ensemble.head.units": 8})
     return build(actions, config, **changes)
 
 

@@ -36,10 +36,10 @@ SPACES: dict[str, spaces.Space[Any]] = {
 }  # fmt: skip
 OURS = sorted(name for name, home in algorithms().items() if home.startswith(f"{GROUP}."))
 SMALL = {
-    "networks.units": (8,), "discriminator.units": (8,), "vae.units": (8,), "batch_size": 4, "quantiles": 3,
-    "graph": False, "normalise": None, "samples": 2, "rollout": 4,
+    "networks.units": (8,), "discriminator.units": (8,), "vae.units": (8,), "batch_size": 4, "num_quantiles": 3,
+    "capture_updates": False, "normalize_obs": None, "num_samples": 2, "rollout": 4,
 }  # fmt: skip
-ENSEMBLE = {"ensemble.models": 2, "ensemble.head.units": 8}
+ENSEMBLE = {"ensemble.num_models": 2, "ensemble.head.units": 8}
 
 
 def config_of(name: str) -> Any:
@@ -48,10 +48,14 @@ def config_of(name: str) -> Any:
     if hasattr(config, "rssm"):
         small = DREAMER if name.endswith("v3") or name == "r2dreamer" else EARLIER
         small = small | {"batch_size": 2, "batch_length": 4, "horizon": 2}
-        return config.merge(small | {"graph": False} | (ENSEMBLE if name.startswith("plan2") else {}))
+        return config.merge(small | {"capture_updates": False} | (ENSEMBLE if name.startswith("plan2") else {}))
     known = {key: value for key, value in SMALL.items() if hasattr(config, key.split(".")[0])}
     if name == "tdmpc2":
-        known |= {"policy_samples": 1, "elites": 2, "networks": {"latent": 8, "encoder_units": (8,), "critics": 2}}
+        known |= {
+            "num_policy_samples": 1,
+            "num_elites": 2,
+            "networks": {"latent": 8, "encoder_units": (8,), "num_critics": 2},
+        }
     if name == "a2c":  # its batches are whole rollouts
         del known["batch_size"]
     return config.merge(known)

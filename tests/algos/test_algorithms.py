@@ -79,7 +79,7 @@ def test_what_the_policy_reads_is_all_that_an_actor_needs(name):
 @pytest.mark.parametrize(("spec", "precision"), [("vector", "bfloat16"), ("everything", "float32")])
 def test_an_update_trains_all_and_says_it_in_words(name, spec, precision):
     """Every parameter changes or is a target; metrics are typed, finite scalars; actions are legal."""
-    agent = build(name, spec, normalise=None, graph=False, precision=precision)
+    agent = build(name, spec, normalize_obs=None, capture_updates=False, precision=precision)
     before = copy.deepcopy(learned(agent))
     torch.manual_seed(0)  # by chance a filter leaves nothing to imitate
     for i in range(4):
@@ -127,7 +127,12 @@ def test_replays_learn_what_updates_learn(name, spec, functions):
 @every
 def test_an_update_neither_waits_for_the_device_nor_copies_from_the_host(name):
     scaled = {} if name.startswith("gail") else {"reward_scale": "factor(0.5)"}
-    prepared = {"normalise": "running", "frames": 3, "frame_keys": ".*", **({} if name in CLONES else scaled)}
+    prepared = {
+        "normalize_obs": "running",
+        "frame_stack": 3,
+        "frame_stack_keys": ".*",
+        **({} if name in CLONES else scaled),
+    }
     for changes in ({}, prepared):
         agent = build(name, "everything", device="meta", **changes)
         data = batch(agent, "everything")
@@ -165,13 +170,13 @@ def test_weights_are_those_of_the_seed_and_evaluation_draws_nothing(name):
     agent = build(name)
     state = agent.policy.initial(2)
     if name == "tdmpc2":  # its plans draw, by whatever mode
-        agent = build(name, plan=False)
+        agent = build(name, use_planning=False)
         torch.set_rng_state(rng)
     assert torch.equal(*[agent.policy.act(shown(), state, "eval")[0] for _ in range(2)])
     assert torch.equal(rng, torch.get_rng_state())
     torch.manual_seed(4)
     with torch.inference_mode():  # what is made there is as otherwise
-        twin = build(name, **({"plan": False} if name == "tdmpc2" else {}))
+        twin = build(name, **({"use_planning": False} if name == "tdmpc2" else {}))
     torch.testing.assert_close(learned(twin), learned(agent), rtol=0, atol=0)
     assert not any(x.is_inference() for x in (*twin.parameters(), *twin.buffers()))
     if name not in ("bc", "bc_gru"):  # whose actions have no noise
@@ -191,7 +196,7 @@ def test_graphs_of_a_gpu_learn_what_updates_learn():
     for name in CONFIGS:
         seen = {}
         for graph in (True, False):
-            agent = build(name, device="cuda", graph=graph)
+            agent = build(name, device="cuda", capture_updates=graph)
             torch.manual_seed(2)
             seen[graph] = [agent.update(batch(agent, seed=seed)).metrics for seed in range(2 * WARM_UPS + 4)]
         for a, b in zip(seen[True], seen[False], strict=True):
@@ -202,9 +207,9 @@ def test_graphs_of_a_gpu_learn_what_updates_learn():
 def test_optimisers_hold_all_that_is_learned_by_its_settings_and_are_renewed(name):
     before = CONFIGS[name].to_dict()
     changes = {k: 0.9 * v for k, v in before.items() if k == "tau" or k == "lr" or k.endswith("_lr")}
-    agent = build(name, **changes | ({"target_every": 3} if "target_every" in before else {}))
+    agent = build(name, **changes | ({"target_update_interval": 3} if "target_update_interval" in before else {}))
     for target in (module for module in agent.modules() if isinstance(module, Target)):
-        assert (target.rate, target.every) == (agent.cfg.tau, getattr(agent.cfg, "target_every", 1))
+        assert (target.rate, target.every) == (agent.cfg.tau, getattr(agent.cfg, "target_update_interval", 1))
     held = {id(p) for optim in agent.optims.values() for p in optim.params}
     assert held == {id(p) for p in agent.parameters() if p.requires_grad}
     assert agent.bad_moment() is None
@@ -226,7 +231,7 @@ def test_settings_on_ramps_follow_the_run_in_compiled_and_replayed_updates(name)
     sac = {"critic_lr": ramp, "temperature": [[0, 1.0], [8, 0.1]], "temperature_lr": 0.0}
     found = []
     for graph in (True, False):
-        agent = build(name, graph=graph, **({"lr": ramp} if name == "dqn" else sac))
+        agent = build(name, capture_updates=graph, **({"lr": ramp} if name == "dqn" else sac))
         torch.manual_seed(5)
         for i in range(7):
             agent.position = lambda i=i: i
@@ -258,7 +263,7 @@ def test_what_ends_count(name):
     torch.testing.assert_close(*found, rtol=0, atol=0)
     found = []
     for shift in (0.0, 3.0):
-        agent = build(name, normalise=None)
+        agent = build(name, normalize_obs=None)
         data, now = batch(agent), torch.arange(agent.window.rows) == agent.window.rows - 1
         ends = now.expand(4, -1)
         obs = {"state": data.obs["state"] + shift * now[:, None]}
@@ -291,14 +296,14 @@ def test_windows_are_of_one_episode_or_cross_if_they_are_long():
             continue
         window = build(name).window
         assert (window.rows, window.context, window.crosses_episodes) == (2, 0, False)
-        window = build(name, frames=3, frame_keys=".*", batch_length=4).window
+        window = build(name, frame_stack=3, frame_stack_keys=".*", batch_length=4).window
         assert (window.rows, window.context, window.length, window.crosses_episodes) == (6, 2, 4, name != "tdmpc2")
 
 
 # ---------------------------------------------------------------- preprocessing
 
 
-PREPARED = {"normalise": "running", "frames": 3, "frame_keys": ".*", "reward_scale": "return_std"}
+PREPARED = {"normalize_obs": "running", "frame_stack": 3, "frame_stack_keys": ".*", "reward_scale": "return_std"}
 
 
 def lived(spec: str, count: int, seed: int = 0):
@@ -333,7 +338,7 @@ def test_what_is_learned_and_acted_on_is_preprocessed(name, spec):
     for step in lived(spec, 20):
         agent.running_statistics.watch(step)
     before = copy.deepcopy(agent.preprocess.state_dict())
-    none = {"normalise": None} | ({"bound_values": False} if name == "crr" else {})
+    none = {"normalize_obs": None} | ({"bound_values": False} if name == "crr" else {})
     plain = tiny(name, none).build(agent.preprocess.spec, ACTIONS.get(name, MOVES), seed=1)
     for i in range(4):
         data = batch(agent, spec, i)
@@ -358,7 +363,10 @@ def test_what_is_learned_and_acted_on_is_preprocessed(name, spec):
 @pytest.mark.parametrize("functions", ["compiled", "plain"])
 @pytest.mark.parametrize("name", ["td3", "dqn"])
 def test_replays_see_statistics_that_have_moved(name, functions):
-    eager, replayed = build(name, "everything", **PREPARED, graph=False), build(name, "everything", **PREPARED)
+    eager, replayed = (
+        build(name, "everything", **PREPARED, capture_updates=False),
+        build(name, "everything", **PREPARED),
+    )
     for agent in (eager, replayed):
         torch.manual_seed(5)
         for i, row in enumerate(lived("everything", 2 * WARM_UPS + 4, seed=5)):
@@ -369,19 +377,19 @@ def test_replays_see_statistics_that_have_moved(name, functions):
 
 def test_normalising_that_was_asked_for_needs_vectors_and_a_default_does_not():
     pixels = {"image": SPECS["everything"]["image"]}
-    assert all(OFFLINE[name].normalise is not None for name in OFFLINE)
+    assert all(OFFLINE[name].normalize_obs is not None for name in OFFLINE)
     assert OFFLINE["td3_bc"].merge(TINY).build(pixels, MOVES).preprocess.normaliser is None
-    with pytest.raises(ValueError, match="normalise"):
-        TD3Config().merge(TINY | {"normalise": "running"}).build(pixels, MOVES)
+    with pytest.raises(ValueError, match="normalize_obs"):
+        TD3Config().merge(TINY | {"normalize_obs": "running"}).build(pixels, MOVES)
 
 
 def test_settings_of_a_run_that_do_not_fit_are_named():
     run = {"random_steps": 100, "learning_starts": 100, "frame_stack": 1}
-    config = TD3Config().merge({"normalise": "fixed(100)", "frames": 2})
+    config = TD3Config().merge({"normalize_obs": "fixed(100)", "frame_stack": 2})
     config.check_run(**run)
     for key, value, said in (
         ("random_steps", 99, "Raise both to at least 100"), ("learning_starts", 99, "Raise both to at least 100"),
-        ("frame_stack", 4, r"algo.frames = 2, env.frame_stack = 4"),
+        ("frame_stack", 4, r"algo.frame_stack = 2, env.frame_stack = 4"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=said):
             config.check_run(**run | {key: value})
@@ -429,7 +437,7 @@ def test_numbers_that_make_no_sense_are_refused_by_name():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"frame_keys": "state"}, "frame_keys = 'state', frames = 1"),
+        ({"frame_stack_keys": "state"}, "frame_stack_keys = 'state', frame_stack = 1"),
         ({"value_estimator": VTrace()}, "td3 expects one of td0, td1, n_step, "),
         ({"value_estimator": NStep(2)}, r"n_step\(n=2\) in windows of 2 rows: expected batch_length of at least 3"),
     ],
@@ -502,7 +510,9 @@ def test_optimisers_of_ones_own_are_saved(make):
     found = []
     for stop in (None, 2):
         torch.manual_seed(0)
-        agent = More(make, SPECS["vector"], MOVES, TD3Config().merge(TINY | {"graph": False}), torch.device("cpu"))
+        agent = More(
+            make, SPECS["vector"], MOVES, TD3Config().merge(TINY | {"capture_updates": False}), torch.device("cpu")
+        )
         for i in range(4):
             if i == stop:
                 saved = copy.deepcopy(agent.state_dict())
@@ -516,28 +526,36 @@ def test_optimisers_of_ones_own_are_saved(make):
 
 @pytest.mark.parametrize("graph", [True, False])
 def test_a_network_that_no_optimiser_has_is_told(graph):
-    agent = More(None, SPECS["vector"], MOVES, TD3Config().merge(TINY | {"graph": graph}), torch.device("cpu"))
+    agent = More(
+        None, SPECS["vector"], MOVES, TD3Config().merge(TINY | {"capture_updates": graph}), torch.device("cpu")
+    )
     agent.train_step = super(More, agent).train_step
     with pytest.raises(ConfigError, match=r"More: no optimiser has 1 parameter, .*: head.weight. Give .*optims\["):
         agent.update(batch(agent))
 
 
 PUBLISHED = {  # papers, or their authors' code where it differs; PPO and A2C: Stable-Baselines3
-    "ddpg": {"tau": 0.005, "actor_lr": 1e-4, "critic_lr": 1e-3, "target_every": 1},
-    "td3": {"actor_lr": 3e-4, "critic_lr": 3e-4, "policy_delay": 2, "target_noise": 0.2, "noise_clip": 0.5},
+    "ddpg": {"tau": 0.005, "actor_lr": 1e-4, "critic_lr": 1e-3, "target_update_interval": 1},
+    "td3": {
+        "actor_lr": 3e-4,
+        "critic_lr": 3e-4,
+        "policy_delay": 2,
+        "target_policy_noise": 0.2,
+        "target_noise_clip": 0.5,
+    },
     "td3_bc": {"alpha": 2.5, "policy_delay": 2},
-    "sac": {"actor_lr": 3e-4, "critic_lr": 3e-4, "temperature_lr": 3e-4, "target_every": 1, "tau": 0.005},
-    "cql": {"actor_lr": 1e-4, "temperature_lr": 1e-4, "samples": 10, "cql_temperature": 1.0},
+    "sac": {"actor_lr": 3e-4, "critic_lr": 3e-4, "temperature_lr": 3e-4, "target_update_interval": 1, "tau": 0.005},
+    "cql": {"actor_lr": 1e-4, "temperature_lr": 1e-4, "num_samples": 10, "cql_temperature": 1.0},
     "iql": {"expectile": 0.7, "beta": 3.0, "max_weight": 100.0, "actor_lr": 3e-4, "value_lr": 3e-4},
-    "bcq": {"samples": 10, "phi": 0.05, "lmbda": 0.75, "lr": 1e-3, "batch_size": 100},
+    "bcq": {"num_samples": 10, "phi": 0.05, "lam": 0.75, "lr": 1e-3, "batch_size": 100},
     "discrete_bcq": {
         "threshold": 0.3,
         "logit_weight": 0.01,
         "exploration": "epsilon_greedy(epsilon=0.05, final_epsilon=None, anneal_steps=0)",
     },
-    "qr_dqn": {"quantiles": 200, "kappa": 1.0},
-    "ppo": {"rollout": 2048, "batch_size": 64, "epochs": 10, "clip": 0.2, "lr": 3e-4, "value_coef": 0.5},
-    "a2c": {"rollout": 5, "lr": 7e-4, "rms_decay": 0.99, "rms_eps": 1e-5, "value_coef": 0.5, "clip_gradient": 0.5},
+    "qr_dqn": {"num_quantiles": 200, "kappa": 1.0},
+    "ppo": {"rollout": 2048, "batch_size": 64, "epochs": 10, "clip_range": 0.2, "lr": 3e-4, "value_coef": 0.5},
+    "a2c": {"rollout": 5, "lr": 7e-4, "rms_alpha": 0.99, "rms_eps": 1e-5, "value_coef": 0.5, "max_grad_norm": 0.5},
 }
 
 

@@ -15,13 +15,13 @@ from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.layers import StridedConv
 from reverie.nn.normals import TanhedNormal, TruncatedNormal
 from reverie.nn.number_distributions import Support
-from reverie.objectives.kl import Balanced, Free, categorical_kl, gaussian_kl
+from reverie.objectives.kl import BalancedKL, FreeNats, categorical_kl, gaussian_kl
 from reverie.objectives.policy import Dynamics, Mixed, Reinforce
 
 
 @pytest.mark.parametrize("actions", ["continuous", "mixed"])
 def test_noise_is_for_exploring_only(actions):
-    agents = [build_earlier("v1", actions, noise=noise) for noise in (0.0, 0.5)]
+    agents = [build_earlier("v1", actions, exploration_noise=noise) for noise in (0.0, 0.5)]
     for mode in ("eval", "explore"):
         found = []
         for agent in agents:
@@ -33,8 +33,8 @@ def test_noise_is_for_exploring_only(actions):
 
 def test_noise_may_fall_along_a_ramp():
     """DreamerV1's ``expl_decay``. Where it has reached 0.5, actions are those of a constant 0.5."""
-    falling = build_earlier("v1", "continuous", noise=[[0, 1.0], [100, 0.5]])
-    steady = build_earlier("v1", "continuous", noise=0.5)
+    falling = build_earlier("v1", "continuous", exploration_noise=[[0, 1.0], [100, 0.5]])
+    steady = build_earlier("v1", "continuous", exploration_noise=0.5)
     assert [falling.exploration(step) for step in (0, 50, 200)] == [1.0, 0.75, 0.5]
     falling.position = lambda: 200
     actions = []
@@ -66,7 +66,7 @@ def test_the_slow_critic_is_copied_at_once_and_then_moved_now_and_then():
 
 
 def test_heads_without_gradient_do_not_train_the_latents():
-    agent = build_earlier("v2", grad_heads=("reward",), scales__kl=0.0)
+    agent = build_earlier("v2", grad_heads=("reward",), loss_scales__kl=0.0)
     rows = batch(agent)
     for scales, trained in (({"reward": 0.0}, False), ({"reconstruction": 0.0, "cont": 0.0}, True)):
         terms, _ = agent.world_model_loss(rows, agent.world.observe(rows))
@@ -85,15 +85,15 @@ def test_divergences_and_free_nats():
     value = categorical_kl(post, prior)
     free = value.mean().item()  # some rows are above, some below
     for loss, expected in (
-        (Free(free * 2), 2 * value.mean()), (Free(0), value.mean()), (Balanced(0.8, 0.0), value.mean()),
-        (Balanced(0.8, free, average=False), value.clamp(min=free).mean()),
-        (Balanced(0.5, free), value.clamp(min=free).mean()),
-        (Balanced(0.5, free, forward=True), categorical_kl(prior, post).clamp(min=free).mean()),
+        (FreeNats(free * 2), 2 * value.mean()), (FreeNats(0), value.mean()), (BalancedKL(0.8, 0.0), value.mean()),
+        (BalancedKL(0.8, free, average=False), value.clamp(min=free).mean()),
+        (BalancedKL(0.5, free), value.clamp(min=free).mean()),
+        (BalancedKL(0.5, free, forward=True), categorical_kl(prior, post).clamp(min=free).mean()),
     ):  # fmt: skip
         torch.testing.assert_close(loss(categorical_kl, post, prior)[0], expected)
     shares = []
     for balance in (0.8, 0.5):
-        loss, _ = Balanced(balance)(categorical_kl, post, prior)
+        loss, _ = BalancedKL(balance)(categorical_kl, post, prior)
         grads = torch.autograd.grad(loss, [post, prior])
         plain = torch.autograd.grad(categorical_kl(post, prior).mean(), [post, prior])
         shares.append([float((g / h).mean()) for g, h in zip(grads, plain, strict=True)])
@@ -230,7 +230,7 @@ def test_weights_begin_as_in_pydreamer():
 
 
 def test_probes_have_settings_of_their_own_and_say_how_right_they_are():
-    heads = ("mlp('token', given='state', units=4)", "mlp('state', layers=1)")
+    heads = ("mlp('token', inputs='state', units=4)", "mlp('state', layers=1)")
     agent = build_earlier("pydreamer", probe__heads=heads, encoder__keys="image", decoder__keys="image",
                           encoder__class_units=None, decoder__class_units=None)  # fmt: skip
     rows = batch(agent)

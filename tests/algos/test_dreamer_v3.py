@@ -40,14 +40,14 @@ def test_every_named_size_builds_and_names_are_forgiving():
 def test_weights_of_the_losses_are_the_papers():
     """Equation 2 and the text below: 1, but 0.1 of the KL that moves the posterior, and 0.3 of the replayed critic."""
     others = {"representation": 0.1, "replay_critic": 0.3}
-    assert {k: w for k, w in DreamerV3Config().scales.to_dict().items() if w != 1.0} == others
+    assert {k: w for k, w in DreamerV3Config().loss_scales.to_dict().items() if w != 1.0} == others
 
 
 @pytest.mark.parametrize("context", [0, 2])
 def test_priorities_are_the_losses_of_the_world_model(context):
     agent = build(replay_context=context)
     assert agent.window.rows == 6 + context
-    update, scales = agent.update(batch(agent)), agent.cfg.scales.to_dict()
+    update, scales = agent.update(batch(agent)), agent.cfg.loss_scales.to_dict()
     names = ("dynamics", "representation", "reward", "cont", "reconstruction")
     losses = {k.removeprefix("loss/"): v for k, v in update.metrics.items() if k.startswith("loss/")}
     world = sum(scales[k.split("/")[0]] * v for k, v in losses.items() if k.split("/")[0] in names)
@@ -150,7 +150,7 @@ def test_classes_without_any_probability_left_cost_no_nan():
 
 
 def test_the_replayed_critic_tells_terminal_from_last(monkeypatch):
-    agent = build(slow_regulariser=0.0)
+    agent = build(slow_regularizer=0.0)
     data = batch(agent).rows(1)
     feature, boot = torch.randn(3, 6, agent.world.rssm.feature_width), torch.full((3, 6), 50.0)
     for x in (data.reward, data.is_first, data.is_last, data.is_terminal):
@@ -209,7 +209,7 @@ def test_a_dream_goes_on_under_more_actions_and_refuses_others():
 
 def test_probes_learn_and_change_nothing_else():
     """Neither the model's weights nor what it draws; it does not see what they predict."""
-    heads = {"probe.heads": ("mlp('state', given='token', units=8)",), "probe.optim.lr": 0.01}
+    heads = {"probe.heads": ("mlp('state', inputs='token', units=8)",), "probe.optim.lr": 0.01}
     probed, plain = build(**heads), build(encoder__keys="image|token", decoder__keys="image|token")
     found = {}
     for agent in (plain, probed):

@@ -13,7 +13,7 @@ from reverie.core.errors import ConfigError
 from reverie.kernels.capture import WARM_UPS, CapturedTrainStep
 
 V3 = {
-    "v3": {}, "v3_bfloat16": {"precision": "bfloat16", "probe.heads": ("mlp('state', given='token', units=8)",)},
+    "v3": {}, "v3_bfloat16": {"precision": "bfloat16", "probe.heads": ("mlp('state', inputs='token', units=8)",)},
     "v3_none": {"replay_context": 0}, "v3_p2e": {}, "r2_barlow": {}, "r2_pro": {},
 }  # fmt: skip
 KINDS = {"v1": "mixed", "v2_gaussian": "continuous", "v2_mixed": "mixed", "v3": "mixed", "v3_bfloat16": "continuous"}
@@ -31,13 +31,13 @@ def made(name, device="cpu", **more):
         return build_r2(name, kind, device=device, free_nats=0.0, **more), kind
     if name in V3:
         return build(kind, device=device, free_nats=0.0, **V3[name] | more), kind
-    free = {"kl": "free(0.0)"} if name[:2] == "v1" else {}
+    free = {"kl": "free_nats(0.0)"} if name[:2] == "v1" else {}
     return build_earlier(name, kind, device=device, **free | more), kind
 
 
 @every
 def test_an_update_trains_all_and_says_it_in_words(name):
-    agent, kind = made(name, slow_every=1) if name == "pydreamer" else made(name)
+    agent, kind = made(name, slow_update_interval=1) if name == "pydreamer" else made(name)
     before = copy.deepcopy(tensors(agent))
     torch.manual_seed(0)
     for i in range(2):
@@ -56,14 +56,14 @@ def test_an_update_trains_all_and_says_it_in_words(name):
 
 @pytest.mark.parametrize("name", ["v2", "v3"])
 def test_reconstructions_have_weights_by_the_first_expression_that_matches_a_whole_key(name):
-    agent, _ = made(name, **{"scales.reconstruction": {"to|state": 3.0, "state": 9.0}})
+    agent, _ = made(name, **{"loss_scales.reconstruction": {"to|state": 3.0, "state": 9.0}})
     terms = {f"reconstruction/{key}": torch.ones(3, 6) for key in agent.obs_spec} | {"reward": torch.ones(3, 6)}
     assert agent.total(terms) == 1 + 1 + 3 + 1  # of reward, image, state and token
     for wrong, why in {"states": "'states' matches no obs.*image, state, token", "(": "valid regular expr"}.items():
-        with pytest.raises(ConfigError, match=f"scales.reconstruction = .*{why}"):
-            made(name, **{"scales.reconstruction": {wrong: 1.0}})
+        with pytest.raises(ConfigError, match=f"loss_scales.reconstruction = .*{why}"):
+            made(name, **{"loss_scales.reconstruction": {wrong: 1.0}})
     with pytest.raises(ConfigError, match=r"-1.0: expected .*0 or more"):
-        made(name, **{"scales.reconstruction": {"state": -1.0}})
+        made(name, **{"loss_scales.reconstruction": {"state": -1.0}})
 
 
 @every
@@ -142,7 +142,7 @@ def test_graphs_of_a_gpu_learn_what_updates_learn():
     """Sums there are not the same to the last bit."""
     seen = {}
     for graph in (True, False):
-        agent = build("continuous", device="cuda", graph=graph)
+        agent = build("continuous", device="cuda", capture_updates=graph)
         torch.manual_seed(2)
         seen[graph] = [agent.update(batch(agent, "continuous", seed)) for seed in range(WARM_UPS + 4)]
     for a, b in zip(seen[True], seen[False], strict=True):

@@ -70,13 +70,13 @@ def test_loss_and_gradients_against_the_definition(recorded, lived):
 def test_rewards():
     f = torch.tensor([-1.3, 0.0, 2.1], dtype=torch.float64)
     d = f.sigmoid()
-    torch.testing.assert_close(REWARDS["difference"](f), d.log() - (1 - d).log())
+    torch.testing.assert_close(REWARDS["airl"](f), d.log() - (1 - d).log())
     torch.testing.assert_close(REWARDS["positive"](f), -(1 - d).log())
     torch.testing.assert_close(REWARDS["negative"](f), d.log())
 
 
 def agent(spec=MOVES, **settings):
-    config = GAILConfig(batch_size=8, normalise=None).merge({"networks.units": (8,), "discriminator.units": (8,)})
+    config = GAILConfig(batch_size=8, normalize_obs=None).merge({"networks.units": (8,), "discriminator.units": (8,)})
     return config.merge(settings).build(OBS, spec, seed=1)
 
 
@@ -112,7 +112,7 @@ def test_the_environments_reward_has_no_influence(spec):
 def test_sac_learns_what_the_discriminator_says_of_lived_rows(spec, kind, monkeypatch):
     from reverie.algos.sac import SAC
 
-    made, seen = agent(spec, reward=kind, batch_length=3), []
+    made, seen = agent(spec, reward_form=kind, batch_length=3), []
     step = SAC.train_step
     monkeypatch.setattr(SAC, "train_step", lambda self, data: seen.append(data) or step(self, data))
     data = rows(discrete=spec is CHOICE, length=3)

@@ -36,7 +36,7 @@ def choice(*classes):
 
 
 def learner(config, spec=MOVE, **changes):
-    small = {"networks.units": (16,), "batch_size": 4, "normalise": None}
+    small = {"networks.units": (16,), "batch_size": 4, "normalize_obs": None}
     return config.merge(small | changes).build(OBS, spec, seed=1)
 
 
@@ -66,7 +66,7 @@ def test_the_error_of_critics_may_be_another(config, loss):
 def test_gradients_are_clipped_and_weights_decay_as_in_pytorch():
     """Also in captured updates, which begin with the fourth."""
     changes = {"critic_weight_decay": 0.1, "max_grad_norm": 0.05}
-    ours, theirs = (learner(DDPGConfig(), graph=graph, **changes) for graph in (True, False))
+    ours, theirs = (learner(DDPGConfig(), capture_updates=graph, **changes) for graph in (True, False))
     o = theirs.objective
     steps = {
         o.critic_loss: (o.critic, torch.optim.Adam(o.critic.parameters(), 1e-3, weight_decay=0.1)),
@@ -135,7 +135,7 @@ def test_the_entropy_aimed_at_is_a_share_of_the_greatest():
 # ---------------------------------------------------------------- DQN
 
 
-@pytest.mark.parametrize("config", [DQNConfig(), QRDQNConfig(quantiles=5)], ids=["dqn", "qr_dqn"])
+@pytest.mark.parametrize("config", [DQNConfig(), QRDQNConfig(num_quantiles=5)], ids=["dqn", "qr_dqn"])
 def test_evaluation_takes_the_action_of_the_highest_value(config):
     agent, step = learner(config, choice(3)), steps(50)
     values = agent.objective.network(step.obs).view(50, 3, -1).mean(-1)
@@ -182,10 +182,11 @@ def test_a_policy_of_choices_draws_while_it_explores(config):
 
 
 def test_what_imitates_is_chosen_by_the_actions():
-    learner(BCConfig(clone="categorical"), choice(2, 3))
-    with pytest.raises(ConfigError, match=r"clone = stochastic is for continuous actions, but these actions are .*"
+    learner(BCConfig(policy_kind="categorical"), choice(2, 3))
+    with pytest.raises(ConfigError,
+                       match=r"policy_kind = stochastic is for continuous actions, but these actions are .*"
                                           "Use one of categorical, or None"):  # fmt: skip
-        learner(BCConfig(clone="stochastic"), choice(3))
+        learner(BCConfig(policy_kind="stochastic"), choice(3))
     mixed = ActionSpec(parts={**MOVE.parts, "jump": ActionPart(kind="categorical", classes=(3,))})
     with pytest.raises(
         ConfigError,
@@ -195,7 +196,7 @@ def test_what_imitates_is_chosen_by_the_actions():
 
 
 def test_standard_deviations_stay_within_their_limits():
-    actor = learner(BCConfig(clone="stochastic")).objective.actor
+    actor = learner(BCConfig(policy_kind="stochastic")).objective.actor
     with torch.no_grad():
         actor.body.theta *= 1e4
     found = actor({"state": torch.randn(50, 3)})
@@ -208,7 +209,7 @@ def test_standard_deviations_stay_within_their_limits():
 
 def test_the_best_of_several_is_taken():
     """Every other action that could have been taken is worth less to the first critic."""
-    made, obs = learner(BCQConfig(act_samples=7, phi=0.5), **{"vae.units": (16,)}).objective, steps(3).obs
+    made, obs = learner(BCQConfig(num_act_samples=7, phi=0.5), **{"vae.units": (16,)}).objective, steps(3).obs
     latent = torch.randn(3, 7, 4).clamp(-0.5, 0.5)
     best = made.best_action(obs, latent)
     for i in range(3):
@@ -263,7 +264,7 @@ def test_discrete_bcq_acts_among_what_is_likely():
 
 
 def test_the_actors_learning_rate_may_fall_to_nothing():
-    made, seen = learner(IQLConfig(actor_cosine=2)), []
+    made, seen = learner(IQLConfig(actor_lr_cosine_updates=2)), []
     for _ in range(4):
         made.update(rows())
         seen.append([torch.cat([p.detach().flatten() for p in x.parameters()])
@@ -289,7 +290,9 @@ def test_the_value_comes_first_and_the_critics_learn_from_the_new_one():
 
 
 def test_a_multiplier_at_its_end_comes_down_again():
-    agent = learner(CQLConfig(samples=2, conservatism=Lagrange(threshold=1e9, initial=1e6), graph=False))
+    agent = learner(
+        CQLConfig(num_samples=2, conservative_weight=Lagrange(threshold=1e9, initial=1e6), capture_updates=False)
+    )
     agent.objective.log_multiplier.data.fill_(50.0)
     assert agent.objective.critic_loss(rows()).metrics["train/lagrange_multiplier"].item() == pytest.approx(1e6)
     agent.objective.log_multiplier.data.fill_(14.0)
@@ -301,13 +304,13 @@ def test_a_multiplier_at_its_end_comes_down_again():
 
 
 def test_a_floor_needs_its_column_and_rewards_that_are_not_cut():
-    agent = learner(CQLConfig(floor="monte_carlo"))
+    agent = learner(CQLConfig(value_floor="monte_carlo"))
     assert agent.extra_spec.keys() == {RETURN}
     assert agent.policy.extras(agent.policy.initial(3))[RETURN].tolist() == [-math.inf] * 3  # nobody knows it yet
-    with pytest.raises(ConfigError, match=r"reward_scale = return_std\(clip=10\.0\), floor = monte_carlo"):
-        CQLConfig(floor="monte_carlo").merge({"reward_scale": "return_std"})
+    with pytest.raises(ConfigError, match=r"reward_scale = return_std\(clip=10\.0\), value_floor = monte_carlo"):
+        CQLConfig(value_floor="monte_carlo").merge({"reward_scale": "return_std"})
     for scale in ("factor(0.1)", "return_std(None)"):  # what was earned counts in the units that are learned from
-        agent, data = learner(CQLConfig(floor="monte_carlo"), reward_scale=scale), rows()
+        agent, data = learner(CQLConfig(value_floor="monte_carlo"), reward_scale=scale), rows()
         data.extras[RETURN] = torch.tensor([[3.0, -math.inf]]).expand(4, 2)
         factor = float(agent.preprocess.rewards.factor)
         torch.testing.assert_close(agent.scaled(data).extras[RETURN], data.extras[RETURN] * factor)

@@ -76,7 +76,7 @@ def test_a_run_without_exploring_goes_on_with_the_tasks_behaviour_and_all_moment
 
 
 def test_on_v3_disagreement_rewards_the_action_before():
-    agent = build_p2e("v3", extrinsic=0.0)
+    agent = build_p2e("v3", extrinsic_scale=0.0)
     width = agent.world.rssm.feature_width
     dream = Dream(torch.randn(5, 7, 2, width), torch.rand(5, 7, 2, 4), policy=None)
     reward = agent.intrinsic_reward(dream)
@@ -103,7 +103,7 @@ def test_it_explores_with_one_behaviour_and_is_evaluated_with_the_other(base):
 
 @bases
 def test_rewards_do_not_reach_the_world_model_while_it_explores_without_them(base):
-    agents = [build_p2e(base, extrinsic=0.0) for _ in range(2)]
+    agents = [build_p2e(base, extrinsic_scale=0.0) for _ in range(2)]
     for agent, sign in zip(agents, (1, -1), strict=True):
         rows = batch(agent)
         torch.manual_seed(0)

@@ -40,7 +40,7 @@ from windows import (
 
 from reverie.algos.bc import BCObjective
 from reverie.algos.bcq import BCQConfig, BCQObjective
-from reverie.algos.cql import Best, CQLConfig, CQLObjective, Expected, Fixed, Lagrange, Mode, Soft
+from reverie.algos.cql import Best, Constant, CQLConfig, CQLObjective, Expected, Lagrange, Mode, Soft
 from reverie.algos.crr import All, Binary, CRRConfig, CRRObjective, Exp
 from reverie.algos.ddpg import DDPGConfig, DDPGObjective
 from reverie.algos.discrete_bcq import DiscreteBCQConfig, DiscreteBCQObjective
@@ -217,11 +217,11 @@ def ddpg(made, data):
 
 def td3(made, data):
     """Algorithm 1."""
-    drawn, most, mu = noise(ACTS), made.cfg.noise_clip, made.target_actor.model
-    assert (made.cfg.target_noise * drawn).abs().max() > most
+    drawn, most, mu = noise(ACTS), made.cfg.target_noise_clip, made.target_actor.model
+    assert (made.cfg.target_policy_noise * drawn).abs().max() > most
 
     def worth(obs, b, t):
-        moved = [max(-most, min(most, made.cfg.target_noise * float(x))) for x in drawn[b, t]]
+        moved = [max(-most, min(most, made.cfg.target_policy_noise * float(x))) for x in drawn[b, t]]
         action = (mu(obs).detach() + torch.tensor(moved, dtype=torch.float64)).clip(-1, 1)
         return min(c(obs, action).item() for c in made.target_critic.model.critics), 0.0
 
@@ -370,7 +370,7 @@ def bcq(made, data):
         for z in after[b, t].clip(-0.5, 0.5):
             action = made.target_perturb.model(obs, made.vae.decode(obs, z[None])[0])
             q = [c(obs, action).item() for c in made.target_critic.model.critics]
-            found.append(made.cfg.lmbda * min(q) + (1 - made.cfg.lmbda) * max(q))
+            found.append(made.cfg.lam * min(q) + (1 - made.cfg.lam) * max(q))
         return max(found), 0.0
 
     def each(obs, action, y, b, t):
@@ -389,7 +389,7 @@ def bcq(made, data):
 
 def cql(made, data):
     """Equation 4; with a multiplier: max over alpha' of min over Q of alpha' (gap - tau), half of it for alpha'."""
-    c, kind = made.cfg, made.cfg.conservatism
+    c, kind = made.cfg, made.cfg.conservative_weight
     uniform = torch.empty(SIZE, ROWS, SAMPLES, ACTS, dtype=torch.float64).uniform_(-1, 1)
     here, there = noise(SAMPLES, ACTS), noise(SAMPLES, ACTS)
     after = torch.zeros(SIZE, ROWS, 1, ACTS) if isinstance(c.backup, Mode) else noise(getattr(c.backup, "n", 1), ACTS)
@@ -410,15 +410,15 @@ def cql(made, data):
             exponents = [critic(obs, a) - math.log(0.5**ACTS) for a in uniform[b, t]]
             for other, density in tried:
                 q = critic(obs, other.detach())
-                if c.floor is not None and q < data.extras[RETURN][b, t]:
+                if c.value_floor is not None and q < data.extras[RETURN][b, t]:
                     q, floored = data.extras[RETURN][b, t].clone(), floored + 1 / (2 * len(tried))
                 exponents.append(q - density.detach())
             total = sum(torch.exp(x / c.cql_temperature) for x in exponents)
             gap = gap + c.cql_temperature * torch.log(total) - taken
         metrics = {"loss/critic": td, "train/conservative_gap": gap / 2}
-        metrics |= {"train/below_floor": floored} if c.floor else {}
+        metrics |= {"train/below_floor": floored} if c.value_floor else {}
         found = sac_actor(made, obs, before[b, t]) | metrics
-        if isinstance(kind, Fixed):
+        if isinstance(kind, Constant):
             return found | {"critic": td + kind.weight * gap}
         multiplier, beyond = made.log_multiplier.exp(), gap - 2 * kind.threshold
         found["critic"] = td + multiplier.item() * beyond
@@ -504,8 +504,8 @@ def discrete_cql(made, data):
         theta = list(zip(parts(made.network(obs)), taken(action), strict=True))
         loss = data.weight[b] * mean([pairs(q[a], y, made.cfg.kappa) for q, a in theta])
         gap = mean([conservative_gap(q.sum(-1) / QUANTILES, a) for q, a in theta])
-        return {"critic": loss + made.cfg.min_q_weight * gap, "loss/critic": loss, "train/conservative_gap": gap,
-                "loss/conservative": made.cfg.min_q_weight * gap}  # fmt: skip
+        return {"critic": loss + made.cfg.conservative_weight * gap, "loss/critic": loss, "train/conservative_gap": gap,
+                "loss/conservative": made.cfg.conservative_weight * gap}  # fmt: skip
 
     return slow(made, data, lambda obs, *at: (best_of(made, obs), 0.0), each)
 
@@ -522,9 +522,9 @@ def discrete_crr(made, data):
         weight = weigh(made.cfg.filter, advantage)
         td = sum(data.weight[b] * (additive(x, a) - y) ** 2 for x in q)
         gap = sum(torch.log(sum(additive(x, other).exp() for other in joint(x))) - additive(x, a) for x in q)
-        found = {"critic": td + made.cfg.min_q_weight * gap, "loss/critic": td, "train/weight": weight,
+        found = {"critic": td + made.cfg.conservative_weight * gap, "loss/critic": td, "train/weight": weight,
                  "actor": -weight * torch.log(probability(logits, a)), "train/advantage": advantage}  # fmt: skip
-        return found | ({"train/conservative_gap": gap} if made.cfg.min_q_weight else {})
+        return found | ({"train/conservative_gap": gap} if made.cfg.conservative_weight else {})
 
     return slow(made, data, worth, each)
 
@@ -540,8 +540,8 @@ ESTIMATORS = [{"value_estimator": x} for x in (TD0(), TDLambda(0.8))]
 ALL = [{"value_estimator": x} for x in (TD0(), TD1(), NStep(2), NStep(3), TDLambda(0.8), GAE(0.7))]
 SOFT = [{"temperature": 0.7} | x for x in ESTIMATORS]
 IQL = {"expectile": 0.8, "beta": 4.0, "max_weight": 0.3}
-NOISY = {"target_noise": 0.5, "noise_clip": 0.4}
-CQL = {"temperature": 0.7, "samples": SAMPLES, "conservatism": Fixed(2.0)}
+NOISY = {"target_policy_noise": 0.5, "target_noise_clip": 0.4}
+CQL = {"temperature": 0.7, "num_samples": SAMPLES, "conservative_weight": Constant(2.0)}
 LAGRANGE = Lagrange(threshold=1.25, initial=1.5)
 CASES = {
     "ddpg": Case(lambda c: DDPGObjective(actor(), TinyCritic(), c), DDPGConfig, ddpg, AC, ALL),
@@ -568,18 +568,18 @@ CASES = {
     "bcq": Case(
         lambda c: BCQObjective(TinyVAE(), TinyPerturb(), two(), c), BCQConfig, bcq,
         {"vae": "vae", "critic": "critic", "actor": "perturb"},
-        [{"lmbda": 0.7, "samples": SAMPLES} | x for x in ESTIMATORS],
+        [{"lam": 0.7, "num_samples": SAMPLES} | x for x in ESTIMATORS],
     ),
     "cql": Case(
         lambda c: CQLObjective(gaussian(SquashedNormal), two(), c, ENTROPY), CQLConfig, cql, ACT,
         [CQL | {"backup": x} for x in (Mode(), Expected(), Best(2))]
         + [CQL | {"backup": Soft(), "value_estimator": NStep(2)}, CQL | {"cql_temperature": 0.3},
-           CQL | {"floor": "monte_carlo"}, CQL | {"conservatism": LAGRANGE}],
+           CQL | {"value_floor": "monte_carlo"}, CQL | {"conservative_weight": LAGRANGE}],
     ),
     "crr": Case(
         lambda c: CRRObjective(gaussian(DiagonalNormal), two(), c), CRRConfig, crr, AC,
-        [{"samples": SAMPLES, "filter": Exp(0.3, 1.2), "baseline": "max", "value_estimator": TDLambda(0.8)},
-         {"samples": SAMPLES, "filter": Binary(), "baseline": "mean"}, {"samples": SAMPLES, "filter": All()}],
+        [{"num_samples": SAMPLES, "filter": Exp(0.3, 1.2), "baseline": "max", "value_estimator": TDLambda(0.8)},
+         {"num_samples": SAMPLES, "filter": Binary(), "baseline": "mean"}, {"num_samples": SAMPLES, "filter": All()}],
     ),
     "iql": Case(
         lambda c: IQLObjective(gaussian(DiagonalNormal), two(), state_value(), c), IQLConfig, iql, ACV,
@@ -594,13 +594,14 @@ CASES = {
     "discrete_cql": Case(
         lambda c: DiscreteCQLObjective(quantiles(), c), DiscreteCQLConfig, discrete_cql,
         NET,
-        [{"min_q_weight": 0.0}, {"min_q_weight": 0.7, "double": True, "value_estimator": NStep(2)}], choices,
+        [{"conservative_weight": 0.0}, {"conservative_weight": 0.7, "double": True, "value_estimator": NStep(2)}],
+        choices,
     ),
     "discrete_crr": Case(
-        lambda c: DiscreteCRRObjective(choosing(), values(c.critics), c), DiscreteCRRConfig,
+        lambda c: DiscreteCRRObjective(choosing(), values(c.num_critics), c), DiscreteCRRConfig,
         discrete_crr, AC,
-        [{"critics": 2, "filter": Exp(0.3, 1.2), "min_q_weight": 0.7, "value_estimator": TDLambda(0.8)},
-         {"critics": 1, "filter": Binary()}, {"critics": 2, "filter": All()}], choices,
+        [{"num_critics": 2, "filter": Exp(0.3, 1.2), "conservative_weight": 0.7, "value_estimator": TDLambda(0.8)},
+         {"num_critics": 1, "filter": Binary()}, {"num_critics": 2, "filter": All()}], choices,
     ),
     "dqn_several": Case(
         lambda c: DQNObjective(Tiny(sum(TWO)), c, TWO), DQNConfig, dqn, NET,
@@ -612,7 +613,7 @@ CASES = {
     ),
     "discrete_cql_several": Case(
         lambda c: DiscreteCQLObjective(quantiles(TWO), c, TWO), DiscreteCQLConfig, discrete_cql, NET,
-        [{"min_q_weight": 0.7}], several,
+        [{"conservative_weight": 0.7}], several,
     ),
     "discrete_bcq_several": Case(
         lambda c: DiscreteBCQObjective(values(2, TWO), c, classes=TWO), DiscreteBCQConfig, discrete_bcq, NET,
@@ -624,7 +625,7 @@ CASES = {
     ),
     "discrete_crr_several": Case(
         lambda c: DiscreteCRRObjective(choosing(TWO), values(2, TWO), c, classes=TWO), DiscreteCRRConfig,
-        discrete_crr, AC, [{"min_q_weight": 0.7, "filter": Exp(0.3, 1.2)}], several,
+        discrete_crr, AC, [{"conservative_weight": 0.7, "filter": Exp(0.3, 1.2)}], several,
     ),
     "iql_several": Case(
         lambda c: IQLObjective(choosing(TWO), two(sum(TWO)), state_value(), c), IQLConfig, iql, ACV, [IQL], several,

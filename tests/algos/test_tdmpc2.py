@@ -20,9 +20,10 @@ from reverie.kernels.registry import ROWS
 FEW = {
     "steps": 60, "learning_starts": 30, "random_steps": 30, "replay_ratio": 0.2, "env.num": 1, "env.vector": "serial",
     "eval_episodes": 1, "eval_envs": 1, "threads": 1, "seed": 0, "console": False, "tensorboard": False,
-    "algo.batch_size": 8, "algo.samples": 16, "algo.policy_samples": 4, "algo.elites": 4, "algo.iterations": 2,
+    "algo.batch_size": 8, "algo.num_samples": 16, "algo.num_policy_samples": 4, "algo.num_elites": 4,
+    "algo.iterations": 2,
     "algo.episodic": True, "algo.reward_scale": "factor(0.1)",
-    "algo.networks": {"units": (16, 16), "latent": 16, "encoder_units": (16,), "critics": 2},
+    "algo.networks": {"units": (16, 16), "latent": 16, "encoder_units": (16,), "num_critics": 2},
 }  # fmt: skip
 
 
@@ -46,7 +47,7 @@ class OfEnvs(Draws):
 
 def test_plans_of_several_environments_are_those_of_each():
     """Five are planned as one batch; where an episode begins, the plan before counts nothing."""
-    agent = build("tdmpc2", batch_length=4, samples=17, elites=6)
+    agent = build("tdmpc2", batch_length=4, num_samples=17, num_elites=6)
     for head in (agent.objective.reward, agent.objective.critic):
         torch.nn.init.normal_(head.layers[-1].weight)  # else all plans are worth the same
     step, state = shown(envs=5, first=False), agent.policy.initial(5)
@@ -90,7 +91,7 @@ def test_a_captured_plan_is_the_plan():
 
 def test_a_plan_finds_what_its_model_rewards():
     """With a model whose reward is the sum of actions, all actions of the plan become 1; after an end none counts."""
-    agent = build("tdmpc2", batch_length=4, samples=64, elites=8, iterations=8, min_std=0.01)
+    agent = build("tdmpc2", batch_length=4, num_samples=64, num_elites=8, iterations=8, min_std=0.01)
     o, z = agent.objective, torch.zeros(3, 8)
     o.step = lambda z, action: (
         action.sum(-1),
@@ -119,7 +120,7 @@ def test_nothing_is_planned_where_the_action_is_random():
 
 def test_what_is_said_of_rows_is_what_acting_saw():
     """Stacked frames and all: latents of a window, and the reward that is predicted from the row before."""
-    agent = build("tdmpc2", "everything", batch_length=6, normalise="running", frames=3, frame_keys=".*",
+    agent = build("tdmpc2", "everything", batch_length=6, normalize_obs="running", frame_stack=3, frame_stack_keys=".*",
                   reward_scale="factor(0.5)")  # fmt: skip
     for i in range(20):
         agent.running_statistics.watch(shown("everything", seed=i))
@@ -146,7 +147,7 @@ def test_what_is_said_of_rows_is_what_acting_saw():
     after = agent.world.imagine(seen.map(lambda x: x[:, 1]), rows.action[:, 1])
     torch.testing.assert_close(dreamt["inside/deter"][:, 2], after.deter)
     assert ((dreamt["cont"] > 0) & (dreamt["cont"] < 1)).all()
-    with pytest.raises(ConfigError, match=r"algo.frames = 3"):
+    with pytest.raises(ConfigError, match=r"algo.frame_stack = 3"):
         agent.world.observe(rows, (seen, rows.action[:, 0]))
 
 

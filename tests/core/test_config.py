@@ -291,7 +291,7 @@ def test_settings_that_would_have_no_effect_are_refused():
     [
         ("bcq", {"batch_size": "256"}, "batch_size = '256' (str): expected 256."),
         ("td3", {"policy_delay": 2.0}, "policy_delay = 2.0 (float): expected 2."),
-        ("sac", {"normalise": "running"}, "normalise = 'running' (str): expected Running(clip=10.0)."),
+        ("sac", {"normalize_obs": "running"}, "normalize_obs = 'running' (str): expected Running(clip=10.0)."),
         ("cql", {"backup": Mode}, f"backup = {Mode} (type): expected Backup."),
     ],
 )

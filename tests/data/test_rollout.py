@@ -81,7 +81,7 @@ def test_the_row_after_the_last_one_is_bootstrapped_from_and_acted_on_by_the_new
         ({}, {"replay_ratio": 0.5}, "replay_ratio = 0.5 has no effect: ppo learns from whole rollouts"),
         ({}, {"steps": 15}, "steps = 15: a rollout has 16 rows, .* nothing would be learned"),
         ({}, {"data__path": "there"}, "ppo learns only from rows of its present policy"),
-        ({"normalise": "fixed(10)"}, {}, "no rows come before learning. Use running"),
+        ({"normalize_obs": "fixed(10)"}, {}, "no rows come before learning. Use running"),
     ],
 )  # fmt: skip
 def test_settings_without_meaning_are_named(algo, more, said):

@@ -125,7 +125,7 @@ def test_another_number_of_learners_shares_the_rows_and_says_so(run, tmp_path, s
 def acted(request, tmp_path_factory) -> Path:
     """A finished run of two learners and one actor for both, or one for each."""
     path = tmp_path_factory.mktemp("runs") / "acted"
-    flags = [*FLAGS, "--actors", str(request.param), "--algo.normalise", "running", "--steps", "200"]
+    flags = [*FLAGS, "--actors", str(request.param), "--algo.normalize-obs", "running", "--steps", "200"]
     reverie("train", "dqn", *flags, "--run", str(path))
     return path
 

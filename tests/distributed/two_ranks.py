@@ -24,7 +24,7 @@ UPDATES = 4
 EPS = 1e-2
 """Of all optimisers: with the usual ones, Adam's first steps are as long for a gradient of 1e-9, which is the rounding
 error of one that is 0, as for any other."""
-OF_ROWS = ("_std", "_min", "_max", "return_rate", "wrongly", "probe")
+OF_ROWS = ("_std", "_min", "_max", "return_rate", "mask_false", "probe")
 """Metrics that are no mean over rows; over ranks their mean is told."""
 
 
@@ -69,7 +69,7 @@ def learners():
         if name in contracts.ALIKE:
             continue
         size = "rollout" if name.startswith("a2c") else "batch_size"
-        rows = {size: cfg.batch_length, "normalise": "running", "graph": False}
+        rows = {size: cfg.batch_length, "normalize_obs": "running", "capture_updates": False}
 
         def made(b, name=name, rows=rows, size=size):
             return contracts.build(name, **rows | {size: b * rows[size]})
@@ -80,7 +80,9 @@ def learners():
         scaled |= {"networks.dropout": 0.0} if name == "tdmpc2" else {}  # each rank drops others
 
         def made(b, name=name, more=scaled):
-            return contracts.build(name, batch_size=b, batch_length=3, normalise="running", graph=False, **more)
+            return contracts.build(
+                name, batch_size=b, batch_length=3, normalize_obs="running", capture_updates=False, **more
+            )
 
         yield name, made, contracts.batch
     for name in dreamer.CONFIGS:

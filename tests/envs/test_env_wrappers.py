@@ -134,8 +134,8 @@ def test_rewards_in_the_order_of_the_list():
         ("no_ops(3)", "action 0 to be NOOP"),
         ("rescale_action(-1.0, 1.0)", "TypeError: RescaleAction requires a Box"),
         (f"{__name__}:Picky", "OSError: no eyes"),
-        ("normalise", "missing a required argument: 'mean'.*use algo.normalise = running"),
-        ("gymnasium.wrappers:NormalizeObservation", "would have separate statistics.*use algo.normalise = running"),
+        ("normalise", "missing a required argument: 'mean'.*use algo.normalize_obs = running"),
+        ("gymnasium.wrappers:NormalizeObservation", "would have separate statistics.*use algo.normalize_obs = running"),
     ],
 )  # fmt: skip
 def test_misfits_are_told_before_anything_is_written(wrapper, message, tmp_path):

@@ -21,7 +21,7 @@ SMALL = {"networks.units": (8,), "batch_size": 4}
 CASES = {
     "dreamer_v3": (DREAMER, MOVE),
     "sac": (SACConfig().merge(SMALL), MOVE),
-    "discrete_cql": (DiscreteCQLConfig(quantiles=5).merge(SMALL), CHOICE),
+    "discrete_cql": (DiscreteCQLConfig(num_quantiles=5).merge(SMALL), CHOICE),
 }
 
 

@@ -20,11 +20,15 @@ EARLIER = SMALL | {
     "algo.decoder.kernels": (4, 2), "algo.model_optim.lr": 2e-3, "algo.actor_optim.lr": 1e-3,
     "algo.critic_optim.lr": 2e-3, **{f"algo.{part}.layers": 2 for part in PARTS},
 }  # fmt: skip
-V2 = EARLIER | {"algo.rssm.latent": "categorical(8)", "algo.slow_every": 20, "algo.rewards": "identity"}
+V2 = EARLIER | {
+    "algo.rssm.latent": "categorical(8)",
+    "algo.slow_update_interval": 20,
+    "algo.reward_transform": "identity",
+}
 # A gradient through the world model, before that is learned and far ahead, would drive actions to their bounds.
 V1 = EARLIER | {
-    "random_steps": 300, "learning_starts": 300, "algo.horizon": 3, "algo.discount": 0.5, "algo.noise": 0.3,
-    "algo.actor.continuous": "tanh_normal(0.1, 0.0)", "algo.actor_optim.lr": 2e-4, "algo.kl": "free(0.5)",
+    "random_steps": 300, "learning_starts": 300, "algo.horizon": 3, "algo.discount": 0.5, "algo.exploration_noise": 0.3,
+    "algo.actor.continuous": "tanh_normal(0.1, 0.0)", "algo.actor_optim.lr": 2e-4, "algo.kl": "free_nats(0.5)",
 }  # fmt: skip
 
 

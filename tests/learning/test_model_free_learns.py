@@ -42,21 +42,21 @@ PRIORITIES = {"replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0,
 @pytest.mark.parametrize(
     ("name", "own"),
     [
-        ("dqn", {"algo.dueling": True, "algo.double": True, "algo.tau": 1.0, "algo.target_every": 20,
+        ("dqn", {"algo.dueling": True, "algo.double": True, "algo.tau": 1.0, "algo.target_update_interval": 20,
                  "algo.value_estimator": NStep(3), "algo.batch_length": 4}),
-        ("qr_dqn", {"algo.quantiles": 20, "algo.kappa": 0.0}),
+        ("qr_dqn", {"algo.num_quantiles": 20, "algo.kappa": 0.0}),
     ],
 )  # fmt: skip
 def test_values_of_choices_solve(name, own, tmp_path):
     """Best 10, by chance 5: rewards go on when the clock ends an episode, and what to do is in a picture."""
-    settings = VALUES | PRIORITIES | {"algo.target_every": 1} | own
+    settings = VALUES | PRIORITIES | {"algo.target_update_interval": 1} | own
     result = reverie.train(name, env="reverie/Look-v0", run=tmp_path / "run", **settings)
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 9.0
 
 
 MEMORY = VALUES | {
     "env.num": 1, "schedule.eval_every": 500, "steps": 4000, "stop_score": 0.9, "random_steps": 0, "algo.lr": 3e-3,
-    "algo.target_every": 1, "algo.tau": 0.05, "algo.networks.units": (32,), "algo.batch_length": 8,
+    "algo.target_update_interval": 1, "algo.tau": 0.05, "algo.networks.units": (32,), "algo.batch_length": 8,
     "algo.networks.memory": "lstm(16)",
 }  # fmt: skip
 WINDOW = {"algo.batch_length": 3, "algo.networks.memory": "transformer(5, 16, 2)", "algo.actor_lr": 3e-3,
@@ -66,7 +66,7 @@ WINDOW = {"algo.batch_length": 3, "algo.networks.memory": "transformer(5, 16, 2)
 @pytest.mark.parametrize(("name", "own"), [("dqn", {}), ("discrete_sac", WINDOW)])
 def test_what_was_seen_once_is_remembered(name, own, tmp_path):
     """Best 1, by chance or without memory 0."""
-    alien = {"algo.networks.encoder", *(("algo.lr", "algo.target_every", "algo.exploration") if own else ())}
+    alien = {"algo.networks.encoder", *(("algo.lr", "algo.target_update_interval", "algo.exploration") if own else ())}
     settings = {key: value for key, value in (MEMORY | own).items() if key not in alien}
     result = reverie.train(name, env="reverie/Cue-v0", run=tmp_path / "run", **settings)
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 0.8
@@ -104,7 +104,7 @@ class Lock(gymnasium.Env[np.ndarray, Any]):
 
 
 SEVERAL = {
-    "dqn": VALUES | {"algo.double": True, "algo.dueling": True, "algo.target_every": 20},
+    "dqn": VALUES | {"algo.double": True, "algo.dueling": True, "algo.target_update_interval": 20},
     "sac": SMALL | {"algo.temperature": 0.05, "algo.temperature_lr": 0.0},
 }
 

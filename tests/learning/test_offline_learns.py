@@ -8,7 +8,7 @@ import torch
 
 from reverie.algos.bc import BCConfig
 from reverie.algos.bcq import BCQConfig
-from reverie.algos.cql import CQLConfig, Fixed
+from reverie.algos.cql import Constant, CQLConfig
 from reverie.algos.crr import CRRConfig, Exp
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_cql import DiscreteCQLConfig
@@ -25,14 +25,16 @@ CHOICE = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(4,))}
 EPISODES, STEPS = 400, 4
 LOW, HIGH = -0.5, 0.4
 FAST = {"batch_size": 128, "networks.units": (64, 64)}
-MILD = CQLConfig(critic_lr=1e-3, actor_lr=1e-3, tau=0.02, samples=5, conservatism=Fixed(0.3), temperature=0.03)
+MILD = CQLConfig(
+    critic_lr=1e-3, actor_lr=1e-3, tau=0.02, num_samples=5, conservative_weight=Constant(0.3), temperature=0.03
+)
 CASES = {
     "bc": (BCConfig(lr=3e-3), 400, (-0.15, 0.05)),
     "td3_bc": (TD3BCConfig(actor_lr=1e-3, critic_lr=1e-3, tau=0.02), 1500, (0.1, 0.6)),
     "bcq": (BCQConfig(tau=0.02, latent=8).merge({"vae.units": (64, 64)}), 1200, (0.08, 0.6)),
     "cql": (MILD, 1000, (0.1, 0.6)),
     "iql": (IQLConfig(actor_lr=1e-3, critic_lr=1e-3, value_lr=1e-3, tau=0.02, beta=20.0), 1000, (0.1, 0.5)),
-    "crr": (CRRConfig(actor_lr=1e-3, critic_lr=1e-3, target_every=20, filter=Exp(0.2)), 1000, (0.1, 0.5)),
+    "crr": (CRRConfig(actor_lr=1e-3, critic_lr=1e-3, target_update_interval=20, filter=Exp(0.2)), 1000, (0.1, 0.5)),
 }
 
 
@@ -107,8 +109,16 @@ SHARES = (0.45, 0.3, 0.25)
 CHOOSING = {
     "bc": (BCConfig(lr=3e-3), 300, "worst"),
     "discrete_bcq": (DiscreteBCQConfig(lr=1e-3, tau=0.02, threshold=0.2), 500, "best"),
-    "discrete_cql": (DiscreteCQLConfig(lr=1e-3, quantiles=16, min_q_weight=0.3, target_every=20), 500, "best"),
-    "discrete_crr": (DiscreteCRRConfig(actor_lr=3e-3, critic_lr=3e-3, target_every=20, filter=Exp(0.2)), 500, "best"),
+    "discrete_cql": (
+        DiscreteCQLConfig(lr=1e-3, num_quantiles=16, conservative_weight=0.3, target_update_interval=20),
+        500,
+        "best",
+    ),
+    "discrete_crr": (
+        DiscreteCRRConfig(actor_lr=3e-3, critic_lr=3e-3, target_update_interval=20, filter=Exp(0.2)),
+        500,
+        "best",
+    ),
 }
 
 

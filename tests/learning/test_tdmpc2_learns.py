@@ -8,8 +8,9 @@ SMALL = {
     "replay_ratio": 0.5, "learning_starts": 200, "random_steps": 200, "env.num": 4, "env.vector": "serial",
     "eval_episodes": 10, "eval_envs": 10, "threads": 1, "seed": 0, "console": False, "tensorboard": False,
     "replay.capacity": 20_000, "algo.batch_size": 64, "algo.discount": 0.9, "algo.tau": 0.02, "algo.lr": 5e-4,
-    "algo.encoder_lr": 5e-4, "algo.samples": 48, "algo.elites": 8, "algo.policy_samples": 8, "algo.iterations": 3,
-    "algo.networks": {"units": (64, 64), "latent": 32, "encoder_units": (64,), "critics": 2},
+    "algo.encoder_lr": 5e-4, "algo.num_samples": 48, "algo.num_elites": 8, "algo.num_policy_samples": 8,
+    "algo.iterations": 3,
+    "algo.networks": {"units": (64, 64), "latent": 32, "encoder_units": (64,), "num_critics": 2},
 }  # fmt: skip
 
 
@@ -21,6 +22,6 @@ def test_solved_by_planning_and_by_the_policy(tmp_path):
     assert sum(scores) / len(scores) >= -6.0
     agent = reverie.load(tmp_path / "run")
     objective = agent.algo.objective
-    objective.cfg = replace(objective.cfg, plan=False)
+    objective.cfg = replace(objective.cfg, use_planning=False)
     alone = agent.evaluate(episodes=10).scores
     assert sum(alone) / len(alone) >= -20.0

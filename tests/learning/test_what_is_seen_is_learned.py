@@ -94,7 +94,7 @@ class Remote(Match):
 
 def test_units_do_not_matter(tmp_path: Any) -> None:
     """Without these settings it loses more than 20,000."""
-    units = {"algo.normalise": "running", "algo.reward_scale": "return_std", "learning_starts": 300}
+    units = {"algo.normalize_obs": "running", "algo.reward_scale": "return_std", "learning_starts": 300}
     settings = SMALL | OWN["td3"] | units | {"stop_score": -3000.0}
     result = reverie.train("td3", env=Remote, run=tmp_path / "run", **settings)
     assert mean(result) >= -4000.0
@@ -102,6 +102,6 @@ def test_units_do_not_matter(tmp_path: Any) -> None:
 
 def test_stacked_frames_are_a_memory(tmp_path: Any) -> None:
     """What is asked for was shown three rows before: 1 for who remembers, 0 for others, as with three frames."""
-    settings = SMALL | OWN["discrete_sac"] | {"algo.frames": 4, "algo.frame_keys": ".*", "stop_score": 0.99}
+    settings = SMALL | OWN["discrete_sac"] | {"algo.frame_stack": 4, "algo.frame_stack_keys": ".*", "stop_score": 0.99}
     result = reverie.train("discrete_sac", env=lambda: Cue(delay=3), run=tmp_path / "run", **settings)
     assert mean(result) > 0.9

@@ -133,6 +133,6 @@ def test_images_are_stacked_unless_others_are_chosen() -> None:
 
 def test_nothing_to_stack_is_told() -> None:
     vectors = {key: SPEC[key] for key in ("arm", "time")}
-    for keys, said in (((), r"frames = 4, .* 'arm' \(vector\)"), (("amr",), "frame_keys = 'amr'")):
+    for keys, said in (((), r"frame_stack = 4, .* 'arm' \(vector\)"), (("amr",), "frame_stack_keys = 'amr'")):
         with pytest.raises(ConfigError, match=said):
             Frames(vectors, 4, *keys)

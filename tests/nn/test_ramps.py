@@ -45,14 +45,14 @@ def test_ramps_are_written_as_they_are_read():
     plain = config.to_dict()
     assert plain["lr"] == POINTS
     assert DQNConfig().merge(plain) == config
-    assert DreamerV3Config(entropy=POINTS).to_dict()["entropy"] == POINTS
+    assert DreamerV3Config(entropy_coef=POINTS).to_dict()["entropy_coef"] == POINTS
     assert EpsilonSchedule.parse("epsilon_greedy([[0, 1], [1e3, 0.1]])") == config.exploration
     assert config.exploration.chance(torch.tensor([300, 200])) == pytest.approx(0.55)
 
 
 @pytest.mark.parametrize("made", [
     lambda p, lr: Adam(p, lr), lambda p, lr: OptimConfig(lr=lr, warmup=0).build(p),
-    lambda p, lr: GlobalAdamConfig(lr=lr, decay=0.01, form="torch").build(p),
+    lambda p, lr: GlobalAdamConfig(lr=lr, weight_decay=0.01, implementation="torch").build(p),
 ])  # fmt: skip
 def test_a_step_on_a_ramp_is_that_of_its_present_rate(made):
     start = nn.Parameter(torch.tensor([1.0, -2.0]))

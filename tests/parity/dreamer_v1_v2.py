@@ -454,18 +454,20 @@ class RecordingV2(Recording):
         grad_heads = {"decoder": "decoder", "reward": "reward", "discount": "cont"}
         values: dict[str, Any] = {
             "batch_size": v["B"], "batch_length": v["T"], "horizon": s["imag_horizon"], "discount": s["discount"],
-            "lam": s["discount_lambda"], "rewards": s["clip_rewards"], "learn_cont": s["pred_discount"],
-            "grad_heads": tuple(grad_heads[k] for k in s["grad_heads"]), "entropy": s.number("actor_ent"),
-            "kl": f"balanced({s['kl.balance']}, {s['kl.free']}, {s['kl.free_avg']}, {s['kl.forward']})",
-            "scales.kl": s["loss_scales.kl"], "scales.reward": s["loss_scales.reward"],
-            "scales.cont": s["loss_scales.discount"],
+            "lam": s["discount_lambda"], "reward_transform": s["clip_rewards"], "learn_cont": s["pred_discount"],
+            "grad_heads": tuple(grad_heads[k] for k in s["grad_heads"]), "entropy_coef": s.number("actor_ent"),
+            "kl": f"balanced_kl({s['kl.balance']}, {s['kl.free']}, {s['kl.free_avg']}, {s['kl.forward']})",
+            "loss_scales.kl": s["loss_scales.kl"], "loss_scales.reward": s["loss_scales.reward"],
+            "loss_scales.cont": s["loss_scales.discount"],
         }  # fmt: skip
         every, rate = s["slow_target_update"], s["slow_target_fraction"]
-        values |= {"slow_every": every, "slow_rate": rate} if s["slow_target"] else {"slow_every": 0}
+        values |= (
+            {"slow_update_interval": every, "slow_rate": rate} if s["slow_target"] else {"slow_update_interval": 0}
+        )
         for name in ("momentum", "scale", "eps"):
             values[f"reward_norm.{name}"] = s[f"reward_norm.{name}"]
         for name in ("model", "actor", "critic"):
-            for ours, theirs in (("lr", "lr"), ("eps", "eps"), ("clip", "clip"), ("decay", "wd")):
+            for ours, theirs in (("lr", "lr"), ("eps", "eps"), ("max_grad_norm", "clip"), ("weight_decay", "wd")):
                 values[f"{name}_optim.{ours}"] = s[f"{name}_opt.{theirs}"] or 0.0
         for key in [k for k in s.left if k.startswith("loss_scales.")]:
             if s[key] != 1 and key.split(".", 1)[1] in v["obs"]:
@@ -538,7 +540,7 @@ class RecordingV2(Recording):
         cfg = agent.cfg
         heads = [("reward", "world.reward", "out", cfg.reward), ("critic", "behaviour.critic", "out", cfg.critic)]
         heads += [("discount", "world.cont", "logit", cfg.cont)] * cfg.learn_cont
-        heads += [("target_critic", "behaviour.slow_critic.model", "out", cfg.critic)] * bool(cfg.slow_every)
+        heads += [("target_critic", "behaviour.slow_critic.model", "out", cfg.critic)] * bool(cfg.slow_update_interval)
         for network, ours, out, head in heads:
             yield from chain(f"{network}/dense", f"{network}/norm", f"{ours}.mlp", head.layers, head.norm)
             yield from layer(f"{network}/out/out", f"{ours}.{out}")
@@ -629,7 +631,7 @@ class RecordingV2(Recording):
         """The metrics of a behaviour under the authors' names."""
         entropies = [v for k, v in m.items() if k.startswith("train/entropy/")]
         return {
-            "actor_ent": sum(entropies), "actor_ent_scale": behaviour.cfg.entropy, "critic": m["train/value"],
+            "actor_ent": sum(entropies), "actor_ent_scale": behaviour.cfg.entropy_coef, "critic": m["train/value"],
             "actor_grad_mix": getattr(behaviour.gradient, "mix", None), "critic_slow": m["train/slow_value"],
             "critic_target": m["train/target"], "reward_mean": m["train/reward"], "reward_std": m["train/reward_std"],
             "reward_normed_mean": m["train/normalized_reward"], "reward_normed_std": m["train/normalized_reward_std"],
@@ -656,14 +658,15 @@ class RecordingP2E(RecordingV2):
         if s["disag_target"] == "feat" and s["rssm.discrete"]:
             raise ConfigError("recorded with disag_target = feat and discrete latents, which theirs cannot run.")
         values: dict[str, Any] = {
-            "ensemble.models": s["disag_models"], "ensemble.offset": s["disag_offset"], "ensemble.log": s["disag_log"],
+            "ensemble.num_models": s["disag_models"], "ensemble.offset": s["disag_offset"],
+            "ensemble.log_disagreement": s["disag_log"],
             "ensemble.target": {"feat": "feature"}.get(s["disag_target"], s["disag_target"]),
-            "ensemble.action_conditioned": s["disag_action_cond"], "intrinsic": s["expl_intr_scale"],
-            "extrinsic": s["expl_extr_scale"], "ensemble.head.act": act(s["expl_head.act"]),
+            "ensemble.action_conditioned": s["disag_action_cond"], "intrinsic_scale": s["expl_intr_scale"],
+            "extrinsic_scale": s["expl_extr_scale"], "ensemble.head.act": act(s["expl_head.act"]),
             **{f"ensemble.head.{k}": s[f"expl_head.{k}"] for k in ("layers", "units", "norm")},
-            **{f"explore_norm.{k}": s[f"expl_reward_norm.{k}"] for k in ("momentum", "scale", "eps")},
+            **{f"expl_reward_norm.{k}": s[f"expl_reward_norm.{k}"] for k in ("momentum", "scale", "eps")},
         }  # fmt: skip
-        for ours, theirs in (("lr", "lr"), ("eps", "eps"), ("clip", "clip"), ("decay", "wd")):
+        for ours, theirs in (("lr", "lr"), ("eps", "eps"), ("max_grad_norm", "clip"), ("weight_decay", "wd")):
             values[f"ensemble_optim.{ours}"] = s[f"expl_opt.{theirs}"] or 0.0
         return Plan2ExploreConfig(**{f.name: getattr(base, f.name) for f in fields(base)}).merge(values)
 
@@ -706,14 +709,16 @@ class RecordingP2E(RecordingV2):
         cfg = agent.cfg
         heads = [("expl_actor", "explorer.actor", "parts.0.outputs.0", cfg.actor)]
         heads += [("expl_critic", "explorer.critic", "out", cfg.critic)]
-        heads += [("expl_target_critic", "explorer.slow_critic.model", "out", cfg.critic)] * bool(cfg.slow_every)
+        heads += [("expl_target_critic", "explorer.slow_critic.model", "out", cfg.critic)] * bool(
+            cfg.slow_update_interval
+        )
         for network, ours, out, head in heads:
             yield from chain(f"{network}/dense", f"{network}/norm", f"{ours}.mlp", head.layers, head.norm)
             yield from layer(f"{network}/out/out", f"{ours}.{out}")
         if self.variant["act"]["kind"] != "categorical":
             yield from layer("expl_actor/out/std", "explorer.actor.parts.0.outputs.1")
         head = cfg.ensemble.head
-        for i in range(cfg.ensemble.models):
+        for i in range(cfg.ensemble.num_models):
             ours = f"ensemble.models.{i}"
             yield from chain(f"disag{i}/dense", f"disag{i}/norm", f"{ours}.0", head.layers, head.norm)
             yield from layer(f"disag{i}/out/out", f"{ours}.1")
@@ -756,7 +761,7 @@ class RecordingP2E(RecordingV2):
             imagined = dream.feature.flatten(1, 2), earlier.flatten(1, 2)
             values["disag/imag_pred"] = self.predicted(agent.ensemble(*imagined))
             disagreement = agent.ensemble.disagreement(*imagined)
-            values["disag/imag_disag"] = disagreement.exp() if agent.cfg.ensemble.log else disagreement
+            values["disag/imag_disag"] = disagreement.exp() if agent.cfg.ensemble.log_disagreement else disagreement
         return values, losses
 
     def update(self, rows: Batch, context: Context, number: int) -> tuple[Tensors, Any]:
@@ -829,9 +834,9 @@ class RecordingV1(Recording):
             raise ConfigError(f"recorded with action_dist = {dist}, which we do not have for these actions.")
         values: dict[str, Any] = {
             "batch_size": v["B"], "batch_length": v["T"], "horizon": s["horizon"], "discount": s["discount"],
-            "lam": s["disclam"], "rewards": {"none": "identity"}.get(s["clip_rewards"], s["clip_rewards"]),
-            "learn_cont": s["pcont"], "kl": f"free({s['free_nats']})", "scales.kl": s["kl_scale"],
-            "scales.cont": s["pcont_scale"], "rssm.deter": s["deter_size"], "rssm.hidden": s["deter_size"],
+            "lam": s["disclam"], "reward_transform": {"none": "identity"}.get(s["clip_rewards"], s["clip_rewards"]),
+            "learn_cont": s["pcont"], "kl": f"free_nats({s['free_nats']})", "loss_scales.kl": s["kl_scale"],
+            "loss_scales.cont": s["pcont_scale"], "rssm.deter": s["deter_size"], "rssm.hidden": s["deter_size"],
             "rssm.stoch": s["stoch_size"], "actor.continuous": TanhNormal(1e-4, float(np.log(np.exp(init) - 1))),
         }  # fmt: skip
         for part in ("encoder", "decoder"):
@@ -845,7 +850,7 @@ class RecordingV1(Recording):
         values["rssm.act"] = "elu"  # theirs is not handed on
         for name in ("model", "actor", "critic"):
             values[f"{name}_optim.lr"] = s[f"{self.optim_names.get(name, name)}_lr"]
-            values[f"{name}_optim.clip"] = s["grad_clip"] or 0.0
+            values[f"{name}_optim.max_grad_norm"] = s["grad_clip"] or 0.0
         return DreamerV1Config().merge(values)
 
     def reads_features(self, path: str) -> bool:

@@ -111,10 +111,11 @@ class Recording:
         values: dict[str, Any] = {
             "batch_size": a["batch_size"], "batch_length": a["batch_length"] - self.context,
             "replay_context": self.context, "horizon": a["imag_length"], "discount_horizon": a["horizon"],
-            "lam": a["imag_loss.lam"], "entropy": a["imag_loss.actent"], "free_nats": a["dyn.rssm.free_nats"],
-            "slow_rate": a["slowvalue.rate"], "slow_every": a["slowvalue.every"],
-            "slow_regulariser": a["imag_loss.slowreg"],
-            "imagine_last": a["imag_last"], "return_rate": a["retnorm.rate"], "return_limit": a["retnorm.limit"],
+            "lam": a["imag_loss.lam"], "entropy_coef": a["imag_loss.actent"], "free_nats": a["dyn.rssm.free_nats"],
+            "slow_rate": a["slowvalue.rate"], "slow_update_interval": a["slowvalue.every"],
+            "slow_regularizer": a["imag_loss.slowreg"],
+            "imagine_last": a["imag_last"], "return_norm_rate": a["retnorm.rate"],
+            "return_norm_limit": a["retnorm.limit"],
             "actor.unimix": 0.0, "actor.min_std": a["policy.minstd"], "actor.max_std": a["policy.maxstd"],
             "rssm.posterior_layers": a["dyn.rssm.obslayers"], "rssm.prior_layers": a["dyn.rssm.imglayers"],
             "rssm.recurrent_layers": a["dyn.rssm.dynlayers"], "decoder.blocks": a["dec.simple.bspace"],
@@ -132,7 +133,7 @@ class Recording:
             values[f"optim.{name}"] = a[f"opt.{name}"]
         scales = {"reconstruction": "rec", "reward": "rew", "cont": "con", "dynamics": "dyn", "representation": "rep",
                   "actor": "policy", "critic": "value", "replay_critic": "repval"}  # fmt: skip
-        values |= {f"scales.{ours}": a[f"loss_scales.{theirs}"] for ours, theirs in scales.items()}
+        values |= {f"loss_scales.{ours}": a[f"loss_scales.{theirs}"] for ours, theirs in scales.items()}
         return DreamerV3Config().merge(values)
 
     def batch(self, spec: ActionSpec, obs: Mapping[str, ObsPart]) -> Batch:

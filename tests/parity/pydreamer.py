@@ -158,12 +158,13 @@ class RecordingPyDreamer(Recording):
         image, vectors = (s["image_weight"], s["vecobs_weight"]) if s["image_decoder"] else (1.0, s["vecobs_weight"])
         values: dict[str, Any] = {
             "batch_size": v["B"], "batch_length": v["T"], "horizon": s["imag_horizon"], "discount": s["gamma"],
-            "lam": s["lambda_gae"], "rewards": s["clip_rewards"] or "identity", "entropy": s["entropy"],
-            "returns": "next_reward", "slow_every": s["target_interval"], "slow_moves": "before", "dream_in": "same",
-            "samples": s["iwae_samples"], "carry": s["keep_state"],
-            "kl": f"balanced({s['kl_balance']})", "scales.kl": s["kl_weight"],
-            "scales.reward": s["reward_weight"], "scales.cont": s["terminal_weight"],
-            "scales.reconstruction": image, "scales.vectors": vectors / image,
+            "lam": s["lambda_gae"], "reward_transform": s["clip_rewards"] or "identity", "entropy_coef": s["entropy"],
+            "return_estimator": "next_reward", "slow_update_interval": s["target_interval"],
+            "slow_update_order": "before", "imagine_with": "same",
+            "posterior_samples": s["iwae_samples"], "carry_state": s["keep_state"],
+            "kl": f"balanced_kl({s['kl_balance']})", "loss_scales.kl": s["kl_weight"],
+            "loss_scales.reward": s["reward_weight"], "loss_scales.cont": s["terminal_weight"],
+            "loss_scales.reconstruction": image, "loss_scales.vectors": vectors / image,
             "reward_support": tuple(s["reward_decoder_categorical"] or ()),
         }  # fmt: skip
         s.left -= {"image_weight", "image_categorical", "image_size", "image_channels", "vecobs_size"}
@@ -179,7 +180,7 @@ class RecordingPyDreamer(Recording):
             "rssm.deter": s["deter_dim"], "rssm.hidden": s["hidden_dim"], "rssm.stoch": s["stoch_dim"],
             "rssm.latent": f"categorical({classes})" if classes else "gaussian('double_sigmoid', 0.1)",
             "rssm.cell": CELLS[s["gru_type"]], "rssm.layers": s["gru_layers"], "rssm.norm": norm,
-            "encoder.outputs": self.variant["embed_dim_for_256"], "encoder.arrival": s["reward_input"],
+            "encoder.outputs": self.variant["embed_dim_for_256"], "encoder.encode_reward": s["reward_input"],
             "encoder.class_units": (units,) * max(1, s["image_encoder_layers"]), "encoder.units": (units,) * 2,
             "decoder.class_units": (units,) * s["image_decoder_layers"],
             "decoder.class_unimix": float(s["image_decoder_min_prob"]), "decoder.units": (units,) * 4,
@@ -209,12 +210,12 @@ class RecordingPyDreamer(Recording):
         s, units = self.settings, self.variant["hidden_dim_for_400"]
         norm, values = "layer" if self.conf["layer_norm"] else "none", {}
         layers, width = s["map_hidden_layers"], s["map_hidden_dim"]
-        of_map = Mlp("map", given="map_coord", layers=layers, units=width, norm=norm)
+        of_map = Mlp("map", inputs="map_coord", layers=layers, units=width, norm=norm)
         heads = {"map": of_map, "goals": Mlp("|".join(GOALS), units=units, norm="layer")}
         values["probe.heads"] = tuple(heads[name] for name in self.probe.split("+") if name != "none")
         values["probe.gradients"] = self.forgotten
         if self.conf.get("aux_critic"):
-            values |= {"aux.weight": s["aux_critic_weight"], "aux.slow_every": s["target_interval_aux"]}
+            values |= {"aux.weight": s["aux_critic_weight"], "aux.slow_update_interval": s["target_interval_aux"]}
             values |= {"aux.discount": s["gamma_aux"], "aux.lam": s["lambda_gae_aux"]}
             values |= {"aux.head.units": units, "aux.head.norm": norm}
         s.left -= {"aux_critic", "aux_critic_weight", "gamma_aux", "lambda_gae_aux", "target_interval_aux"}
@@ -228,9 +229,9 @@ class RecordingPyDreamer(Recording):
             behaves = name in ("actor", "critic")
             ours = "probe.optim" if name == "probe" else f"{name}_optim"
             values |= {
-                f"{ours}.form": "torch", f"{ours}.eps": s["adam_eps"], f"{ours}.decay": 0.01,
+                f"{ours}.implementation": "torch", f"{ours}.eps": s["adam_eps"], f"{ours}.weight_decay": 0.01,
                 f"{ours}.lr": (behaves and s[f"adam_lr_{name}"]) or s["adam_lr"],
-                f"{ours}.clip": float((behaves and s["grad_clip_ac"]) or s["grad_clip"]),
+                f"{ours}.max_grad_norm": float((behaves and s["grad_clip_ac"]) or s["grad_clip"]),
             }  # fmt: skip
         return values
 
@@ -596,7 +597,7 @@ class RecordingPyDreamer(Recording):
         """The whole comparison."""
         rows, before = self.batch(1)
         acting, agent = self.acting(rows, before), self.agent
-        if agent.cfg.carry:
+        if agent.cfg.carry_state:
             agent.carried_action.copy_(before.repeat_interleave(self.samples, 0))
         for number in (1, 2, 3):
             rows, before = self.batch(number)
@@ -642,7 +643,7 @@ class RecordingPyDreamer(Recording):
         """Gradients after clipping, as theirs are recorded, by the names of our parameters."""
         values: dict[str, Tensor | None] = dict(self.forgotten_grads)
         for optim in self.agent.optims.values():
-            grads, clip = [p.grad for p in optim.params], optim.cfg.clip
+            grads, clip = [p.grad for p in optim.params], optim.cfg.max_grad_norm
             factor = clip / torch.stack([g.norm() for g in grads]).norm().clamp(min=clip)
             ours = {id(p): g * factor for p, g in zip(optim.params, grads, strict=True)}
             values |= {k: ours[id(p)] for k, p in self.places.parameters.items() if id(p) in ours}

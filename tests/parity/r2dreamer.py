@@ -74,8 +74,8 @@ class Recording:
         values: dict[str, Any] = {
             "batch_size": self.meta["B"], "batch_length": self.meta["T"], "replay_context": 1,
             "horizon": t["imag_horizon"], "discount_horizon": t["horizon"], "lam": t["lamb"],
-            "entropy": t["act_entropy"], "free_nats": t["kl_free"], "slow_rate": t["slow_target_fraction"],
-            "slow_every": t["slow_target_update"], "optim.agc_min_norm": t["pmin"],
+            "entropy_coef": t["act_entropy"], "free_nats": t["kl_free"], "slow_rate": t["slow_target_fraction"],
+            "slow_update_interval": t["slow_target_update"], "optim.agc_min_norm": t["pmin"],
             "optim.lr": t["lr"], "optim.agc": t["agc"], "optim.beta1": t["beta1"], "optim.beta2": t["beta2"],
             "optim.eps": t["eps"], "optim.warmup": t["warmup"], "decoder.blocks": t["decoder"]["cnn"]["bspace"],
             "rssm.classes": t["rssm"]["discrete"], "rssm.unimix": t["rssm"]["unimix_ratio"],
@@ -94,13 +94,13 @@ class Recording:
         values |= {f"actor.{k}": dist[k] for k in ("min_std", "max_std") if k in dist}
         values["actor.unimix"] = dist.get("unimix_ratio", 0.0)
         scales = {**LOSSES, "recon": "reconstruction"}
-        values |= {f"scales.{scales.get(k, k)}": v for k, v in t["loss_scales"].items()}
+        values |= {f"loss_scales.{scales.get(k, k)}": v for k, v in t["loss_scales"].items()}
         options = {
             "barlow": f"redundancy={t['r2dreamer']['lambd']}",
-            "dreamerpro": f"prototypes={pro['num_prototypes']}, width={pro['proto_dim']},"
+            "dreamerpro": f"num_prototypes={pro['num_prototypes']}, width={pro['proto_dim']},"
             f"temperature={pro['temperature']}, shift={int(pro['aug']['max_delta'])},"
             f"sinkhorn={pro['sinkhorn_eps']}, rounds={pro['sinkhorn_iters']},"
-            f"rate={pro['ema_update_fraction']}, every={pro['ema_update_every']}, skip={pro['warm_up']},"
+            f"rate={pro['ema_update_fraction']}, update_interval={pro['ema_update_every']}, skip={pro['warm_up']},"
             f"each_row={not pro['aug']['same_across_time']}, freeze={pro['freeze_prototypes_iters'] if frozen else 0}",
         }  # fmt: skip
         ours = KINDS[self.kind]

@@ -85,16 +85,20 @@ class Recording:
 
     def learner(self) -> OnPolicy:
         """Our learner with the recorded settings."""
-        m, common = self.meta, {"graph": False, "rollout": self.steps}
+        m, common = self.meta, {"capture_updates": False, "rollout": self.steps}
         common |= {
             "discount": m["gamma"], "value_estimator": GAE(m["gae_lambda"]), "value_coef": m["vf_coef"],
-            "normalise_advantage": bool(m["normalize_advantage"]), "entropy_coef": m["ent_coef"],
-            "clip_gradient": m["max_grad_norm"] or 0.0, "lr": m["learning_rate"],
+            "normalize_advantage": bool(m["normalize_advantage"]), "entropy_coef": m["ent_coef"],
+            "max_grad_norm": m["max_grad_norm"] or 0.0, "lr": m["learning_rate"],
         }  # fmt: skip
         if m["algorithm"] == "A2C":
             config: Any = A2CConfig(**common)
         else:
-            of_ppo = {"clip": m["clip_range"], "clip_value": m["clip_range_vf"], "target_kl": m["target_kl"]}
+            of_ppo = {
+                "clip_range": m["clip_range"],
+                "value_clip_range": m["clip_range_vf"],
+                "target_kl": m["target_kl"],
+            }
             config = PPOConfig(**common, **of_ppo, epochs=int(m["n_epochs"]), batch_size=int(m["batch_size"]))
         recording, kind = self, A2C if m["algorithm"] == "A2C" else PPO
 
@@ -114,17 +118,23 @@ class Recording:
         opt, clip = self.meta["optimizer"], self.meta["max_grad_norm"] or 0.0
         if opt["class"] == "Adam":
             beta1, beta2 = opt["betas"]
-            adam = {"lr": opt["lr"], "eps": opt["eps"], "clip": clip, "beta1": beta1, "beta2": beta2}
-            return GlobalAdamConfig(form="torch", **adam).build(parameters)
-        rms = {"form": FORMS[opt["class"]], "lr": opt["lr"], "decay": opt["alpha"], "eps": opt["eps"], "clip": clip}
+            adam = {"lr": opt["lr"], "eps": opt["eps"], "max_grad_norm": clip, "beta1": beta1, "beta2": beta2}
+            return GlobalAdamConfig(implementation="torch", **adam).build(parameters)
+        rms = {
+            "implementation": FORMS[opt["class"]],
+            "lr": opt["lr"],
+            "alpha": opt["alpha"],
+            "eps": opt["eps"],
+            "max_grad_norm": clip,
+        }
         return GlobalRMSpropConfig(**rms).build(parameters)
 
     def network(self) -> PolicyValue:
         """Our network with the recorded sizes and weights."""
-        memory, kind = None, "own"
+        memory, kind = None, "separate"
         if self.lstm is not None:
             memory = LSTM(int(self.lstm["hidden_size"]), int(self.lstm.get("n_layers", 1)))
-            kind = "shared" if self.lstm["shared_lstm"] else "own" if self.lstm["enable_critic_lstm"] else "none"
+            kind = "shared" if self.lstm["shared_lstm"] else "separate" if self.lstm["enable_critic_lstm"] else "none"
         activation = self.meta["activation"]
         cfg = PolicyValueConfig(activation=activation, memory=memory, critic_memory=kind)  # type: ignore[arg-type]
         network = PolicyValue(self.obs_spec, self.action_spec, cfg)

@@ -95,13 +95,14 @@ def config(meta: Mapping[str, Any], steps: int) -> TDMPC2Config:
     return TDMPC2Config().merge({
         **{name: s[name] if isinstance(s[name], bool) else float(s[name]) for name in same},
         "batch_size": s["batch_size"], "batch_length": s["horizon"] + 1, "discount": float(meta["discount"]),
-        "encoder_lr": s["lr"] * s["enc_lr_scale"], "clip": float(s["grad_clip_norm"]),
-        "consistency": float(s["consistency_coef"]), "cont_coef": float(s["termination_coef"]),
+        "encoder_lr": s["lr"] * s["enc_lr_scale"], "max_grad_norm": float(s["grad_clip_norm"]),
+        "consistency_coef": float(s["consistency_coef"]), "cont_coef": float(s["termination_coef"]),
         "min_log_std": float(s["log_std_min"]), "max_log_std": float(s["log_std_max"]), "iterations": steps,
-        "samples": s["num_samples"], "policy_samples": s["num_pi_trajs"], "elites": s["num_elites"], "graph": False,
+        "num_samples": s["num_samples"], "num_policy_samples": s["num_pi_trajs"], "num_elites": s["num_elites"],
+        "capture_updates": False,
         "networks": {
             "units": (s["mlp_dim"],) * 2, "latent": s["latent_dim"], "simplex": s["simnorm_dim"],
-            "encoder_units": (s["enc_dim"],) * max(s["num_enc_layers"] - 1, 1), "critics": s["num_q"],
+            "encoder_units": (s["enc_dim"],) * max(s["num_enc_layers"] - 1, 1), "num_critics": s["num_q"],
             "dropout": float(s["dropout"]), "bins": s["num_bins"], "low": float(s["vmin"]), "high": float(s["vmax"]),
         },
     })  # fmt: skip
@@ -261,7 +262,7 @@ class Recording:
             said |= {"action": action, "prev_mean_after": after.mean, "chosen_elite": last.argmax()}
             self.add(f"out/plan/{case}/", said)
         if "data/policy_act/eps" in self.arrays:
-            cfg, o.cfg = o.cfg, replace(o.cfg, plan=False)
+            cfg, o.cfg = o.cfg, replace(o.cfg, use_planning=False)
             for mode in ("eval", "train"):
                 o.draws = Recorded([self.arrays["data/policy_act/eps"]], [])
                 action, _ = self.act(obs, torch.zeros(cfg.horizon, o.width), f"t0_{mode}")

@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
     "algo.networks.units": (8,),
 }  # fmt: skip
 LIVED = {"env": "Pendulum-v1", "replay_ratio": 0, "random_steps": 0}
-ON_POLICY = {"replay_ratio": None, "env.num": 1, "algo.rollout": 16, "algo.normalise": "running"}
+ON_POLICY = {"replay_ratio": None, "env.num": 1, "algo.rollout": 16, "algo.normalize_obs": "running"}
 LEARNING = LIVED | {"replay_ratio": 1, "learning_starts": 30}
 
 
@@ -121,8 +121,8 @@ def test_what_a_run_began_with_stays_what_it_was(offline, tmp_path):
             r"the actor of td3_bc does not fit that of sac: .*widths is \(3, 8, 1\) there, \(3, 8, 2\)",
         ),
         (ON_POLICY | {"algorithm": "ppo"}, r"tanh is \(False, True\) there, \(True, False\) here"),
-        ({"algorithm": "ddpg"}, r"normalised there and not here: set algo.normalise = running"),
-        ({"algorithm": "td3"}, r"normalised there and not here: set algo.normalise = running"),
+        ({"algorithm": "ddpg"}, r"normalised there and not here: set algo.normalize_obs = running"),
+        ({"algorithm": "td3"}, r"normalised there and not here: set algo.normalize_obs = running"),
         ({"algorithm": "bcq"}, r"bcq has no actor"),
         (
             {"init_parts": ["preprocess", "actor"]},
@@ -188,7 +188,7 @@ def test_ppo_begins_with_the_clone_of_an_expert(tmp_path):
 
 
 def test_of_another_algorithm_the_actor_is_taken_and_its_target_follows(offline, tmp_path):
-    train(tmp_path / "run", "ddpg", init=str(offline), steps=20, **LIVED, **{"algo.normalise": "running"})
+    train(tmp_path / "run", "ddpg", init=str(offline), steps=20, **LIVED, **{"algo.normalize_obs": "running"})
     found, had = model(tmp_path / "run"), model(offline, env="Pendulum-v1")
     names = {"objective.actor.body.theta", "objective.target_actor.model.body.theta"}
     assert same(found, had) == {"objective.actor.body.theta"}

@@ -210,7 +210,8 @@ def test_a_smaller_replay_keeps_its_latents(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_state_that_is_carried_goes_on_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its cursors: what DreamerV2 learns from is in the middle of episodes, reset now and then."""
-    own = {"batch_size": 2, "batch_length": 4, "horizon": 3, "samples": 2, "carry": True, "critic.units": 8,
+    own = {"batch_size": 2, "batch_length": 4, "horizon": 3, "posterior_samples": 2, "carry_state": True,
+           "critic.units": 8,
            "rssm": {"deter": 8, "hidden": 8, "stoch": 2, "latent": "categorical(3)"}, "actor.units": 8,
            "encoder.units": (8,), "decoder.units": (8,), "reward.units": 8, "cont.units": 8}  # fmt: skip
     base = CONFIG.merge({"algo": DreamerV2Config().merge(own), "replay.sequence": True, "replay.reset_interval": 8})

@@ -33,25 +33,27 @@ ALGORITHMS = {
     "drift, fixed and stopped before": (
         DDPGConfig(),
         {
-            "algo.normalise": "fixed(44)", "random_steps": 45, "learning_starts": 45,
+            "algo.normalize_obs": "fixed(44)", "random_steps": 45, "learning_starts": 45,
             "algo.reward_scale": "factor(0.1)", "algo.value_estimator": "td_lambda(0.5)",
             "algo.exploration": "ornstein_uhlenbeck(0.2, 0.3, 0.01, 60)",
         },
     ),
     "running": (
         TD3Config(),
-        {"algo.normalise": "running", "algo.reward_scale": "return_std", "algo.frames": 3, "algo.frame_keys": ".*"},
+        {"algo.normalize_obs": "running", "algo.reward_scale": "return_std", "algo.frame_stack": 3,
+         "algo.frame_stack_keys": ".*"},
     ),
     "dqn": (
         DQNConfig(),
         {"algo.dueling": True, "algo.double": True, "replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0,
-         "algo.exploration": "epsilon_greedy(1.0, 0.1, 60)", "algo.target_every": 7, "replay_ratio": 0.5},
+         "algo.exploration": "epsilon_greedy(1.0, 0.1, 60)", "algo.target_update_interval": 7, "replay_ratio": 0.5},
     ),
-    "dqn, lstm": (DQNConfig(), {"algo.networks.memory": "lstm(4)", "algo.networks.burn_in": 2, "algo.frames": 2,
-                                "algo.frame_keys": ".*", "algo.target_every": 7}),
+    "dqn, lstm": (DQNConfig(), {"algo.networks.memory": "lstm(4)", "algo.networks.burn_in": 2, "algo.frame_stack": 2,
+                                "algo.frame_stack_keys": ".*", "algo.target_update_interval": 7}),
     "ppo": (PPOConfig(), {
-        "algo.normalise": "running", "algo.reward_scale": "return_std", "algo.frames": 3, "algo.frame_keys": ".*",
-        "algo.target_kl": 0.02, "algo.lr": [[0, 1e-3], [200, 1e-4]], "algo.clip": [[0, 0.2], [200, 0.1]],
+        "algo.normalize_obs": "running", "algo.reward_scale": "return_std", "algo.frame_stack": 3,
+        "algo.frame_stack_keys": ".*",
+        "algo.target_kl": 0.02, "algo.lr": [[0, 1e-3], [200, 1e-4]], "algo.clip_range": [[0, 0.2], [200, 0.1]],
     }),
     "a2c, gru": (A2CConfig(), {"algo.networks.memory": "gru(4)", "algo.batch_length": 3}),
 }  # fmt: skip
@@ -115,7 +117,7 @@ ANNEALED = {
     "epsilon": (DQNConfig(), Walk, {"algo.exploration": "epsilon_greedy(1.0, 0.05, 100)"}),
     "noise": (DDPGConfig(), Push, {"algo.exploration": "gaussian(1.0, 0.05, 100)"}),
     "of stacks": (TD3Config(), Push, {"algo.exploration": "ornstein_uhlenbeck(final_sigma=0.01, anneal_steps=100)",
-                                      "algo.frames": 3, "algo.frame_keys": ".*"}),
+                                      "algo.frame_stack": 3, "algo.frame_stack_keys": ".*"}),
 }  # fmt: skip
 
 

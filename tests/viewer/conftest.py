@@ -17,7 +17,7 @@ def folder(tmp_path_factory):
     config = ExperimentConfig().merge(SMALL).merge({"env.id": "CartPole-v1", "schedule.save_every": 30})
     train(config, run=where / "dreamer")
     reverie.train("dqn", env="CartPole-v1", run=where / "dqn", **FEW)
-    probes = ("mlp('map', given='map_coord', units=8)", "mlp('map_coord', units=8)")
+    probes = ("mlp('map', inputs='map_coord', units=8)", "mlp('map_coord', units=8)")
     few = {"steps": 40, "learning_starts": 20, "random_steps": 10, "replay_ratio": 0.05, "algo.batch_length": 8,
            "algo.probe.heads": probes, "eval_episodes": 0, "tensorboard": False, "console": False}  # fmt: skip
     mapped = merge_layers("dreamer_v2", env="MiniGrid-Empty-5x5-v0", preset="pydreamer_minigrid+cpu")

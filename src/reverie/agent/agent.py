@@ -115,7 +115,7 @@ class Agent(Player):
         """Return what probes (``algo.probe`` of DreamerV2 and V3) read from states, by key, ``[B, ...]``.
 
         Vectors are in their own units ``[B, *shape]``; of categorical ones the class probabilities ``[B, n, C]``.
-        ``inputs``: what probes are given beside the state (``ProbeHead.given``), by key, ``[B, *shape]`` or without B;
+        ``inputs``: what probes are given beside the state (``ProbeHead.inputs``), by key, ``[B, *shape]`` or without B;
         probes of which something is absent are left out.
 
         Raises:

@@ -38,7 +38,7 @@ Layers = list[tuple[Tensor, Tensor]]
 """Weights ``[outputs, inputs]`` and biases ``[outputs]`` of the layers of a perceptron, first to last."""
 ON_POLICY = {
     "n_steps": "rollout", "ent_coef": "entropy_coef", "vf_coef": "value_coef", "gamma": "discount",
-    "max_grad_norm": "clip_gradient", "normalize_advantage": "normalise_advantage", "learning_rate": "lr",
+    "max_grad_norm": "max_grad_norm", "normalize_advantage": "normalize_advantage", "learning_rate": "lr",
 }  # fmt: skip
 OFF_POLICY = {"gamma": "discount", "batch_size": "batch_size", "tau": "tau"}
 LEARNING_RATES = {"learning_rate": ("actor_lr", "critic_lr")}
@@ -47,11 +47,11 @@ SETTINGS: dict[str, Mapping[str, Any]] = {
     "a2c": ON_POLICY,
     "sac": OFF_POLICY | {"learning_rate": ("actor_lr", "critic_lr", "temperature_lr"),
                          "target_entropy": "target_entropy"},
-    "td3": OFF_POLICY | LEARNING_RATES | {"policy_delay": "policy_delay", "target_policy_noise": "target_noise",
-                                 "target_noise_clip": "noise_clip"},
+    "td3": OFF_POLICY | LEARNING_RATES | {"policy_delay": "policy_delay", "target_policy_noise": "target_policy_noise",
+                                 "target_noise_clip": "target_noise_clip"},
     "ddpg": OFF_POLICY | LEARNING_RATES,
     "dqn": OFF_POLICY | {"learning_rate": "lr"},
-    "qr_dqn": OFF_POLICY | {"learning_rate": "lr", "n_quantiles": "quantiles"},
+    "qr_dqn": OFF_POLICY | {"learning_rate": "lr", "n_quantiles": "num_quantiles"},
 }  # fmt: skip
 """Stable-Baselines3's settings and the equal ones here, by our algorithm."""
 
@@ -177,7 +177,7 @@ def _settings(archive: SB3Archive, name: str) -> AlgorithmConfig:
     if "lstm_actor.weight_hh_l0" in archive.weights:
         changes |= _memory(archive, changes["rollout"])
     if name == "ppo" and (clip := re.search(r"val=([\d.e-]+)", str(data["clip_range"]))):
-        changes["clip"] = float(clip[1])
+        changes["clip_range"] = float(clip[1])
     config: Any = algorithm_config(name)()
     merged: AlgorithmConfig = config.merge(changes)
     return merged
@@ -188,7 +188,7 @@ def _memory(archive: SB3Archive, rollout: int) -> dict[str, Any]:
     layers = sum(name.startswith("lstm_actor.weight_hh_l") for name in archive.weights)
     return {
         "networks.memory": f"lstm({archive.weights['lstm_actor.weight_hh_l0'].shape[1]}, {layers})",
-        "networks.critic_memory": "own" if "lstm_critic.weight_hh_l0" in archive.weights else "shared",
+        "networks.critic_memory": "separate" if "lstm_critic.weight_hh_l0" in archive.weights else "shared",
         "batch_length": math.gcd(16, rollout),
     }
 

@@ -314,7 +314,7 @@ def fqe_config_for(algo: Algorithm) -> FQEConfig:
     """Return FQE's settings for a learner: the same discount (0.99 if it has none) and frame stacks."""
     cfg = getattr(algo, "cfg", None)
     return FQEConfig(
-        **{name: getattr(cfg, name) for name in ("discount", "frames", "frame_keys") if hasattr(cfg, name)}
+        **{name: getattr(cfg, name) for name in ("discount", "frame_stack", "frame_stack_keys") if hasattr(cfg, name)}
     )
 
 

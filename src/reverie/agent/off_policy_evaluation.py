@@ -110,7 +110,7 @@ def estimate_return(
         step = step_of(path)  # a run that goes on deletes its old checkpoints
         settings = fqe_config_for(learner).merge(fqe or {}, "fqe")
         settings = settings.merge({} if discount is None else {"discount": discount})
-        window = Window(batch=1, length=2, context=settings.frames - 1, context_crosses=settings.frames > 1)
+        window = Window(batch=1, length=2, context=settings.frame_stack - 1, context_crosses=settings.frame_stack > 1)
         with read_progress(f"reading {recorded.reader.path.name}", recorded.rows()) as track_progress:
             extra_columns: dict[str, list[np.ndarray]] = {PROPENSITY: []}
             parts = track_progress(recorded.parts(extra_columns))

@@ -89,7 +89,7 @@ class Player:
                 A world model samples its latents in both cases, from PyTorch's generator: after ``torch.manual_seed``
                 the same episode is played again.
             is_first: for batches, ``[N]`` bool: which environments have begun a new episode since the last call.
-            reward: that came with ``obs``; ``[N]`` for batches. Only agents with ``encoder.arrival`` read it.
+            reward: that came with ``obs``; ``[N]`` for batches. Only agents with ``encoder.encode_reward`` read it.
             action_mask: which actions are legal, as the environment tells it in ``info["action_mask"]`` or by
                 ``action_masks()``; for batches one for each environment. Agents that were trained with masks need it,
                 unless the observation holds it.
@@ -148,7 +148,7 @@ class Player:
         V(s) of PPO, A2C and world models, whose state includes ``obs``. min_i Q_i(s, a) of the policy's likeliest
         action of SAC, TD3, DDPG, CQL, IQL and CRR, also of discrete ones. max_a Q(s, a) of DQN, QR-DQN, discrete CQL
         and discrete BCQ, the mean over several choices. Rewards are those that the critic learns from: after
-        ``env.clip_reward``, ``algo.reward_scale`` and ``algo.rewards``.
+        ``env.clip_reward``, ``algo.reward_scale`` and ``algo.reward_transform``.
 
         The arguments and DataErrors are those of :meth:`distribution`.
 

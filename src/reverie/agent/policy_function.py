@@ -121,7 +121,9 @@ class PolicyFunction(nn.Module):
         obs_spec, state = player.observer.single, player.initial_state(rows)
         self.inner: str = "state"
         if (depth := player.config.env.frame_stack) > 1:
-            self.policy = Preprocessor(obs_spec, frames=depth, frame_keys=".*").policy(self.policy, torch.device("cpu"))
+            self.policy = Preprocessor(obs_spec, frame_stack=depth, frame_stack_keys=".*").policy(
+                self.policy, torch.device("cpu")
+            )
             state, self.inner = self.policy.initial(rows)._replace(state=state), "state/state"
         self.blank: list[Any]
         self.tree: TreeSpec

@@ -39,7 +39,13 @@ class A2C(OnPolicy):
 
     def build_optim(self) -> Optim:
         c = self.cfg
-        settings = GlobalRMSpropConfig(form=c.rms_form, lr=c.lr, decay=c.rms_decay, eps=c.rms_eps, clip=c.clip_gradient)
+        settings = GlobalRMSpropConfig(
+            implementation=c.rms_implementation,
+            lr=c.lr,
+            alpha=c.rms_alpha,
+            eps=c.rms_eps,
+            max_grad_norm=c.max_grad_norm,
+        )
         return settings.build(self.parameters())
 
 
@@ -55,13 +61,13 @@ class A2CConfig(OnPolicyConfig):
     rollout: int = 5
     value_estimator: ValueEstimator = field(default_factory=lambda: GAE(1.0))
     """How advantages and targets are computed. GAE(1.0): all rewards of the rollout, then the value: the paper."""
-    normalise_advantage: bool = False
+    normalize_advantage: bool = False
     lr: Annotated[Rate, Above(0)] = 7e-4
-    rms_form: Literal["tensorflow", "torch"] = "torch"
-    """tensorflow: the mean square begins at 1 and eps is added to it; torch: it begins at 0 and eps is added to its
-    root."""
-    rms_decay: Annotated[float, Within("[0, 1)")] = 0.99
-    """Decay rate of the mean square."""
+    rms_implementation: Literal["tensorflow", "torch"] = "torch"
+    """RMSProp of which library. tensorflow: the mean square begins at 1 and eps is added to it; torch: it begins at 0
+    and eps is added to its root."""
+    rms_alpha: Annotated[float, Within("[0, 1)")] = 0.99
+    """Decay rate of the mean square: alpha of PyTorch's RMSprop."""
     rms_eps: Annotated[float, Above(0)] = 1e-5
     """RMSProp's epsilon."""
 

@@ -102,7 +102,7 @@ class BCConfig(RecordedConfig, ModelFreeConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 
-    clone: Literal["deterministic", "stochastic", "categorical", "mixed"] | None = None
+    policy_kind: Literal["deterministic", "stochastic", "categorical", "mixed"] | None = None
     """Kind of policy, which determines the loss. Continuous actions: deterministic, by the squared error, or
     stochastic, a normal distribution by its log-likelihood. Discrete actions: categorical, by cross entropy. Both:
     mixed, by log-likelihood. None: deterministic, categorical or mixed, by the action space."""
@@ -123,16 +123,16 @@ class BCConfig(RecordedConfig, ModelFreeConfig):
             )
 
     def fitting(self, spec: ActionSpec) -> str:
-        """Return ``clone``, or its default for these actions."""
+        """Return ``policy_kind``, or its default for these actions."""
         kinds = {part.kind for part in spec.parts.values()}
         kind = "mixed" if len(kinds) > 1 else min(kinds)
         fit = [name for name, imitated in CLONES.items() if imitated == kind]
-        if self.clone is not None and self.clone not in fit:
+        if self.policy_kind is not None and self.policy_kind not in fit:
             raise ConfigError(
-                f"algo.clone = {self.clone} is for {CLONES[self.clone]} actions, but these actions are {kind}. Use "
-                f"one of {', '.join(fit)}, or None to choose it by the kind of the actions."
+                f"algo.policy_kind = {self.policy_kind} is for {CLONES[self.policy_kind]} actions, but these actions "
+                f"are {kind}. Use one of {', '.join(fit)}, or None to choose it by the kind of the actions."
             )
-        return self.clone or fit[0]
+        return self.policy_kind or fit[0]
 
 
 BCConfig.learner = BC

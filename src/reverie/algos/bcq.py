@@ -88,10 +88,10 @@ class BCQObjective(TDObjective):
         The n actions are decoded from latents and perturbed by the target perturbation network.
         """
         c, obs = self.cfg, after(batch.obs)
-        decoded = self.vae.decode(obs, self.latents(batch.reward[:, 1:], c.samples))  # [B, T-1, n, A]
+        decoded = self.vae.decode(obs, self.latents(batch.reward[:, 1:], c.num_samples))  # [B, T-1, n, A]
         action = many_action_values(self.target_perturb.model, obs, decoded)
         q = many_action_values(self.target_critic.model, obs, action)  # [2, B, T-1, n]
-        value = (c.lmbda * q.amin(0) + (1 - c.lmbda) * q.amax(0)).amax(-1)  # [B, T-1]
+        value = (c.lam * q.amin(0) + (1 - c.lam) * q.amax(0)).amax(-1)  # [B, T-1]
         return c.value_estimator(batch, value, c.discount)
 
     def actor_loss(self, batch: Batch) -> Losses:
@@ -139,7 +139,7 @@ class BCQ(ModelFree):
         self.to(device)
         for name, network in {"vae": vae, "critic": critic, "actor": perturb}.items():
             self.optims[name] = Adam(network.parameters(), cfg.lr)
-        self._policy = BestOfSeveral(self.objective.best_action, cfg.act_samples, vae.latent, device)
+        self._policy = BestOfSeveral(self.objective.best_action, cfg.num_act_samples, vae.latent, device)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the VAE, of the critics, of the perturbation network and of the targets: Algorithm 1."""
@@ -259,13 +259,13 @@ class BCQConfig(RecordedConfig, TDConfig):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
     batch_size: int = 100
-    samples: Annotated[int, AtLeast(1)] = 10
-    """n, actions sampled for each next state; the target uses the best."""
-    act_samples: Annotated[int, AtLeast(1)] = 10
-    """n, actions sampled to act; the best is taken. The authors' code samples 100."""
+    num_samples: Annotated[int, AtLeast(1)] = 10
+    """n, number of actions sampled for each next state; the target uses the best."""
+    num_act_samples: Annotated[int, AtLeast(1)] = 10
+    """n, number of actions sampled to act; the best is taken. The authors' code samples 100."""
     phi: Annotated[float, AtLeast(0)] = 0.05
     """Largest perturbation of an action, in units of the policy's range [-1, 1]. 0 leaves actions as they are."""
-    lmbda: Annotated[float, Within("[0, 1]")] = 0.75
+    lam: Annotated[float, Within("[0, 1]")] = 0.75
     """Lambda, weight of min(Q1, Q2) in the target; max(Q1, Q2) has weight 1 - lambda (equation 13)."""
     latent: Annotated[int | None, AtLeast(1)] = None
     """Dimensions of the VAE's latent; None: 2 A, where A is the dimension of actions."""

@@ -1,7 +1,7 @@
 """CQL: Kumar, Zhou, Tucker, Levine, "Conservative Q-learning for offline reinforcement learning", NeurIPS 2020.
 
 SAC with a penalty that lowers the values of sampled actions and raises those of the dataset's actions: CQL(H), equation
-4. With ``floor`` it is Cal-QL: Nakamoto et al., "Cal-QL: calibrated offline RL pre-training for efficient online
+4. With ``value_floor`` it is Cal-QL: Nakamoto et al., "Cal-QL: calibrated offline RL pre-training for efficient online
 fine-tuning", NeurIPS 2023.
 """
 
@@ -48,7 +48,7 @@ class CQLObjective(SACObjective):
 
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: CQLConfig, target_entropy: float) -> None:
         super().__init__(actor, critic, cfg, target_entropy)
-        learned = cfg.conservatism if isinstance(cfg.conservatism, Lagrange) else None
+        learned = cfg.conservative_weight if isinstance(cfg.conservative_weight, Lagrange) else None
         self.log_multiplier = nn.Parameter(torch.tensor(math.log(learned.initial))) if learned else None
 
     def critic_loss(self, batch: Batch) -> Losses:
@@ -73,7 +73,7 @@ class CQLObjective(SACObjective):
     def with_penalty(self, losses: Losses, gap: Tensor, critics: int, metrics: dict[str, Tensor]) -> Losses:
         """Add the penalty to ``losses``: ``gap`` ``[]``, the mean over critics, times weight or multiplier."""
         terms, metrics = dict(losses.terms), {**losses.metrics, **metrics, "train/conservative_gap": gap.detach()}
-        kind = self.cfg.conservatism
+        kind = self.cfg.conservative_weight
         if isinstance(kind, Lagrange):
             assert self.log_multiplier is not None
             multiplier = self.log_multiplier.clamp(max=math.log(MAX_MULTIPLIER)).exp()
@@ -81,7 +81,7 @@ class CQLObjective(SACObjective):
             terms["lagrange_multiplier"] = -multiplier * (gap - kind.threshold).detach()
             metrics["train/lagrange_multiplier"] = multiplier.detach()
         else:
-            assert isinstance(kind, Fixed)
+            assert isinstance(kind, Constant)
             conservative = kind.weight * gap
         conservative = critics * conservative
         terms["critic"] = terms["critic"] + conservative
@@ -93,7 +93,7 @@ class CQLObjective(SACObjective):
 
         N are uniform in [-1, 1]^A, N are from pi(s) and N from pi(s'). Log-densities are ``[B, T - 1, M]``.
         """
-        actions, n = batch.action[:, :-1], self.cfg.samples
+        actions, n = batch.action[:, :-1], self.cfg.num_samples
         wide = (*actions.shape[:-1], n, actions.shape[-1])
         uniform = torch.empty(wide, dtype=actions.dtype, device=actions.device).uniform_(-1, 1)
         density = torch.full_like(uniform[..., 0], -actions.shape[-1] * math.log(2))  # ln(1 / 2^A)
@@ -105,10 +105,10 @@ class CQLObjective(SACObjective):
 
         max(Q(s, a), V(s)), a ~ pi: Cal-QL, section 5. As in its authors' code, values of uniform actions are unchanged.
         """
-        if self.cfg.floor is None:
+        if self.cfg.value_floor is None:
             return values, {}
         floor = batch.extras[RETURN][:, :-1, None]  # [B, T-1, 1]
-        uniform, policy = values[..., : self.cfg.samples], values[..., self.cfg.samples :]
+        uniform, policy = values[..., : self.cfg.num_samples], values[..., self.cfg.num_samples :]
         below = (policy.detach() < floor).to(values.dtype).mean((0, -1))  # [B, T-1]
         metrics = {"train/below_floor": mean_over(below, transition_mask(batch.is_last))}
         return torch.cat([uniform, torch.maximum(policy, floor)], -1), metrics
@@ -141,9 +141,9 @@ class CQL(SAC):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: CQLConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
-        if isinstance(cfg.conservatism, Lagrange) and self.objective.log_multiplier is not None:
-            self.optims["lagrange_multiplier"] = Adam([self.objective.log_multiplier], cfg.conservatism.lr)
-        if cfg.floor is not None:
+        if isinstance(cfg.conservative_weight, Lagrange) and self.objective.log_multiplier is not None:
+            self.optims["lagrange_multiplier"] = Adam([self.objective.log_multiplier], cfg.conservative_weight.lr)
+        if cfg.value_floor is not None:
             self.extra_spec: dict[str, Column] = {
                 RETURN: Column(shape=(), dtype="float32", blank=-math.inf, in_checkpoints=False)
             }
@@ -152,7 +152,7 @@ class CQL(SAC):
     @property
     def annotator(self) -> RowAnnotator | None:
         """With a floor, the returns of episodes that a run collects are known when they have ended."""
-        return None if self.cfg.floor is None else ReturnsToGo(self.cfg.discount)
+        return None if self.cfg.value_floor is None else ReturnsToGo(self.cfg.discount)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
@@ -174,12 +174,12 @@ class CQL(SAC):
 
 
 @dataclass(frozen=True)
-class Conservatism(Choice):
+class ConservativeWeight(Choice):
     """Weight of the CQL penalty beside the temporal-difference error."""
 
 
 @dataclass(frozen=True)
-class Fixed(Conservatism):
+class Constant(ConservativeWeight):
     """A constant weight."""
 
     weight: Annotated[float, AtLeast(0)] = 5.0
@@ -188,7 +188,7 @@ class Fixed(Conservatism):
 
 
 @dataclass(frozen=True)
-class Lagrange(Conservatism):
+class Lagrange(ConservativeWeight):
     """A learned weight, a Lagrange multiplier that keeps the gap at a threshold (appendix F, "CQL(Lagrange)")."""
 
     threshold: Annotated[float, Finite()] = 10.0
@@ -241,15 +241,15 @@ class CQLConfig(RecordedConfig, SACConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
-    conservatism: Conservatism = field(default_factory=Fixed)
-    """Weight alpha of the CQL penalty: fixed(5), or lagrange(10), which learns it so that the gap is about 10."""
-    samples: Annotated[int, AtLeast(1)] = 10
-    """N, actions sampled of each of three kinds: uniform, from pi(s) and from pi(s')."""
+    conservative_weight: ConservativeWeight = field(default_factory=Constant)
+    """Weight alpha of the CQL penalty: constant(5), or lagrange(10), which learns it so that the gap is about 10."""
+    num_samples: Annotated[int, AtLeast(1)] = 10
+    """N, number of actions sampled of each of three kinds: uniform, from pi(s) and from pi(s')."""
     cql_temperature: Annotated[float, Above(0)] = 1.0
     """Temperature T of the soft maximum of their values, T ln sum exp(Q / T); towards 0 it is the maximum."""
     backup: Backup = field(default_factory=Expected)
     """Value of next states in the targets: expected, mode, soft, or best(10)."""
-    floor: Literal["monte_carlo"] | None = None
+    value_floor: Literal["monte_carlo"] | None = None
     """Lower bound of the policy's values in the penalty: monte_carlo is Cal-QL (section 5), by the discounted return
     from each row on where the episode ended in a terminal state. None: no bound, as in CQL."""
     actor_lr: Rate = 1e-4
@@ -260,16 +260,20 @@ class CQLConfig(RecordedConfig, SACConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.floor is not None and isinstance(self.reward_scale, ReturnStd) and self.reward_scale.clip is not None:
+        if (
+            self.value_floor is not None
+            and isinstance(self.reward_scale, ReturnStd)
+            and self.reward_scale.clip is not None
+        ):
             raise ConfigError(
-                f"reward_scale = {self.reward_scale.text()}, floor = {self.floor}: values of clipped rewards "
-                "cannot reach a floor of unclipped returns. Use reward_scale = return_std(None) or factor(...)."
+                f"reward_scale = {self.reward_scale.text()}, value_floor = {self.value_floor}: values of clipped "
+                "rewards cannot reach a floor of unclipped returns. Use reward_scale = return_std(None) or factor(...)."
             )
-        if self.floor is not None and isinstance(self.reward_scale, Factor) and self.reward_scale.shift:
+        if self.value_floor is not None and isinstance(self.reward_scale, Factor) and self.reward_scale.shift:
             raise ConfigError(
-                f"reward_scale = {self.reward_scale.text()}, floor = {self.floor}: the returns that are the floor are "
-                "of rewards that are not shifted. Use factor(...), or write shifted rewards: reverie data convert "
-                "--reward."
+                f"reward_scale = {self.reward_scale.text()}, value_floor = {self.value_floor}: the returns that are "
+                "the floor are of rewards that are not shifted. Use factor(...), or write shifted rewards: reverie "
+                "data convert --reward."
             )
 
 

@@ -42,8 +42,8 @@ class CRRObjective(TDObjective):
         self.within = within
         self.actor = actor
         self.critic = critic
-        self.target_actor: Target = Target(actor, cfg.tau, cfg.target_every)
-        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
+        self.target_actor: Target = Target(actor, cfg.tau, cfg.target_update_interval)
+        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_update_interval)
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1."""
@@ -64,7 +64,7 @@ class CRRObjective(TDObjective):
     def advantage(self, obs: Obs, action: Tensor, policy: Any) -> Tensor:
         """A ``[...]`` of actions ``[..., A]`` over a baseline of m actions sampled from the policy: table 1."""
         value = self.critic(obs, action).amin(0)
-        drawn, _ = draws(policy, self.cfg.samples)  # [..., m, A]
+        drawn, _ = draws(policy, self.cfg.num_samples)  # [..., m, A]
         values = many_action_values(self.critic, obs, drawn).amin(0)  # [..., m]
         return value - (values.mean(-1) if self.cfg.baseline == "mean" else values.amax(-1))
 
@@ -111,7 +111,7 @@ class CRR(ModelFree):
         """Build the networks for these specs and the losses over them."""
         c, width = self.cfg, action_spec.width
         actor = GaussianActor(obs_spec, width, c.networks, c.dtype)
-        critic = QEnsemble(obs_spec, width, c.networks, copies=c.critics, dtype=c.dtype)
+        critic = QEnsemble(obs_spec, width, c.networks, copies=c.num_critics, dtype=c.dtype)
         return self.losses(actor, critic, c, self.within_range)
 
 
@@ -165,7 +165,7 @@ class FilterConfig(Config):
 
     filter: Filter = field(default_factory=Exp)
     """Weight f(A) of an action in the actor's loss, by its advantage A: exp(1, 20), binary, or all."""
-    critics: Annotated[int, AtLeast(1)] = 1
+    num_critics: Annotated[int, AtLeast(1)] = 1
     """Number of critics; their minimum is used. The paper has one."""
     actor_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the actor."""
@@ -173,8 +173,8 @@ class FilterConfig(Config):
     """Learning rate of the critic."""
     tau: Annotated[float, Within("(0, 1]")] = 1.0
     """Step of the targets towards their networks at each target update; 1 copies them."""
-    target_every: Annotated[int, AtLeast(1)] = 100
-    """Updates between two updates of the targets."""
+    target_update_interval: Annotated[int, AtLeast(1)] = 100
+    """Gradient updates between two updates of the target networks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,8 +189,8 @@ class CRRConfig(FilterConfig, BoundedConfig, TDConfig):
 
     baseline: Literal["mean", "max"] = "mean"
     """Baseline of the advantage, of the values of the policy's actions: table 1."""
-    samples: Annotated[int, AtLeast(1)] = 4
-    """m, actions sampled from the policy for the baseline."""
+    num_samples: Annotated[int, AtLeast(1)] = 4
+    """m, number of actions sampled from the policy for the baseline."""
 
 
 CRRConfig.learner = CRR

@@ -37,8 +37,8 @@ class DDPGObjective(TDObjective):
         super().__init__(cfg)
         self.actor = actor
         self.critic = critic
-        self.target_actor: Target = Target(actor, cfg.tau, cfg.target_every)
-        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
+        self.target_actor: Target = Target(actor, cfg.tau, cfg.target_update_interval)
+        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_update_interval)
 
     def critic_loss(self, batch: Batch) -> Losses:
         """E[(Q(s, a) - y)^2]: Algorithm 1, the critic's line."""
@@ -110,8 +110,8 @@ class DDPGConfig(CriticConfig):
     """Learning rate of the actor."""
     critic_lr: Annotated[Rate, Above(0)] = 1e-3
     """Learning rate of the critic."""
-    target_every: Annotated[int, AtLeast(1)] = 1
-    """Updates between two updates of the targets. Hard updates: tau = 1 and 1000 here."""
+    target_update_interval: Annotated[int, AtLeast(1)] = 1
+    """Gradient updates between two updates of the target networks. Hard updates: tau = 1 and 1000 here."""
     exploration: Noise = field(default_factory=OrnsteinUhlenbeck)
     """Noise on actions while exploring, in units of the policy's range [-1, 1]: an Ornstein-Uhlenbeck process with
     theta 0.15 and sigma 0.2."""

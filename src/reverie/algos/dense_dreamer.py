@@ -22,7 +22,7 @@ from reverie.nn.dense_rssm import DenseRSSMConfig
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.heads import BernoulliHead, ConstantHead, DenseHeadConfig, NumberHead, SupportHead
 from reverie.nn.optim import Optim, register_scheduled
-from reverie.objectives.kl import Balanced, KLLoss, importance_bound
+from reverie.objectives.kl import BalancedKL, KLLoss, importance_bound
 from reverie.objectives.transforms import REWARDS, RewardTransform
 
 # Type checkers accept any builder. The command line reads its flags off the classes of the defaults.
@@ -67,20 +67,20 @@ class DenseDreamerConfig(DreamerConfig):
     """Discount factor gamma per agent step."""
     lam: Annotated[float, Within("[0, 1]")] = 0.95
     """Lambda of the lambda-returns."""
-    rewards: Literal["identity", "sign", "tanh", "log1p"] = "identity"
+    reward_transform: Literal["identity", "sign", "tanh", "log1p"] = "identity"
     """Transform of the rewards that are learned from. Stored rows and scores keep the original ones."""
-    noise: Annotated[Rate, AtLeast(0)] = 0.0
+    exploration_noise: Annotated[Rate, AtLeast(0)] = 0.0
     """Exploration noise beside the policy's own: the deviation of a normal that is added to continuous
     actions, and the probability of a random discrete one. It may be a ramp, such as [[0, 0.3], [1e6, 0.1]]."""
     learn_cont: bool = True
     """Learn when episodes end. False: imagined ones never do, and gamma alone discounts them."""
-    scales: ModelScales = field(default_factory=ModelScales)
+    loss_scales: ModelScales = field(default_factory=ModelScales)
     """Weights of the world model's loss terms."""
     reward_support: tuple[float, ...] = ()
     """Rewards, before their transform, over which the reward head predicts a distribution; a reward is learned as the
     nearest of them. Empty: the head predicts the mean of a normal."""
-    kl: KLLoss = field(default_factory=Balanced)
-    """The loss between posterior and prior: balanced(balance=0.8, nats=0) of DreamerV2, or free(nats=3) of V1."""
+    kl: KLLoss = field(default_factory=BalancedKL)
+    """The loss between posterior and prior: balanced_kl(balance=0.8, nats=0) of V2, or free_nats(nats=3) of V1."""
     rssm: DenseRSSMConfig = field(default_factory=DenseRSSMConfig)
     """Sizes, cell and latents of the recurrent state-space model."""
     encoder: EncoderField = field(default_factory=DenseEncoderConfig)
@@ -114,7 +114,7 @@ class DenseDreamerConfig(DreamerConfig):
 
     @property
     def transform(self) -> RewardTransform:
-        return REWARDS[self.rewards]
+        return REWARDS[self.reward_transform]
 
     @property
     def least_horizon(self) -> int:
@@ -130,27 +130,27 @@ class DenseDreamer(Dreamer):
     optims: dict[str, Optim]
 
     def __init__(self, obs_spec: ObsSpec, cfg: DenseDreamerConfig, device: torch.device) -> None:
-        super().__init__(cfg.graph)
+        super().__init__(cfg.capture_updates)
         self.cfg = cfg
-        register_scheduled(self, "noise", cfg.noise)
+        register_scheduled(self, "noise", cfg.exploration_noise)
         self.obs_spec: dict[str, ObsPart] = dict(obs_spec)
         self.device: torch.device = device
         self.extra_spec = {}
         self.window: Window = Window(batch=cfg.batch_size, length=cfg.batch_length, crosses_episodes=True)
 
     def exploration(self, env_steps: int) -> float | None:
-        noise = self.cfg.noise
+        noise = self.cfg.exploration_noise
         if not noise:
             return None
         return noise.at(env_steps) if isinstance(noise, Ramp) else noise
 
     def total(self, terms: dict[str, Tensor]) -> Tensor:
         """The weighted sum of the terms' means; with several samples, the bound of the sums of terms."""
-        scales = scales_of(terms, self.cfg.scales)
+        scales = scales_of(terms, self.cfg.loss_scales)
         for key in terms:
             part = self.obs_spec.get(key.removeprefix("reconstruction/"))
             if part is not None and part.kind == "vector":
-                scales[key] *= self.cfg.scales.vectors
+                scales[key] *= self.cfg.loss_scales.vectors
         if self.samples > 1:
             weighted = torch.stack([scales[k] * v for k, v in terms.items()]).sum(0)  # [B * samples, T]
             return importance_bound(weighted, self.samples).mean()

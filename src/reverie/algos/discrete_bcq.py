@@ -47,7 +47,7 @@ class DiscreteBCQObjective(TDObjective):
         self.within = within
         self.classes = classes
         self.network = network
-        self.target_network: Target = Target(network, cfg.tau, cfg.target_every)
+        self.target_network: Target = Target(network, cfg.tau, cfg.target_update_interval)
         self.log_threshold: float = math.log(cfg.threshold) if cfg.threshold else -math.inf
 
     def forward(self, batch: Batch) -> Losses:
@@ -114,7 +114,7 @@ class DiscreteBCQConfig(BoundedConfig, TDConfig):
     """Settings of discrete BCQ: those of the authors' code for vector observations (github.com/sfujim/BCQ).
 
     That has batches of 64. For Atari it has batches of 32, a learning rate of 0.0000625, adam_eps = 0.00015, tau = 1
-    and target_every = 8000.
+    and target_update_interval = 8000.
     """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
@@ -130,8 +130,8 @@ class DiscreteBCQConfig(BoundedConfig, TDConfig):
     """Learning rate of Adam."""
     adam_eps: Annotated[float, Above(0)] = 1e-8
     """Adam's epsilon, added to the root of the second moment."""
-    target_every: Annotated[int, AtLeast(1)] = 1
-    """Updates between two updates of the target."""
+    target_update_interval: Annotated[int, AtLeast(1)] = 1
+    """Gradient updates between two updates of the target network."""
     exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(0.05))
     """Random actions while exploring: when recording data, or when training online after offline."""
 

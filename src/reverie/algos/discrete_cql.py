@@ -38,7 +38,7 @@ class DiscreteCQLObjective(QRDQNObjective):
         quantiles: Tensor = self.network(before(batch.obs))  # [B, T-1, A, N]
         losses = quantile_error(quantiles, self.targets(batch), batch, self.cfg.kappa, self.classes)
         gap = share(self.classes) * choice_gap(quantiles.mean(-1), batch, self.classes)
-        return add_penalty(losses, gap, self.cfg.min_q_weight)
+        return add_penalty(losses, gap, self.cfg.conservative_weight)
 
 
 # ---------------------------------------------------------------------- learner
@@ -62,11 +62,11 @@ class DiscreteCQLConfig(RecordedConfig, QRDQNConfig):
     """
 
     batch_size: int = 256
-    min_q_weight: Annotated[float, AtLeast(0)] = 10.0
+    conservative_weight: Annotated[float, AtLeast(0)] = 10.0
     """Weight alpha of the CQL penalty (equation 4), beside a quantile loss that is summed over N quantiles: Tianshou.
     The authors' code for Atari has 1, with 200 quantiles. Data of better policies allow larger weights."""
-    target_every: int = 500
-    """Updates between two updates of the target: Tianshou."""
+    target_update_interval: int = 500
+    """Gradient updates between two updates of the target network: Tianshou."""
     exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(0.05))
     """Random actions while exploring: when recording data, or when training online after offline."""
 

@@ -51,7 +51,7 @@ class DiscreteCRRObjective(CRRObjective):
         values: Tensor = self.critic(before(batch.obs))  # [K, B, T-1, A]
         chosen = (values * batch.action[:, :-1]).sum(-1)  # [K, B, T-1]
         losses = squared_error(chosen, self.targets(batch), batch)
-        weight = self.cfg.min_q_weight
+        weight = self.cfg.conservative_weight
         return add_penalty(losses, choice_gap(values, batch, self.classes), weight) if weight else losses
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class DiscreteCRR(CRR):
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DiscreteCRRObjective:
         c, classes = self.cfg, all_classes(action_spec)
         actor = ChoicesActor(obs_spec, classes, c.networks, c.dtype)
-        critic = DiscreteQEnsemble(obs_spec, action_spec.width, c.networks, c.critics, c.dtype)
+        critic = DiscreteQEnsemble(obs_spec, action_spec.width, c.networks, c.num_critics, c.dtype)
         return self.losses(actor, critic, c, self.within_range, classes)
 
 
@@ -98,12 +98,12 @@ class DiscreteCRRConfig(FilterConfig, BoundedConfig, TDConfig):
     """Settings of discrete CRR: those of CRR, and of Tianshou for what CRR does not have.
 
     For Atari, Tianshou has batches of 32, a learning rate of 0.0001, targets that are copied every 500 updates, and
-    min_q_weight = 10.
+    conservative_weight = 10.
     """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
 
-    min_q_weight: Annotated[float, AtLeast(0)] = 0.0
+    conservative_weight: Annotated[float, AtLeast(0)] = 0.0
     """Weight alpha of the CQL penalty: 0 is the paper, Tianshou has 10."""
 
 

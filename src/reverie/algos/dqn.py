@@ -39,7 +39,7 @@ class DQNObjective(TDObjective):
         """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
         super().__init__(cfg)
         self.network = network
-        self.target_network: Target = Target(network, cfg.tau, cfg.target_every)
+        self.target_network: Target = Target(network, cfg.tau, cfg.target_update_interval)
         self.classes = classes
 
     def critic_loss(self, batch: Batch) -> Losses:
@@ -127,8 +127,9 @@ class DQNConfig(TDConfig):
     kappa: Annotated[float, Within("(0, inf]")] = 1.0
     """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
     tau: float = 1.0
-    target_every: Annotated[int, AtLeast(1)] = 1000
-    """Updates between two updates of the target. The paper has 10,000; MinAtar and CleanRL have 1000 and 500."""
+    target_update_interval: Annotated[int, AtLeast(1)] = 1000
+    """Gradient updates between two updates of the target network. The paper has 10,000; MinAtar and CleanRL have 1000
+    and 500."""
     exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(1.0, 0.05, 50_000))
     """Random actions while exploring: epsilon falls from 1 to 0.05 in 50,000 env steps. In the paper, from 1 to 0.1 in
     a million."""

@@ -27,7 +27,7 @@ from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.heads import DenseHeadConfig, NumberHead
 from reverie.nn.optim import Optim, gradient_steps
 from reverie.nn.state_space import Latent
-from reverie.objectives.kl import Free, KLLoss
+from reverie.objectives.kl import FreeNats, KLLoss
 from reverie.objectives.returns import lambda_return_of_states
 
 # ---------------------------------------------------------------------- losses
@@ -100,7 +100,7 @@ class DreamerV1(ImaginationActorCritic, DenseDreamer):
             "actor": cfg.actor_optim.build(self.actor.parameters()),
             "critic": cfg.critic_optim.build(self.critic.parameters()),
         }
-        self._policy = LatentPolicy(self, noisy=bool(cfg.noise))
+        self._policy = LatentPolicy(self, noisy=bool(cfg.exploration_noise))
 
     def train_step(self, batch: Batch) -> Update:
         terms, metrics = self.learn(batch)
@@ -139,8 +139,8 @@ class DreamerV1Config(DenseDreamerConfig):
     batch_size: int = 50
     noise: Rate = 0.3
     learn_cont: bool = False
-    scales: ModelScales = field(default_factory=lambda: ModelScales(cont=10.0))
-    kl: KLLoss = field(default_factory=Free)
+    loss_scales: ModelScales = field(default_factory=lambda: ModelScales(cont=10.0))
+    kl: KLLoss = field(default_factory=FreeNats)
     rssm: DenseRSSMConfig = field(
         default_factory=lambda: DenseRSSMConfig(deter=200, hidden=200, stoch=30, latent=Gaussian(), cell="keras_gru")
     )

@@ -29,7 +29,7 @@ from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.state_space import Latent
 from reverie.nn.target_network import LateTarget
 from reverie.objectives.policy import ActorGradient, Dynamics, Reinforce
-from reverie.objectives.returns import DreamReturn, NextReward, OwnReward
+from reverie.objectives.returns import DreamReturn, NextReward, StateReward
 
 # ---------------------------------------------------------------------- losses
 
@@ -39,8 +39,8 @@ def imagination_loss_v2(
 ) -> BehaviourLosses:
     """Imagine, and compute the losses of actor and critic: equations 4 to 6. Updates the reward norm.
 
-    Reward, discount and value at t belong to state t; ``cfg.returns`` says what follows from them. ``reward`` is that
-    of imagined states; None: what the world model predicts.
+    Reward, discount and value at t belong to state t; ``cfg.return_estimator`` says what follows from them.
+    ``reward`` is that of imagined states; None: what the world model predicts.
     """
     b, c, dream = behaviour, behaviour.cfg, behaviour.imagine(world, start)
     with torch.set_grad_enabled(b.gradient.through_time):
@@ -49,7 +49,7 @@ def imagination_loss_v2(
         normed = b.reward_norm(raw)  # [H+1, B, T]
         discount = b.discounts(world, dream.feature, terminal)  # [H+1, B, T]
         slow = b.slow(dream.feature)  # [H+1, B, T]
-        returns = c.returns(normed, discount, slow, c.discount, c.lam)
+        returns = c.return_estimator(normed, discount, slow, c.discount, c.lam)
     target, weight, count = returns.target, returns.weight, len(returns.outcome)
     objective = b.gradient(dream.policy.log_prob(dream.action[:count]), returns.advantage, returns.outcome)
     entropies = dream.policy.entropies()
@@ -88,7 +88,7 @@ class AuxCritic(nn.Module):
         super().__init__()
         self.cfg = cfg
         self.critic: NumberHead = NumberHead(inputs, cfg.head)
-        self.slow: LateTarget = LateTarget(self.critic, 1.0, cfg.slow_every)
+        self.slow: LateTarget = LateTarget(self.critic, 1.0, cfg.slow_update_interval)
 
     def loss(self, feature: Tensor, reward: Tensor, is_terminal: Tensor) -> Tensor:
         """Return the loss ``[T - 1, B]`` of features ``[B, T, F]``, rewards ``[B, T]`` and ends ``[B, T]``."""
@@ -110,10 +110,10 @@ class Behaviour(nn.Module):
         self.actor: DreamerActor = DreamerActor(inputs, action_spec, cfg.actor)
         self.critic: NumberHead = NumberHead(inputs, cfg.critic)
         self.slow_critic: LateTarget | None = (
-            LateTarget(self.critic, cfg.slow_rate, cfg.slow_every) if cfg.slow_every else None
+            LateTarget(self.critic, cfg.slow_rate, cfg.slow_update_interval) if cfg.slow_update_interval else None
         )
         self.reward_norm: MagnitudeScale = cfg.reward_norm.build()
-        register_scheduled(self, "entropy_scale", cfg.entropy)
+        register_scheduled(self, "entropy_scale", cfg.entropy_coef)
         discrete = any(part.kind == "categorical" for part in action_spec.parts.values())
         usual = Reinforce() if discrete else Dynamics()
         self.gradient: ActorGradient = cfg.actor_gradient or usual
@@ -127,26 +127,26 @@ class Behaviour(nn.Module):
 
     def learn(self, world: WorldModel, start: Latent, terminal: Tensor, reward: Reward | None = None) -> Metrics:
         """Train on what ``world`` imagines from latents ``[B, T, ...]``, of which ``terminal`` say their ends."""
-        if self.slow_critic is not None and self.cfg.slow_moves == "before":
+        if self.slow_critic is not None and self.cfg.slow_update_order == "before":
             self.slow_critic.update()
         losses = imagination_loss_v2(self, world, start, terminal, reward)
         means = {"actor": losses.actor.mean(), "critic": losses.critic.mean()}
         metrics = losses.metrics | gradient_steps(means, self.optims)
-        if self.slow_critic is not None and self.cfg.slow_moves == "after":
+        if self.slow_critic is not None and self.cfg.slow_update_order == "after":
             self.slow_critic.update()
         return metrics
 
     def imagine(self, world: WorldModel, start: Latent) -> Dream:
         """Imagine from latents ``[B, T, ...]``, with the gradient that the actor needs."""
         c, gradient = self.cfg, self.gradient
-        count = c.returns.num_policies(c.horizon)
+        count = c.return_estimator.num_policies(c.horizon)
         through = {"through_time": gradient.through_time, "through_policy": gradient.through_policy}
         return imagine(world, self.actor, start, c.horizon, count, **through)
 
     def discounts(self, world: WorldModel, feature: Tensor, terminal: Tensor) -> Tensor:
         """Return the discount of each imagined state ``[H + 1, ...]``, which may know whether the first is terminal."""
         predicted: Tensor = world.cont(feature).prob()
-        if not (self.cfg.learn_cont and self.cfg.returns.own_reward):
+        if not (self.cfg.learn_cont and self.cfg.return_estimator.own_reward):
             return predicted
         cont = (~terminal).to(predicted.dtype) * self.cfg.discount  # [B, T]
         return torch.cat([cont[None], predicted[1:]])
@@ -170,14 +170,14 @@ class DreamerV2(DenseDreamer):
         super().__init__(obs_spec, cfg, device)
         self.world: WorldModel = WorldModel(cfg.probe.model_parts(obs_spec), action_spec, cfg)
         width = self.world.rssm.feature_width
-        self.samples: int = cfg.samples
+        self.samples: int = cfg.posterior_samples
         self.behaviour: Behaviour = Behaviour(width, action_spec, cfg)
         self.probe: Probe | None = Probe(obs_spec, width, cfg.probe) if cfg.probe.heads else None
         self.aux: AuxCritic | None = AuxCritic(width, cfg.aux) if cfg.aux.weight else None
         self.to(device)
-        if cfg.carry:
+        if cfg.carry_state:
             self.window: Window = replace(self.window, carries=True)
-            rows = cfg.batch_size * cfg.samples
+            rows = cfg.batch_size * cfg.posterior_samples
             start = Context(self.world.rssm.initial(rows, self.world.dtype), torch.zeros(rows, action_spec.width))
             for name, x in zip(CARRIED, (*start.latent, start.action), strict=True):
                 self.register_buffer(name, x.to(device), persistent=False)
@@ -188,7 +188,7 @@ class DreamerV2(DenseDreamer):
         self.optims: dict[str, Optim] = {"model": cfg.model_optim.build(trained), **self.behaviour.optims}
         if self.probe is not None and not cfg.probe.gradients:
             self.optims["probe"] = cfg.probe.optim.build(self.probe.parameters())
-        self._policy = LatentPolicy(self, noisy=bool(cfg.noise))
+        self._policy = LatentPolicy(self, noisy=bool(cfg.exploration_noise))
 
     @property
     def actor(self) -> DreamerActor:  # type: ignore[override]  # others have it as an attribute
@@ -205,7 +205,7 @@ class DreamerV2(DenseDreamer):
 
     def carried_context(self) -> Context | None:
         """Where the windows of the next batch begin, ``[B * samples, ...]``; None unless the state is carried."""
-        if not self.cfg.carry:
+        if not self.cfg.carry_state:
             return None
         deter, stoch, action = (self.get_buffer(name).clone() for name in CARRIED)
         return Context(Latent(deter, stoch), action)
@@ -213,17 +213,17 @@ class DreamerV2(DenseDreamer):
     @torch.no_grad()
     def carry_on(self, rows: Batch, post: Posterior) -> None:
         """Keep the state at the end of the windows, and the action there, for the next batch."""
-        if self.cfg.carry:
+        if self.cfg.carry_state:
             ends = (*post.latent.map(lambda x: x[:, -1]), repeat_windows(rows, self.samples).action[:, -1])
             for name, x in zip(CARRIED, ends, strict=True):
                 self.get_buffer(name).copy_(x)
 
     def extra_state(self) -> dict[str, Any]:
-        return {"carried": {name: self.get_buffer(name) for name in CARRIED}} if self.cfg.carry else {}
+        return {"carried": {name: self.get_buffer(name) for name in CARRIED}} if self.cfg.carry_state else {}
 
     def load_extra_state(self, state: State) -> None:
         """Restore it, unless the number of windows has changed: then all cursors start over."""
-        for name, x in state.get("carried", {}).items() if self.cfg.carry else ():
+        for name, x in state.get("carried", {}).items() if self.cfg.carry_state else ():
             if (buffer := self.get_buffer(name)).shape == x.shape:
                 buffer.copy_(x)
 
@@ -241,9 +241,9 @@ class DreamerV2(DenseDreamer):
         def dream() -> Metrics:
             return self.behaviour.learn(self.world, post.latent.detach(), rows.is_terminal)
 
-        metrics |= loss_metrics | (dream() if self.cfg.dream_in == "same" else {})
+        metrics |= loss_metrics | (dream() if self.cfg.imagine_with == "same" else {})
         metrics |= gradient_steps(losses, self.optims)
-        metrics |= dream() if self.cfg.dream_in == "updated" else {}
+        metrics |= dream() if self.cfg.imagine_with == "updated" else {}
         return terms, metrics, post
 
     def losses(self, rows: Batch, post: Posterior, terms: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
@@ -293,8 +293,8 @@ class AuxCriticConfig(Config):
     """Discount factor gamma per agent step."""
     lam: Annotated[float, Within("[0, 1]")] = 0.95
     """Lambda."""
-    slow_every: Annotated[int, AtLeast(1)] = 1000
-    """Updates from one copy of its slow critic to the next."""
+    slow_update_interval: Annotated[int, AtLeast(1)] = 1000
+    """Gradient updates between two updates of its slow critic."""
     head: DenseHeadConfig = field(default_factory=DenseHeadConfig)
     """Its layers."""
 
@@ -303,27 +303,27 @@ class AuxCriticConfig(Config):
 class DreamerV2Config(DenseDreamerConfig):
     """Settings of DreamerV2; the defaults are those of the authors' code."""
 
-    rewards: Literal["identity", "sign", "tanh", "log1p"] = "tanh"
+    reward_transform: Literal["identity", "sign", "tanh", "log1p"] = "tanh"
     grad_heads: tuple[str, ...] = ("decoder", "reward", "cont")
     """Heads among decoder, reward and cont whose losses also train the latents."""
     actor_gradient: ActorGradient | None = None
     """reinforce, dynamics or mixed(mix=0.1). None: dynamics, or reinforce if a part of the action is discrete."""
-    entropy: Annotated[Rate, AtLeast(0)] = 2e-3
+    entropy_coef: Annotated[Rate, AtLeast(0)] = 2e-3
     """Weight of the policy's entropy in nats, summed over the parts of an action."""
-    slow_every: Annotated[int, AtLeast(0)] = 100
-    """Updates from one move of the slow critic to the next; 0: the critic itself gives the targets."""
+    slow_update_interval: Annotated[int, AtLeast(0)] = 100
+    """Gradient updates between two updates of the slow critic; 0: the critic itself gives the targets."""
     slow_rate: Annotated[float, Within("(0, 1]")] = 1.0
-    """Step of the slow critic towards the critic at each move."""
-    slow_moves: Literal["after", "before"] = "after"
-    """Whether it moves after an update has used it, or before."""
-    returns: DreamReturn = field(default_factory=OwnReward)
-    """The return of imagined states: own_reward, or next_reward of PyDreamer."""
-    dream_in: Literal["updated", "same"] = "updated"
-    """Imagine with the world model that this update made, or with the one before."""
-    samples: Annotated[int, AtLeast(1)] = 1
-    """Posterior samples of each row: Burda et al. (2016). Above 1 the model minimises their bound, with ln q(z) -
-    ln p(z) of each in place of ``kl``."""
-    carry: bool = False
+    """Share of the critic's weights in each update of the slow critic; 1 copies them."""
+    slow_update_order: Literal["after", "before"] = "after"
+    """Update the slow critic after a gradient update has used it, or before."""
+    return_estimator: DreamReturn = field(default_factory=StateReward)
+    """The return of imagined states: state_reward, or next_reward of PyDreamer."""
+    imagine_with: Literal["updated", "same"] = "updated"
+    """World model that imagines: updated, after its gradient step, or same, the one before that step."""
+    posterior_samples: Annotated[int, AtLeast(1)] = 1
+    """Number of posterior samples of each time step: Burda et al. (2016). Above 1 the model minimises their bound, with
+    ln q(z) - ln p(z) of each in place of ``kl``."""
+    carry_state: bool = False
     """Begin each window with the state in which the last one ended: truncated backpropagation through time over whole
     episodes. It needs ``replay.sequence``. False: windows begin with the zero latent."""
     probe: ProbeConfig = field(default_factory=ProbeConfig)
@@ -332,18 +332,18 @@ class DreamerV2Config(DenseDreamerConfig):
     """A critic of recorded rewards that shapes the latents; off by default."""
     reward_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
     """Normalisation of imagined rewards; off by default."""
-    model_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=1e-4, decay=1e-6))
-    actor_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, decay=1e-6))
-    critic_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=2e-4, decay=1e-6))
+    model_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=1e-4, weight_decay=1e-6))
+    actor_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, weight_decay=1e-6))
+    critic_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=2e-4, weight_decay=1e-6))
 
     @property
     def least_horizon(self) -> int:
         """The shortest H: values that include the own reward need one more state."""
-        return 2 if self.returns.own_reward else 1
+        return 2 if self.return_estimator.own_reward else 1
 
     @property
     def learned_discount(self) -> float:
-        return self.discount if self.returns.own_reward else 1.0
+        return self.discount if self.return_estimator.own_reward else 1.0
 
 
 DreamerV2Config.learner = DreamerV2

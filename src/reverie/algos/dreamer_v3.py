@@ -92,7 +92,7 @@ def imagination_loss(ac: ActorCritic, dream: Dream, reward: Tensor, cont: Tensor
     actor = reinforce(
         log_prob=log_prob, advantage=advantage, entropy=entropy, weight=weight, entropy_scale=ac.entropy_scale
     )  # equation 6
-    critic = weight * value.loss(returns, slow[:-1], c.slow_regulariser)  # -ln p(R) - c ln p(v_slow)
+    critic = weight * value.loss(returns, slow[:-1], c.slow_regularizer)  # -ln p(R) - c ln p(v_slow)
     means = {"advantage": advantage, "reward": reward, "cont": cont, "value": v, "slow_value": slow}
     means |= {"target": returns, "weight": cont.cumprod(0), "advantage_magnitude": advantage.abs()}
     means |= {"return": scaled, "return_rate": (scaled.abs() >= 1).float()}
@@ -114,7 +114,7 @@ def replay_value_loss(ac: ActorCritic, batch: Batch, feature: Tensor, bootstrap:
         slow = ac.slow_critic(feature).mean()[:, :-1]  # [B, T-1]
         cont, lam = (1 - batch.is_terminal.float()) * c.discount, (1 - batch.is_last.float()) * c.lam
         returns = lambda_return(batch.reward, cont, bootstrap, lam)  # [B, T-1]
-    return (~batch.is_last).float()[:, :-1] * value[:, :-1].loss(returns, slow, c.slow_regulariser)
+    return (~batch.is_last).float()[:, :-1] * value[:, :-1].loss(returns, slow, c.slow_regularizer)
 
 
 # ---------------------------------------------------------------------- learner
@@ -135,9 +135,9 @@ class ActorCritic(nn.Module):
         self.cfg = cfg
         self.actor = DreamerActor(width, action_spec, cfg.actor)
         self.critic = TwoHotHead(width, cfg.critic)
-        self.slow_critic = Target(self.critic, cfg.slow_rate, cfg.slow_every, at_first=True)
-        self.return_scale = PercentileScale(cfg.return_rate, cfg.return_limit)
-        register_scheduled(self, "entropy_scale", cfg.entropy)
+        self.slow_critic = Target(self.critic, cfg.slow_rate, cfg.slow_update_interval, at_first=True)
+        self.return_scale = PercentileScale(cfg.return_norm_rate, cfg.return_norm_limit)
+        register_scheduled(self, "entropy_scale", cfg.entropy_coef)
 
 
 class WorldModelLosses(NamedTuple):
@@ -155,7 +155,7 @@ class DreamerV3(ActorCritic, Dreamer):
     critic: TwoHotHead
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV3Config, device: torch.device) -> None:
-        super().__init__(cfg.graph)
+        super().__init__(cfg.capture_updates)
         self.cfg = cfg
         self.obs_spec: dict[str, ObsPart] = dict(obs_spec)
         self.device = device
@@ -214,12 +214,12 @@ class DreamerV3(ActorCritic, Dreamer):
 
     def total(self, terms: Terms) -> Tensor:
         """Equation 2: the weighted sum of the terms' means."""
-        scales = scales_of(terms, self.cfg.scales)
+        scales = scales_of(terms, self.cfg.loss_scales)
         return torch.stack([scales[name] * term.mean() for name, term in terms.items()]).sum()
 
     def window_priority(self, terms: Terms) -> Tensor:
         """The world model's mean loss of each window, ``[B]``: a priority for the replay."""
-        scales, learned = scales_of(terms, self.cfg.scales), ("actor", "critic", "replay_critic")
+        scales, learned = scales_of(terms, self.cfg.loss_scales), ("actor", "critic", "replay_critic")
         world = [scales[name] * term.detach() for name, term in terms.items() if name not in learned]  # [B, T] each
         return torch.stack(world).sum(0).mean(1).clamp(min=0)  # [B]
 
@@ -319,26 +319,26 @@ class DreamerV3Config(DreamerConfig):
     """Settings of DreamerV3; the defaults are the authors', at their size of 12 million parameters."""
 
     replay_context: Annotated[int, AtLeast(0)] = 1
-    """Rows at the start of each window that only supply the stored latent to start from; 0 starts from zeros."""
+    """Time steps before each window that only supply the stored latent to start from; 0 starts from zeros."""
     horizon: Annotated[int, AtLeast(1)] = 15
     """H, length of imagined trajectories in agent steps."""
     discount_horizon: Annotated[float, Above(1)] = 333.0
     """Discount as a horizon in agent steps: gamma = 1 - 1 / discount_horizon."""
     lam: Annotated[float, Within("[0, 1]")] = 0.95
     """Lambda of the lambda-returns."""
-    entropy: Annotated[Rate, AtLeast(0)] = 3e-4
+    entropy_coef: Annotated[Rate, AtLeast(0)] = 3e-4
     """Weight of the policy's entropy in nats, summed over the parts of an action."""
     free_nats: Annotated[float, AtLeast(0)] = 1.0
     """KL in nats below which a KL loss gives no gradient."""
     slow_rate: Annotated[float, Within("(0, 1]")] = 0.02
-    """Step of the slow critic towards the critic at each move."""
-    slow_every: Annotated[int, AtLeast(1)] = 1
-    """Updates from one move of the slow critic to the next; the first update moves it."""
-    slow_regulariser: Annotated[float, AtLeast(0)] = 1.0
-    """Weight of the slow critic's prediction as a second target of the critic."""
+    """Share of the critic's weights in each update of the slow critic, a moving average."""
+    slow_update_interval: Annotated[int, AtLeast(1)] = 1
+    """Gradient updates between two updates of the slow critic; the first gradient update makes one."""
+    slow_regularizer: Annotated[float, AtLeast(0)] = 1.0
+    """Weight of the loss of the critic on the predictions of the slow critic, its second target."""
     imagine_last: Annotated[int, AtLeast(0)] = 0
-    """Imagine from only this many last rows of each window, at least 2; 0 imagines from all rows."""
-    scales: LossScales = field(default_factory=LossScales)
+    """Imagine from only this many last time steps of each window, at least 2; 0 imagines from all."""
+    loss_scales: LossScales = field(default_factory=LossScales)
     """Weights of the loss terms."""
     rssm: RSSMConfig = field(default_factory=RSSMConfig)
     """Sizes of the recurrent state-space model."""
@@ -355,9 +355,9 @@ class DreamerV3Config(DreamerConfig):
     """Layers of the policy head, and its distribution."""
     critic: TwoHotConfig = field(default_factory=lambda: TwoHotConfig(layers=3))
     """Layers and bins of the value head."""
-    return_rate: Annotated[float, Within("(0, 1]")] = 0.01
-    """Step of the running percentiles of returns towards those of the newest batch."""
-    return_limit: Annotated[float, Above(0)] = 1.0
+    return_norm_rate: Annotated[float, Within("(0, 1]")] = 0.01
+    """Rate at which the running percentiles of returns follow those of the newest batch."""
+    return_norm_limit: Annotated[float, Above(0)] = 1.0
     """Smallest scale that returns are divided by, so that small returns are not scaled up."""
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     """Heads beside the model that show what its latents contain; none by default. They do not train it."""

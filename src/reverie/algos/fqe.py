@@ -53,7 +53,7 @@ class FQEObjective(nn.Module):
         """``units``: bounds of target values, as the paper's functions are bounded, and the size of an error of 1."""
         super().__init__()
         self.critic = critic
-        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
+        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_update_interval)
         self.discount: float = cfg.discount
         self.units = units
 
@@ -150,8 +150,9 @@ class FQEConfig(RecordedConfig, ValueConfig):
     tau: Annotated[float, Within("(0, 1]")] = 0.1
     """Step of the target critic towards the critic at each target update; 1 copies it. The remaining error shrinks by a
     factor of about 1 - tau (1 - discount) per update, so a small tau takes long."""
-    target_every: Annotated[int, AtLeast(1)] = 1
-    """Updates between two updates of the target. The paper's regressions are tau = 1 with many updates in between."""
+    target_update_interval: Annotated[int, AtLeast(1)] = 1
+    """Gradient updates between two updates of the target network. The paper's regressions are tau = 1 with many updates
+    in between."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -81,13 +81,13 @@ class DiscriminatorObjective(nn.Module):
         return self.discriminator.encode(before(batch.obs), batch.action[:, :-1])
 
 
-def difference(f: Tensor) -> Tensor:
+def airl_reward(f: Tensor) -> Tensor:
     """The reward ln D - ln(1 - D) = f, of either sign: AIRL's (Fu et al. 2018, arXiv:1710.11248)."""
     return f
 
 
 REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
-    "difference": difference,
+    "airl": airl_reward,
     "positive": F.softplus,  # -ln(1 - D), above 0: that of GAIL's code
     "negative": F.logsigmoid,  # ln D, below 0: that of GAIL's algorithm 1
 }
@@ -158,7 +158,7 @@ class GAIL(SAC):
         metrics = self.minimise(self.imitation(expert, agent))
         with torch.no_grad():
             f = self.imitation.discriminator(before(agent.obs), agent.action[:, :-1])  # [B', T-1]
-            earned = REWARDS[self.cfg.reward](f)
+            earned = REWARDS[self.cfg.reward_form](f)
             mean = mean_over(earned, transition_mask(agent.is_last))
         update = super().train_step(replace(agent, reward=F.pad(earned, (1, 0))))  # of row t + 1: that of action t
         assert update.priority is not None
@@ -177,8 +177,8 @@ class GAILConfig(RecordedConfig, SACConfig):
 
     batch_size: Annotated[int, AtLeast(2)] = 256
     """B, windows in a batch, the expert's and the agent's."""
-    reward: Literal["difference", "positive", "negative"] = "difference"
-    """The agent's reward, a function of the discriminator: difference, positive or negative."""
+    reward_form: Literal["airl", "positive", "negative"] = "airl"
+    """The agent's reward, a function of the discriminator: airl, positive or negative."""
     discriminator_lr: Annotated[Rate, Above(0)] = 1e-3
     """Learning rate of the discriminator."""
     gradient_penalty: Annotated[float, AtLeast(0)] = 10.0

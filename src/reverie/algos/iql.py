@@ -107,7 +107,7 @@ class IQL(ModelFree):
         self.objective: IQLObjective = IQLObjective(actor, critic, value, cfg)
         self.to(device)
         self.optims["value"] = Adam(value.parameters(), cfg.value_lr)
-        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr, cosine=cfg.actor_cosine)
+        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr, cosine=cfg.actor_lr_cosine_updates)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
         self._policy = SampledPolicy(actor, device)
 
@@ -158,7 +158,7 @@ class IQLConfig(RecordedConfig, TDConfig):
     """Upper bound of the weights exp(beta A): the authors' code."""
     actor_lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of the actor."""
-    actor_cosine: Annotated[int, AtLeast(0)] = 0
+    actor_lr_cosine_updates: Annotated[int, AtLeast(0)] = 0
     """Updates over which the actor's learning rate decays to 0 along half a cosine; 0: constant. The authors' 1000000
     are all updates of a run."""
     critic_lr: Annotated[Rate, Above(0)] = 3e-4

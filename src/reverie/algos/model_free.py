@@ -44,7 +44,7 @@ class ModelFree(Algorithm):
     actor_place = "objective.actor"
 
     def __init__(self, obs_spec: ObsSpec, cfg: ModelFreeConfig, device: torch.device) -> None:
-        super().__init__(cfg.graph)
+        super().__init__(cfg.capture_updates)
         self.cfg = cfg
         self.device = device
         self.preprocess: Preprocessor = cfg.preprocessor(obs_spec)
@@ -126,48 +126,49 @@ class ModelFreeConfig(AlgorithmConfig):
     """Settings of model-free agents: windows, networks, and how observations are preprocessed."""
 
     batch_size: int = 256
-    """B, windows in a batch."""
+    """B, number of windows (sequences) in a batch."""
     batch_length: int = 2
-    """T, rows of each window. The losses cover its T - 1 transitions; 2 is one transition."""
+    """T, time steps of each window, which holds T - 1 transitions: 2 is one transition."""
     networks: NetworkConfig = field(default_factory=NetworkConfig)
     """Layers of the networks."""
-    normalise: NormalizeConfig | None = None
-    """Normalise vectors, (x - mean) / std: by the first 1000 rows with fixed(1000), by all rows with running."""
-    frames: Annotated[int, AtLeast(1)] = 1
-    """Number of latest frames that the networks see together. The replay stores each frame once."""
-    frame_keys: Annotated[str, Regex()] = ""
-    """Regular expression of the observation keys that `frames` stacks, matched in full. Empty: all images."""
+    normalize_obs: NormalizeConfig | None = None
+    """Normalize vector observations, (x - mean) / std: fixed(1000) by the first 1000 time steps, running by all."""
+    frame_stack: Annotated[int, AtLeast(1)] = 1
+    """Number of the latest observations that are stacked for the networks. The replay stores each of them once."""
+    frame_stack_keys: Annotated[str, Regex()] = ""
+    """Regular expression of the observation keys that `frame_stack` stacks, matched in full. Empty: all images."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.frame_keys and self.frames == 1:
+        if self.frame_stack_keys and self.frame_stack == 1:
             raise ConfigError(
-                f"frame_keys = {self.frame_keys!r}, frames = 1: set frames to the number of frames to stack."
+                f"frame_stack_keys = {self.frame_stack_keys!r}, frame_stack = 1: set frame_stack to "
+                "the number of frames to stack."
             )
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
-        min_rows = 0 if self.normalise is None else self.normalise.limit or 0
+        min_rows = 0 if self.normalize_obs is None else self.normalize_obs.limit or 0
         if min_rows > min(random_steps, learning_starts):
             raise ConfigError(
-                f"algo.normalise = fixed({min_rows}), random_steps = {random_steps}, learning_starts = "
+                f"algo.normalize_obs = fixed({min_rows}), random_steps = {random_steps}, learning_starts = "
                 f"{learning_starts}: rows come before statistics are fixed. Raise both to at least {min_rows}, or use "
-                "algo.normalise = running."
+                "algo.normalize_obs = running."
             )
-        if self.frames > 1 and frame_stack > 1:
+        if self.frame_stack > 1 and frame_stack > 1:
             raise ConfigError(
-                f"algo.frames = {self.frames}, env.frame_stack = {frame_stack}: frames would be stacked twice. Set "
-                "algo.frames alone, which uses less memory."
+                f"algo.frame_stack = {self.frame_stack}, env.frame_stack = {frame_stack}: frames would be stacked "
+                "twice. Set algo.frame_stack alone, which uses less memory."
             )
 
     def for_obs(self, obs_spec: ObsSpec) -> Self:
-        """Return these settings, without ``normalise`` if it is a default and no observation is a vector."""
+        """Return these settings, without ``normalize_obs`` if it is a default and no observation is a vector."""
         vectors = any(part.kind == "vector" for part in obs_spec.values())
-        is_requested = type(self).__dataclass_fields__["normalise"].default is None  # no default of the algorithm
-        return self if vectors or is_requested or self.normalise is None else replace(self, normalise=None)
+        is_requested = type(self).__dataclass_fields__["normalize_obs"].default is None  # no default of the algorithm
+        return self if vectors or is_requested or self.normalize_obs is None else replace(self, normalize_obs=None)
 
     def preprocessor(self, obs_spec: ObsSpec) -> Preprocessor:
         """Return the preprocessor of rows that these settings describe."""
-        names = ("normalise", "frames", "frame_keys", "reward_scale", "discount", "bound_values")
+        names = ("normalize_obs", "frame_stack", "frame_stack_keys", "reward_scale", "discount", "bound_values")
         return Preprocessor(obs_spec, **{name: getattr(self, name) for name in names if hasattr(self, name)})
 
 
@@ -189,9 +190,9 @@ class RecordedConfig(Config):
     needs_data: ClassVar[bool] = True
 
     networks: NetworkConfig = field(default_factory=NetworkConfig)
-    normalise: NormalizeConfig | None = field(default_factory=Running)
-    """Normalise vectors: (x - mean) / std, over all rows of the dataset; none leaves them as they are. In the papers
-    TD3+BC does, the others do not."""
+    normalize_obs: NormalizeConfig | None = field(default_factory=Running)
+    """Normalize vector observations, (x - mean) / std, over the whole dataset; none leaves them as they are. In the
+    papers TD3+BC does, the others do not."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,7 +69,7 @@ class OnPolicyObjective(nn.Module, ABC):
     def advantage(self, batch: Batch) -> Tensor:
         """Return the advantages ``[B, T]`` as the loss uses them."""
         advantage = batch.extras["advantage"]
-        return standardize(advantage, ~batch.is_last) if self.cfg.normalise_advantage else advantage
+        return standardize(advantage, ~batch.is_last) if self.cfg.normalize_advantage else advantage
 
     @torch.no_grad()
     def estimates(self, batch: Batch) -> dict[str, Tensor]:
@@ -188,21 +188,22 @@ class OnPolicyConfig(ValueConfig):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 
     rollout: Annotated[int, AtLeast(1)] = 2048
-    """T, rows of each environment that are collected, learned from and then dropped."""
+    """T, time steps of each environment in a rollout, which is learned from and then dropped; n_steps of
+    Stable-Baselines3."""
     batch_length: Annotated[int, AtLeast(1)] = 1
-    """Rows of each sequence in a batch. Memory learns to use what it saw since the sequence began; 1 without memory."""
+    """Time steps of each sequence in a minibatch, over which gradients flow through the memory; 1 without memory."""
     networks: PolicyValueConfig = field(default_factory=PolicyValueConfig)
     """Layers of the networks."""
     value_estimator: ValueEstimator = field(default_factory=GAE)
     """How advantages and targets are computed from the rows of a rollout; all but V-trace fit."""
-    normalise_advantage: bool = True
-    """Standardise the advantages of each minibatch."""
+    normalize_advantage: bool = True
+    """Normalize the advantages of each minibatch: (A - mean) / std."""
     value_coef: Annotated[float, AtLeast(0)] = 0.5
-    """Weight of the value's loss, which is the mean square without 1/2."""
+    """Weight of the value loss, the mean squared error without a factor of 1/2."""
     entropy_coef: Annotated[Rate, AtLeast(0)] = 0.0
-    """Weight of the policy's entropy."""
-    clip_gradient: Annotated[float, AtLeast(0)] = 0.5
-    """Largest norm of all gradients together; 0 does not clip."""
+    """Weight of the entropy bonus."""
+    max_grad_norm: Annotated[float, AtLeast(0)] = 0.5
+    """Maximum norm of the gradient of all parameters; 0 does not clip."""
     lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate; [[0, 3e-4], [1e6, 0]] falls to 0 over a million env steps."""
 
@@ -224,6 +225,8 @@ class OnPolicyConfig(ValueConfig):
             )
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
-        if self.normalise is not None and self.normalise.limit is not None:
-            raise ConfigError(f"normalise = {self.normalise.text()}: no rows come before learning. Use running.")
+        if self.normalize_obs is not None and self.normalize_obs.limit is not None:
+            raise ConfigError(
+                f"normalize_obs = {self.normalize_obs.text()}: no rows come before learning. Use running."
+            )
         super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)

@@ -43,7 +43,7 @@ class Ensemble(nn.Module):
     def __init__(self, inputs: int, outputs: int, cfg: EnsembleConfig) -> None:
         super().__init__()
         self.cfg = cfg
-        bodies = [cfg.head.body(inputs) for _ in range(cfg.models)]
+        bodies = [cfg.head.body(inputs) for _ in range(cfg.num_models)]
         self.models: nn.ModuleList = nn.ModuleList(
             nn.Sequential(body, cfg.head.last(body.width, outputs)) for body in bodies
         )
@@ -76,7 +76,7 @@ class Ensemble(nn.Module):
         Sekar et al. (2020), equation 5, has the variance.
         """
         deviation = self(feature, action).std(0, correction=0).mean(-1)
-        return deviation.log() if self.cfg.log else deviation
+        return deviation.log() if self.cfg.log_disagreement else deviation
 
 
 def actions_before(rows: Batch, context: Context | None) -> Tensor:
@@ -100,8 +100,8 @@ class Exploring:
     def make_ensemble(self, action_spec: ActionSpec) -> None:
         """Create the ensemble, and the norms of its rewards."""
         self.ensemble: Ensemble = self.cfg.ensemble.build(self.world, action_spec.width)
-        self.intrinsic_norm: MagnitudeScale = self.cfg.explore_norm.build()
-        self.extrinsic_norm: MagnitudeScale = self.cfg.explore_norm.build()
+        self.intrinsic_norm: MagnitudeScale = self.cfg.expl_reward_norm.build()
+        self.extrinsic_norm: MagnitudeScale = self.cfg.expl_reward_norm.build()
 
     def acting(self, mode: Mode) -> DreamerActor:
         """Return the exploring policy for ``explore``, and that of the task, zero-shot, for ``eval``."""
@@ -116,11 +116,11 @@ class Exploring:
         """Return the weighted sum ``[H + 1, ...]`` of disagreement and predicted rewards. Updates their norms."""
         disagreement = self.disagreement(dream)
         self.intrinsic_norm.update(disagreement)
-        reward: Tensor = self.cfg.intrinsic * self.intrinsic_norm(disagreement)
-        if self.cfg.extrinsic:
+        reward: Tensor = self.cfg.intrinsic_scale * self.intrinsic_norm(disagreement)
+        if self.cfg.extrinsic_scale:
             predicted = self.world.reward(dream.feature).mean()
             self.extrinsic_norm.update(predicted)
-            reward = reward + self.cfg.extrinsic * self.extrinsic_norm(predicted)
+            reward = reward + self.cfg.extrinsic_scale * self.extrinsic_norm(predicted)
         return reward
 
 
@@ -165,7 +165,7 @@ class Plan2Explore(Exploring, DreamerV2):
 class EnsembleConfig(Config):
     """The ensemble whose disagreement is the reward for exploring."""
 
-    models: Annotated[int, AtLeast(2)] = 10
+    num_models: Annotated[int, AtLeast(2)] = 10
     """Number of predictors."""
     target: Literal["stoch", "deter", "embed", "feature"] = "stoch"
     """What they predict of a later row: z, h, the embedded observation, or h and z."""
@@ -174,8 +174,8 @@ class EnsembleConfig(Config):
     action_conditioned: bool = True
     """Predict from a row's feature and the action that led to it (on DreamerV3: the one taken there); otherwise from
     the feature alone."""
-    log: bool = False
-    """Reward the logarithm of the disagreement."""
+    log_disagreement: bool = False
+    """Take the logarithm of the disagreement as the reward."""
     head: DenseHeadConfig = field(default_factory=DenseHeadConfig)
     """Layers of each predictor."""
 
@@ -196,19 +196,19 @@ class ExploringConfig(Config):
     whatever the task."""
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     """The predictors."""
-    intrinsic: float = 1.0
-    """Weight of the disagreement in the reward for exploring."""
-    extrinsic: float = 0.0
-    """Weight of the predicted reward of the task in it; 0 explores without reward."""
-    explore_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
-    """Normalisation of each of the two; off by default."""
+    intrinsic_scale: float = 1.0
+    """Weight of the disagreement in the exploration reward."""
+    extrinsic_scale: float = 0.0
+    """Weight of the predicted task reward in the exploration reward; 0 explores without it."""
+    expl_reward_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
+    """Normalization of the two rewards, each by its own magnitude; off by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan2ExploreConfig(ExploringConfig, DreamerV2Config):
     """Settings of Plan2Explore: those of DreamerV2, and of the ensemble and its rewards."""
 
-    ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, decay=1e-6))
+    ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, weight_decay=1e-6))
     """Optimiser of the ensemble."""
 
 

@@ -60,7 +60,7 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         terms, _, metrics = imagination_loss(self.explorer, dream, reward, cont)
         ensemble, means = self.ensemble.loss(post, rows.action), {k: v.mean() for k, v in terms.items()}
         metrics |= {f"loss/{k}": v.detach() for k, v in means.items()}
-        total = ensemble + self.cfg.scales.actor * means["actor"] + self.cfg.scales.critic * means["critic"]
+        total = ensemble + self.cfg.loss_scales.actor * means["actor"] + self.cfg.loss_scales.critic * means["critic"]
         return total, {f"expl/{k}": v for k, v in metrics.items()} | {"loss/ensemble": ensemble.detach()}
 
     def disagreement(self, dream: Dream) -> Tensor:

@@ -34,7 +34,7 @@ class PPOObjective(OnPolicyObjective):
 
     def __init__(self, network: nn.Module, cfg: PPOConfig) -> None:
         super().__init__(network, cfg)
-        register_scheduled(self, "clip", cfg.clip)
+        register_scheduled(self, "clip", cfg.clip_range)
 
     def forward(self, batch: Batch) -> Losses:
         """Equation 9, negated: the clipped surrogate, c1 times the value's squared error, -c2 times the entropy."""
@@ -48,8 +48,8 @@ class PPOObjective(OnPolicyObjective):
         )
 
     def clipped_value(self, value: Tensor, before: Tensor) -> Tensor:
-        """Return the value ``[B, T]`` that the loss sees: at most ``clip_value`` away from the one ``before``."""
-        limit = self.cfg.clip_value
+        """Return the value ``[B, T]`` that the loss sees: at most ``value_clip_range`` away from the one ``before``."""
+        limit = self.cfg.value_clip_range
         return value if limit is None else before + (value - before).clamp(-limit, limit)
 
 
@@ -69,7 +69,9 @@ class PPO(OnPolicy):
 
     def build_optim(self) -> Optim:
         c = self.cfg
-        return GlobalAdamConfig(form="torch", lr=c.lr, eps=c.adam_eps, clip=c.clip_gradient).build(self.parameters())
+        return GlobalAdamConfig(implementation="torch", lr=c.lr, eps=c.adam_eps, max_grad_norm=c.max_grad_norm).build(
+            self.parameters()
+        )
 
     def update(self, batch: Batch) -> Update:
         """Update with a batch. With ``target_kl``, wait for the divergence first."""
@@ -95,15 +97,16 @@ class PPOConfig(OnPolicyConfig):
     """Settings of PPO: those of Stable-Baselines3, which are the paper's for MuJoCo (table 3) in most respects."""
 
     batch_size: int = 64
-    """Rows of a minibatch; they must divide the rows of a rollout evenly."""
+    """Time steps in a minibatch. Their number must divide that of a rollout evenly."""
     epochs: Annotated[int, AtLeast(1)] = 10
-    """How often each row of a rollout is learned from."""
-    clip: Annotated[Rate, Above(0)] = 0.2
-    """Epsilon: the policy gains nothing from ratios outside of [1 - clip, 1 + clip]."""
-    clip_value: Annotated[float | None, Above(0)] = None
-    """Largest change of a value that its loss sees, in units of returns; None does not clip."""
+    """Number of passes over each rollout."""
+    clip_range: Annotated[Rate, Above(0)] = 0.2
+    """Epsilon: the policy gains nothing from probability ratios outside of [1 - clip_range, 1 + clip_range]."""
+    value_clip_range: Annotated[float | None, Above(0)] = None
+    """Maximum change of a value in its loss, in units of returns, as clip_range_vf of Stable-Baselines3; None does not
+    clip."""
     target_kl: Annotated[float | None, Above(0)] = None
-    """Stop learning from a rollout at a minibatch whose KL divergence is above 1.5 times this; None: never."""
+    """Stop the updates on a rollout at a minibatch whose KL divergence exceeds 1.5 times this; None: never."""
     adam_eps: Annotated[float, Above(0)] = 1e-5
     """Adam's epsilon, added to the root of the second moment."""
 

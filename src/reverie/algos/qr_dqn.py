@@ -70,7 +70,9 @@ class QRDQN(DQN):
 
     def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...]) -> DiscreteQNetwork:
         c = self.cfg
-        return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.quantiles, dtype=c.dtype)
+        return DiscreteQNetwork(
+            obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.num_quantiles, dtype=c.dtype
+        )
 
 
 # ---------------------------------------------------------------------- settings
@@ -82,7 +84,7 @@ class QRDQNConfig(DQNConfig):
 
     estimators: ClassVar[type[ValueEstimator]] = OneRow
 
-    quantiles: Annotated[int, AtLeast(1)] = 200
+    num_quantiles: Annotated[int, AtLeast(1)] = 200
     """N, number of quantiles of each action's return."""
     kappa: Annotated[float, AtLeast(0)] = 1.0
     """Threshold of the quantile Huber loss: errors are squared up to kappa and linear beyond. 1 is QR-DQN-1 of the

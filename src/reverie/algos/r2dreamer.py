@@ -69,11 +69,11 @@ class Prototypes(Representer):
         super().__init__()
         self.cfg = cfg
         self.images = images
-        self.prototypes: nn.Parameter = nn.Parameter(torch.randn(cfg.prototypes, cfg.width))
+        self.prototypes: nn.Parameter = nn.Parameter(torch.randn(cfg.num_prototypes, cfg.width))
         self.of_embed: nn.Linear = nn.Linear(world.encoder.width, cfg.width)
         self.of_feature: nn.Linear = nn.Linear(world.rssm.feature_width, cfg.width)
-        self.slow_encoder: LateTarget = LateTarget(world.encoder, cfg.rate, cfg.every)
-        self.slow_of_embed: LateTarget = LateTarget(self.of_embed, cfg.rate, cfg.every)
+        self.slow_encoder: LateTarget = LateTarget(world.encoder, cfg.rate, cfg.update_interval)
+        self.slow_of_embed: LateTarget = LateTarget(self.of_embed, cfg.rate, cfg.update_interval)
 
     @torch.no_grad()
     def move(self) -> None:
@@ -218,24 +218,24 @@ class Infonce(Representation):
 class Dreamerpro(Representation):
     """Prototypes in place of pixels: Deng, Jang, Ahn, "DreamerPro", ICML 2022. Observations must have an image."""
 
-    prototypes: Annotated[int, AtLeast(2)] = 2500
-    """K, how many there are."""
+    num_prototypes: Annotated[int, AtLeast(2)] = 2500
+    """K, number of prototypes."""
     width: Annotated[int, AtLeast(1)] = 32
-    """P, numbers of each."""
+    """P, dimensions of each prototype."""
     temperature: Annotated[float, Above(0)] = 0.1
-    """Of the softmax over the prototypes."""
+    """Temperature of the softmax over the prototypes."""
     shift: Annotated[int, AtLeast(0)] = 3
     """Pixels by which both views of a window are shifted at most."""
     each_row: bool = False
     """Shift each image of a window by itself; otherwise all of them alike."""
     sinkhorn: Annotated[float, Above(0)] = 0.05
-    """Temperature of the targets' assignment."""
+    """Temperature of the Sinkhorn algorithm, which assigns the targets to prototypes."""
     rounds: Annotated[int, AtLeast(1)] = 3
-    """Rounds of that assignment."""
+    """Iterations of the Sinkhorn algorithm."""
     rate: Annotated[float, Within("(0, 1]")] = 0.05
-    """Step of the targets' encoder towards the encoder at each update."""
-    every: Annotated[int, AtLeast(1)] = 1
-    """Updates from one such step to the next."""
+    """Share of the encoder's weights in each update of the slow encoder, which makes the targets."""
+    update_interval: Annotated[int, AtLeast(1)] = 1
+    """Gradient updates between two updates of the slow encoder."""
     freeze: Annotated[int, AtLeast(0)] = 10_000
     """Updates before which prototypes do not learn."""
     skip: Annotated[int, AtLeast(0)] = 1
@@ -273,8 +273,8 @@ class R2DreamerConfig(DreamerV3Config):
 
     representation: Representation = field(default_factory=Barlow)
     """The loss that makes latents tell of observations: ``barlow(redundancy=5e-4)``, ``infonce``,
-    ``dreamerpro(prototypes=2500)``, or ``decoder``, which alone uses the settings of ``decoder``."""
-    scales: R2Scales = field(default_factory=R2Scales)
+    ``dreamerpro(num_prototypes=2500)``, or ``decoder``, which alone uses the settings of ``decoder``."""
+    loss_scales: R2Scales = field(default_factory=R2Scales)
     """Weights of the loss terms."""
     optim: OptimConfig = field(default_factory=LaPropConfig)
     """The single optimiser of all parts."""

@@ -52,7 +52,7 @@ class SACObjective(TDObjective):
         self.actor = actor
         self.critic = critic
         self.target_entropy = target_entropy
-        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_every)
+        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_update_interval)
         self.log_temperature: nn.Parameter = nn.Parameter(torch.tensor(math.log(first(cfg.temperature) or 1.0)))
         register_scheduled(self, "set_temperature", cfg.temperature)
 
@@ -211,8 +211,8 @@ class SACConfig(CriticConfig):
     """Learning rate of the critics."""
     temperature_lr: Annotated[Rate, AtLeast(0)] = 3e-4
     """Learning rate of the temperature; 0 keeps the temperature constant."""
-    target_every: Annotated[int, AtLeast(1)] = 1
-    """Updates between two updates of the target critics."""
+    target_update_interval: Annotated[int, AtLeast(1)] = 1
+    """Gradient updates between two updates of the target critics."""
     temperature: Annotated[Rate, Above(0)] = 1.0
     """Initial temperature alpha: the authors' code (github.com/rail-berkeley/softlearning), as the paper gives none. It
     may be a ramp if temperature_lr is 0."""

@@ -35,14 +35,14 @@ class AlgorithmConfig(Config):
     """Whether it learns only from rows that its present policy has collected, instead of a replay."""
 
     batch_size: Annotated[int, AtLeast(1)] = 16
-    """B, windows in a batch."""
+    """B, number of windows (sequences) in a batch."""
     batch_length: Annotated[int, AtLeast(2)] = 64
-    """T, rows of each window that the losses cover, context rows not counted."""
+    """T, time steps of each window that the losses cover; context comes before them."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Dtype that networks compute in. Parameters, losses and optimisers stay float32."""
-    graph: bool = True
-    """Capture updates and replay them: as CUDA graphs on CUDA devices; on CPUs as tapes (recorded calls), for
-    model-free algorithms only. The results are the same."""
+    capture_updates: bool = True
+    """Record an update once and replay it, which is faster: as a CUDA graph on GPUs; on CPUs as a tape (recorded
+    calls), for model-free algorithms only. The results are the same."""
 
     @property
     def algorithm(self) -> str:

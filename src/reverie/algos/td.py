@@ -97,4 +97,4 @@ class CriticConfig(TDConfig):
     critic_weight_decay: Annotated[float, AtLeast(0)] = 0.0
     """Weight decay of the critic: this times each parameter is added to its gradient, as in PyTorch's Adam."""
     max_grad_norm: Annotated[float, AtLeast(0)] = 0.0
-    """Largest norm of the gradient of the actor, and of that of the critic; 0 does not clip."""
+    """Maximum norm of the gradient of the actor, and of that of the critic; 0 does not clip."""

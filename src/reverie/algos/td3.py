@@ -61,7 +61,7 @@ class TD3Objective(TDObjective):
         """Y = r + gamma (1 - terminal) min_i Q'_i(s', a~), a~ = pi'(s') + clipped noise: equations 10 and 14."""
         c, obs = self.cfg, after(batch.obs)
         action = self.target_actor(obs)  # [B, T-1, A]
-        noise = (c.target_noise * torch.randn_like(action)).clamp(-c.noise_clip, c.noise_clip)
+        noise = (c.target_policy_noise * torch.randn_like(action)).clamp(-c.target_noise_clip, c.target_noise_clip)
         value = self.target_critic(obs, (action + noise).clamp(-1, 1)).amin(0)  # [B, T-1]
         return c.value_estimator(batch, value, c.discount)
 
@@ -117,10 +117,10 @@ class TD3Config(CriticConfig):
     """Learning rate of the critics: the authors' code."""
     policy_delay: Annotated[int, AtLeast(1)] = 2
     """d: the actor and the targets are updated at every d-th update of the critics."""
-    target_noise: Annotated[float, AtLeast(0)] = 0.2
-    """Standard deviation of the noise on the actions of targets, in units of the policy's range [-1, 1]."""
-    noise_clip: Annotated[float, Within("[0, inf]")] = 0.5
-    """c, largest absolute value of that noise, in units of the policy's range [-1, 1]; inf does not clip."""
+    target_policy_noise: Annotated[float, AtLeast(0)] = 0.2
+    """Standard deviation of the noise that smooths the target policy, in units of the policy's range [-1, 1]."""
+    target_noise_clip: Annotated[float, Within("[0, inf]")] = 0.5
+    """c, maximum absolute value of that noise, in units of the policy's range [-1, 1]; inf does not clip."""
     exploration: Noise = field(default_factory=Gaussian)
     """Noise on actions while exploring, in units of the policy's range [-1, 1]: Gaussian with a standard deviation of
     0.1."""

@@ -55,7 +55,9 @@ class TDMPC2Objective(nn.Module):
         self.reward: MishMLP = MishMLP(latent + width, n.units, n.bins, zero=True)
         self.termination: MishMLP | None = MishMLP(latent, n.units, 1) if cfg.episodic else None
         self.prior: MishMLP = MishMLP(latent, n.units, 2 * width)
-        self.critic: MishMLP = MishMLP(latent + width, n.units, n.bins, copies=n.critics, dropout=n.dropout, zero=True)
+        self.critic: MishMLP = MishMLP(
+            latent + width, n.units, n.bins, copies=n.num_critics, dropout=n.dropout, zero=True
+        )
         self.target_critic: Target = Target(self.critic, cfg.tau).eval()
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("bins", torch.linspace(n.low, n.high, n.bins), persistent=False)
@@ -85,7 +87,12 @@ class TDMPC2Objective(nn.Module):
     def total(self, means: Mapping[str, Tensor]) -> Tensor:
         """Return the weighted sum of the losses."""
         c = self.cfg
-        weights = {"consistency": c.consistency, "reward": c.reward_coef, "critic": c.value_coef, "cont": c.cont_coef}
+        weights = {
+            "consistency": c.consistency_coef,
+            "reward": c.reward_coef,
+            "critic": c.value_coef,
+            "cont": c.cont_coef,
+        }
         return torch.stack([weights[name] * x for name, x in means.items()]).sum()
 
     def policy_loss(self, z: Tensor) -> tuple[Tensor, PolicySample, Tensor]:
@@ -146,7 +153,7 @@ class TDMPC2Objective(nn.Module):
 
     def two_values(self, critic: nn.Module, z: Tensor, action: Tensor) -> Tensor:
         """Return the values ``[2, ...]`` by two critics drawn at random."""
-        chosen = self.draws.pair(self.cfg.networks.critics, self.bins)
+        chosen = self.draws.pair(self.cfg.networks.num_critics, self.bins)
         return self.number(critic(z, action, chosen=chosen)).mean()
 
     def ends(self, z: Tensor) -> Tensor | None:
@@ -189,7 +196,7 @@ class TDMPC2Objective(nn.Module):
     def refine(self, actions: Tensor, value: Tensor) -> Elites:
         """Return the best of action sequences ``[H, N, S, A]`` by their values ``[N, S]``: section 3.2 of the paper."""
         c = self.cfg
-        best, index = value.topk(c.elites, -1)  # [N, E]
+        best, index = value.topk(c.num_elites, -1)  # [N, E]
         chosen = actions.gather(2, index[None, ..., None].expand(len(actions), -1, -1, self.width))  # [H, N, E, A]
         score = torch.softmax(c.temperature * best, -1)  # [N, E]
         mean = (score[..., None] * chosen).sum(2, keepdim=True)
@@ -207,10 +214,10 @@ class TDMPC2Objective(nn.Module):
             mean ``[N, H, A]`` of the new plan.
         """
         c, draws, count = self.cfg, self.draws, len(z)
-        num_drawn = c.samples - c.policy_samples
+        num_drawn = c.num_samples - c.num_policy_samples
         mean = F.pad(before[:, 1:], (0, 0, 0, 1)).transpose(0, 1).unsqueeze(2)  # [H, N, 1, A]
         std = torch.full_like(mean, c.max_std)
-        policys = [self.follow(z, c.policy_samples)] if c.policy_samples else []
+        policys = [self.follow(z, c.num_policy_samples)] if c.num_policy_samples else []
         for _ in range(c.iterations):
             drawn = mean + std * draws.normal(c.horizon, count, num_drawn, self.width, like=mean)
             actions = torch.cat([*policys, drawn.clamp(-1, 1)], 2)  # [H, N, S, A]
@@ -294,9 +301,13 @@ class TDMPC2(ModelFree, LatentDreamer):
         rollout = o.unroll(batch)
         losses = o.model_losses(batch, rollout)
         means = o.totals(losses, batch.weight)
-        norms = {"model": joint_gradient_step(o.total(means), [self.optims["encoder"], self.optims["model"]], c.clip)}
+        norms = {
+            "model": joint_gradient_step(
+                o.total(means), [self.optims["encoder"], self.optims["model"]], c.max_grad_norm
+            )
+        }
         loss, policy, value = o.policy_loss(rollout.latent.detach())
-        norms["policy"] = joint_gradient_step(loss, [self.optims["policy"]], c.clip)
+        norms["policy"] = joint_gradient_step(loss, [self.optims["policy"]], c.max_grad_norm)
         o.target_critic.update()
         metrics = {"value": value.mean(), "target": rollout.target.mean(), "scale": o.scale.clone()}
         metrics = {f"train/{k}": v.detach() for k, v in (metrics | {"entropy": policy.entropy.mean()}).items()}
@@ -321,49 +332,49 @@ class TDMPC2Config(ValueConfig):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
     batch_length: int = 4
-    """T, rows of each window, of one episode. The model is unrolled over, and plans, H = T - 1 steps."""
+    """T, time steps of each window. The horizon H, of learning and of planning, is T - 1."""
     networks: LatentConfig = field(default_factory=LatentConfig)
     """Widths of the networks."""
     lr: Annotated[Rate, Above(0)] = 3e-4
     """Learning rate of all networks."""
     encoder_lr: Annotated[Rate, Above(0)] = 9e-5
     """Learning rate of the encoder."""
-    clip: Annotated[float, Above(0)] = 20.0
-    """Largest norm of the gradients of the world model and critics together, and of those of the policy."""
+    max_grad_norm: Annotated[float, Above(0)] = 20.0
+    """Maximum norm of the gradient of the world model and critics together, and of that of the policy."""
     tau: Annotated[float, Within("(0, 1]")] = 0.01
-    """Step of the target critics, and of the scale of values, at each update."""
+    """Rate at which the target critics, and the running scale of values, follow at each update."""
     rho: Annotated[float, Within("(0, 1]")] = 0.5
-    """Weight of the loss at step t is rho^t."""
-    consistency: Annotated[float, AtLeast(0)] = 20.0
-    """Weight of the error of predicted latents."""
+    """Temporal weight of losses: the loss at step t of the horizon counts rho^t."""
+    consistency_coef: Annotated[float, AtLeast(0)] = 20.0
+    """Weight of the consistency loss, the error of predicted latents."""
     reward_coef: Annotated[float, AtLeast(0)] = 0.1
-    """Weight of the loss of rewards."""
+    """Weight of the reward loss."""
     value_coef: Annotated[float, AtLeast(0)] = 0.1
-    """Weight of the loss of values."""
+    """Weight of the value loss."""
     entropy_coef: Annotated[float, AtLeast(0)] = 1e-4
     """Weight of the policy's entropy, before tanh and times the number of actions, against scaled values."""
     episodic: bool = False
     """Learn when episodes terminate, and plan with it. The authors have it for tasks that can terminate only."""
     cont_coef: Annotated[float, AtLeast(0)] = 1.0
-    """Weight of the loss of terminations."""
+    """Weight of the termination loss."""
     min_log_std: float = -10.0
-    """Least ln sigma of the policy."""
+    """Minimum ln sigma of the policy."""
     max_log_std: float = 2.0
-    """Greatest ln sigma of the policy."""
-    plan: bool = True
-    """Act by planning; False: act by the policy alone."""
+    """Maximum ln sigma of the policy."""
+    use_planning: bool = True
+    """Act by planning (MPPI); False: act by the policy alone."""
     iterations: Annotated[int, AtLeast(1)] = 6
-    """Iterations of a plan. The authors have two more for 20 numbers in an action or more."""
-    samples: Annotated[int, AtLeast(2)] = 512
-    """S, action sequences that are valued in each iteration."""
-    policy_samples: Annotated[int, AtLeast(0)] = 24
-    """How many of them are the policy's."""
-    elites: Annotated[int, AtLeast(1)] = 64
-    """E, the best sequences, of which the next distribution is made."""
+    """Iterations of MPPI in each plan. The authors have two more for actions of 20 dimensions or more."""
+    num_samples: Annotated[int, AtLeast(2)] = 512
+    """S, number of action sequences that are evaluated in each iteration."""
+    num_policy_samples: Annotated[int, AtLeast(0)] = 24
+    """Number of these sequences that are sampled from the policy."""
+    num_elites: Annotated[int, AtLeast(1)] = 64
+    """E, number of the best sequences, to which the next distribution is fitted."""
     min_std: Annotated[float, Above(0)] = 0.05
-    """Least standard deviation of planned actions, in units of [-1, 1]."""
+    """Minimum standard deviation of planned actions, in units of [-1, 1]."""
     max_std: Annotated[float, Above(0)] = 2.0
-    """Greatest standard deviation, which each plan begins with."""
+    """Maximum standard deviation of planned actions, with which each plan begins."""
     temperature: Annotated[float, Above(0)] = 0.5
     """Inverse temperature of the elites' weights: these are exp(temperature (value - best value))."""
 
@@ -374,12 +385,12 @@ class TDMPC2Config(ValueConfig):
 
 
 SIZES: dict[str, dict[str, Any]] = {
-    "nano": {"units": (128, 128), "latent": 64, "encoder_units": (64,), "critics": 2},
-    "1m": {"units": (384, 384), "latent": 128, "encoder_units": (256,), "critics": 2},
-    "5m": {"units": (512, 512), "latent": 512, "encoder_units": (256,), "critics": 5},
-    "19m": {"units": (1024, 1024), "latent": 768, "encoder_units": (1024,) * 2, "critics": 5},
-    "48m": {"units": (1792, 1792), "latent": 768, "encoder_units": (1792,) * 3, "critics": 5},
-    "317m": {"units": (4096, 4096), "latent": 1376, "encoder_units": (4096,) * 4, "critics": 8},
+    "nano": {"units": (128, 128), "latent": 64, "encoder_units": (64,), "num_critics": 2},
+    "1m": {"units": (384, 384), "latent": 128, "encoder_units": (256,), "num_critics": 2},
+    "5m": {"units": (512, 512), "latent": 512, "encoder_units": (256,), "num_critics": 5},
+    "19m": {"units": (1024, 1024), "latent": 768, "encoder_units": (1024,) * 2, "num_critics": 5},
+    "48m": {"units": (1792, 1792), "latent": 768, "encoder_units": (1792,) * 3, "num_critics": 5},
+    "317m": {"units": (4096, 4096), "latent": 1376, "encoder_units": (4096,) * 4, "num_critics": 8},
 }
 """Widths by number of parameters: one for two CPU cores, and the authors'."""
 

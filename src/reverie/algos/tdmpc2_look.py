@@ -92,7 +92,9 @@ class LatentWorld:
         obs = obs if p.normaliser is None else p.normaliser(obs)
         if p.frames is not None:
             if context is not None:
-                raise ConfigError(f"algo.frames = {p.frames.count}: stacked frames cannot be extracted piece by piece.")
+                raise ConfigError(
+                    f"algo.frame_stack = {p.frames.count}: stacked frames cannot be extracted piece by piece."
+                )
             before = [(x[:, :1].expand(-1, p.frames.context, *x.shape[2:]), x) for x in (batch.is_first, *obs.values())]
             first, *stacks = (torch.cat(parts, 1) for parts in before)
             obs = p.frames(dict(zip(obs, stacks, strict=True)), first)

@@ -56,7 +56,7 @@ class Planner:
         z: Tensor = o.encoder(step.obs_on(device))  # [N, L]
         reward = world.imagine(state.latent, state.action).stoch.masked_fill(begun, 0.0)
         mean = state.mean.masked_fill(begun, 0.0)
-        if o.cfg.plan and mode != "random":
+        if o.cfg.use_planning and mode != "random":
             plan = self.plans[mode != "eval"]({"latent": z, "before": mean})
             action, mean = plan[:, 0], plan[:, 1:]
         else:
@@ -76,4 +76,4 @@ class Planner:
         return {}
 
     def memoryless(self, mode: Mode) -> bool:
-        return not self.learner.objective.cfg.plan
+        return not self.learner.objective.cfg.use_planning

@@ -45,10 +45,10 @@ class WorldModel(nn.Module):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any) -> None:
         """Build the parts that ``cfg``, a :class:`DreamerConfig`, names."""
         super().__init__()
-        observed_spec, weights = without_mask(obs_spec), cfg.scales.reconstruction
+        observed_spec, weights = without_mask(obs_spec), cfg.loss_scales.reconstruction
         for pattern in weights if isinstance(weights, Mapping) else ():
-            Regex().check("scales.reconstruction", pattern)
-            select(observed_spec, pattern, "scales.reconstruction")
+            Regex().check("loss_scales.reconstruction", pattern)
+            select(observed_spec, pattern, "loss_scales.reconstruction")
         self.encoder = cfg.encoder.build(observed_spec)
         self.rssm: StateSpaceModel = cfg.rssm.build(self.encoder.width, action_spec.width)
         self.decoder: nn.Module = cfg.build_decoder(observed_spec)

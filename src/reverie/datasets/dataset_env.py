@@ -35,7 +35,7 @@ APPLICABLE: dict[str, tuple[str, ...]] = {
 }
 """Settings of environments that can be applied to recorded rows, unless one of those listed was applied before."""
 INAPPLICABLE = {
-    "frame_stack": "frames can only be stacked during learning (algo.frames, if the algorithm has it)",
+    "frame_stack": "frames can only be stacked during learning (algo.frame_stack, if the algorithm has it)",
     "action_repeat": "the number of frames per decision cannot be changed afterwards",
     "pool_frames": "the frames between two rows were not recorded",
     "wrappers": "the rows are what the wrappers showed",

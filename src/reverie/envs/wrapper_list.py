@@ -192,8 +192,8 @@ SHORT: dict[str, type[Any]] = {
 MOVING = (wrappers.NormalizeObservation, wrappers.NormalizeReward)
 """Wrappers whose statistics no checkpoint would hold, and which evaluations would begin anew."""
 LEARNED = (
-    " To normalise by what was seen so far, use algo.normalise = running: its statistics belong to the agent, and are "
-    "saved with it."
+    " To normalise by what was seen so far, use algo.normalize_obs = running: its statistics belong to the agent, and "
+    "are saved with it."
 )
 
 

@@ -69,11 +69,11 @@ def describe_experiment(experiment: Any) -> list[str]:
 def motionless(config: ExperimentConfig, spec: ObsSpec) -> str:
     """Return a remark if recorded images are learned from one by one, so that no motion is seen; "" if not."""
     single = [key for key, part in spec.items() if part.kind == "image" and part.shape[-1] in (1, 3)]
-    if not single or getattr(config.algo, "frames", 0) != 1:
+    if not single or getattr(config.algo, "frame_stack", 0) != 1:
         return ""
     return (
-        f"each decision sees a single image ({', '.join(single)}), and so no motion: algo.frames = 4 stacks the latest "
-        "four, as Atari's presets do"
+        f"each decision sees a single image ({', '.join(single)}), and so no motion: algo.frame_stack = 4 stacks the "
+        "latest four, as Atari's presets do"
     )
 
 

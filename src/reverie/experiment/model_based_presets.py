@@ -35,7 +35,7 @@ DEMO: Settings = CPU | {
     "env.id": "MiniGrid-Empty-Random-6x6-v0", "env.full_view": True, "env.num": 16, "replay_ratio": 0.1,
     "learning_starts": 2000, "steps": 30_000, "eval_episodes": 20, "eval_envs": 20, "schedule.eval_every": 500,
     "stop_score": 0.93, "algo.batch_length": 16, "algo.imagine_last": 4, "algo.discount_horizon": 50.0,
-    "algo.entropy": 1e-3, "algo.encoder.keys": "agent", "algo.optim.lr": 3e-3, "algo.optim.warmup": 50,
+    "algo.entropy_coef": 1e-3, "algo.encoder.keys": "agent", "algo.optim.lr": 3e-3, "algo.optim.warmup": 50,
 }
 """Settings of the demonstration: an agent that starts anywhere in a room, which is always the same, walks to the goal.
 
@@ -55,11 +55,12 @@ _EARLIER: Settings = {f"algo.{part}.units": 64 for part in ("reward", "cont", "a
 }
 # With an entropy of 0.002, at returns of some tens in few steps, the policy stops trying too early.
 _V2 = _EARLIER | {
-    "algo.rssm.latent": "categorical(16)", "algo.slow_every": 50, "algo.entropy": 0.02, "algo.scales.cont": 5.0,
+    "algo.rssm.latent": "categorical(16)", "algo.slow_update_interval": 50, "algo.entropy_coef": 0.02,
+    "algo.loss_scales.cont": 5.0,
 }
-_V1 = _EARLIER | {"algo.kl": "free(1.0)"}
+_V1 = _EARLIER | {"algo.kl": "free_nats(1.0)"}
 _PYDREAMER: Settings = _V2 | {"algo.encoder.outputs": 64, "algo.probe.optim.lr": 1e-3}
-_FEW_MODELS: Settings = {"algo.ensemble.models": 5, "algo.ensemble.head.layers": 2}
+_FEW_MODELS: Settings = {"algo.ensemble.num_models": 5, "algo.ensemble.head.layers": 2}
 
 V3: Settings = {"steps": 1_000_000, "train_ratio": 512, "env.num": 1}
 """DreamerV3 on any environment."""
@@ -72,7 +73,8 @@ V2: Settings = {
 
 V2_DMC: Settings = V2 | {
     "random_steps": 1000, "learning_starts": 1000, "env.id": "dm_control/walker-walk-v0", "env.action_repeat": 2,
-    "algo.rewards": "identity", "algo.learn_cont": False, "algo.kl": "balanced(nats=1.0)", "algo.entropy": 1e-4,
+    "algo.reward_transform": "identity", "algo.learn_cont": False, "algo.kl": "balanced_kl(nats=1.0)",
+    "algo.entropy_coef": 1e-4,
     "algo.rssm.deter": 200, "algo.rssm.hidden": 200, "algo.model_optim.lr": 3e-4, "algo.actor_optim.lr": 8e-5,
     "algo.critic_optim.lr": 8e-5,
 }
@@ -100,16 +102,18 @@ V1: Settings = {"steps": 1_000_000, "replay_ratio": 1 / 5, "random_steps": 2500,
 PYDREAMER: Settings = {
     "steps": 100_000_000, "replay_ratio": 1 / 20, "random_steps": 50_000, "learning_starts": 50_000, "env.num": 8,
     "env.vector": "process", "replay.capacity": 10_000_000, "replay.sequence": True, "replay.reset_interval": 200,
-    "algo.carry": True, "algo.batch_size": 32, "algo.batch_length": 48, "algo.rewards": "identity",
-    "algo.returns": "next_reward", "algo.discount": 0.995, "algo.entropy": 3e-3, "algo.actor_gradient": "reinforce",
-    "algo.slow_moves": "before", "algo.dream_in": "same", "algo.rssm.deter": 2048, "algo.rssm.hidden": 1000,
+    "algo.carry_state": True, "algo.batch_size": 32, "algo.batch_length": 48, "algo.reward_transform": "identity",
+    "algo.return_estimator": "next_reward", "algo.discount": 0.995, "algo.entropy_coef": 3e-3,
+    "algo.actor_gradient": "reinforce",
+    "algo.slow_update_order": "before", "algo.imagine_with": "same", "algo.rssm.deter": 2048, "algo.rssm.hidden": 1000,
     "algo.rssm.cell": "keras_gru", "algo.rssm.init": "split", "algo.encoder.units": (400, 400),
     "algo.encoder.outputs": 256, **{f"algo.{part}.cnn_norm": "none" for part in ("encoder", "decoder")},
     **{f"algo.{part}.norm": "layer" for part in ("rssm", "encoder", "decoder", "reward", "cont", "actor", "critic")},
     **{f"algo.{part}.init": "torch" for part in ("actor", "critic")},
     **{f"algo.{part}.{name}": value
        for part in ("model_optim", "actor_optim", "critic_optim", "probe.optim")
-       for name, value in {"form": "torch", "lr": 3e-4, "eps": 1e-5, "decay": 0.01, "clip": 200.0}.items()},
+       for name, value in {"implementation": "torch", "lr": 3e-4, "eps": 1e-5, "weight_decay": 0.01,
+                           "max_grad_norm": 200.0}.items()},
     "algo.actor_optim.lr": 1e-4, "algo.critic_optim.lr": 1e-4,
 }
 """PyDreamer's config/defaults.yaml. Its trainer does not wait for its workers; on a V100 an update takes about as long
@@ -135,7 +139,8 @@ TDMPC2_MUJOCO: Settings = TDMPC2 | {
 TDMPC2_CPU: Settings = {
     "size": "nano", "threads": 1, "steps": 50_000, "replay_ratio": 0.5, "learning_starts": 1000, "random_steps": 1000,
     "env.vector": "serial", "replay.capacity": 100_000, "algo.batch_size": 128, "algo.lr": 1e-3,
-    "algo.encoder_lr": 3e-4, "algo.iterations": 4, "algo.samples": 128, "algo.policy_samples": 16, "algo.elites": 16,
+    "algo.encoder_lr": 3e-4, "algo.iterations": 4, "algo.num_samples": 128, "algo.num_policy_samples": 16,
+    "algo.num_elites": 16,
 }
 """Smaller networks and plans for a machine without a GPU: an hour on two cores; values are ours."""
 
@@ -222,17 +227,18 @@ TABLE: dict[str, Preset] = {
         cpu=_V2),
     "plan2explore": Preset("plan2explore", V2,
         "Plan2Explore on DreamerV2 with the defaults of its authors' code; the number of steps is ours.",
-        cpu=_V2 | _FEW_MODELS | {"algo.ensemble.head.units": 64, "algo.explore_norm.momentum": 0.99}),
+        cpu=_V2 | _FEW_MODELS | {"algo.ensemble.head.units": 64, "algo.expl_reward_norm.momentum": 0.99}),
     "dreamer_v2_atari": Preset("dreamer_v2",
         V2 | ATARI | {"steps": 50_000_000, "replay_ratio": 1 / 16, "random_steps": 50_000, "learning_starts": 50_000,
             "env.grayscale": True, "env.kwargs": {"repeat_action_probability": 0.25, "full_action_space": False},
-            "algo.rssm.deter": 600, "algo.rssm.hidden": 600, "algo.scales.kl": 0.1, "algo.scales.cont": 5.0,
-            "algo.discount": 0.999, "algo.entropy": 1e-3, "algo.model_optim.lr": 2e-4, "algo.actor_optim.lr": 4e-5,
+            "algo.rssm.deter": 600, "algo.rssm.hidden": 600, "algo.loss_scales.kl": 0.1, "algo.loss_scales.cont": 5.0,
+            "algo.discount": 0.999, "algo.entropy_coef": 1e-3, "algo.model_optim.lr": 2e-4, "algo.actor_optim.lr": 4e-5,
             "algo.critic_optim.lr": 1e-4},
         "DreamerV2 on Atari, 200M frames: 64x64 grey, sticky actions, the game's own (configs.yaml: atari).",
         envs="ALE/", cpu=_V2 | FEW_UPDATES),
     "dreamer_v2_crafter": Preset("dreamer_v2",
-        V2 | {"env.id": "CrafterReward-v1", "algo.discount": 0.999, "algo.entropy": 3e-3, "algo.actor_optim.lr": 1e-4,
+        V2 | {"env.id": "CrafterReward-v1", "algo.discount": 0.999, "algo.entropy_coef": 3e-3,
+              "algo.actor_optim.lr": 1e-4,
             "algo.critic_optim.lr": 1e-4, **{f"algo.{part}.norm": "layer" for part in ("rssm", "encoder", "decoder",
             "reward", "cont", "actor", "critic")}},
         "DreamerV2 on Crafter, with layer norm everywhere (configs.yaml: crafter).", envs="Crafter",
@@ -254,26 +260,27 @@ TABLE: dict[str, Preset] = {
     "pydreamer_minigrid": Preset("dreamer_v2",
         PYDREAMER | {"env.id": "MiniGrid-SimpleCrossingS11N5-v0", "env.kwargs": {"max_steps": 500},
             "env.map_view": True, "algo.horizon": 1, "algo.encoder.keys": "view", "algo.encoder.class_units": (400, 400,
-            400), "algo.encoder.arrival": True, "algo.decoder.keys": "view", "algo.decoder.class_units": (400, 400),
-            "algo.probe.heads": ("mlp('map', given='map_coord', units=1024, norm='layer', init='torch')",)},
+            400), "algo.encoder.encode_reward": True, "algo.decoder.keys": "view",
+            "algo.decoder.class_units": (400, 400),
+            "algo.probe.heads": ("mlp('map', inputs='map_coord', units=1024, norm='layer', init='torch')",)},
         "PyDreamer on MiniGrid with its map probe (defaults.yaml: minigrid). Its maze is not public: the id is ours.",
         cpu=_PYDREAMER | {"algo.encoder.class_units": (64, 64), "algo.decoder.class_units": (64,),
-            "algo.probe.heads": ("mlp('map', given='map_coord', units=128, norm='layer', init='torch')",)}),
+            "algo.probe.heads": ("mlp('map', inputs='map_coord', units=128, norm='layer', init='torch')",)}),
     "pydreamer_atari": Preset("dreamer_v2",
-        PYDREAMER | ATARI | {"steps": 50_000_000, "algo.rewards": "tanh", "algo.rssm.deter": 1024,
-            "algo.scales.kl": 0.1, "algo.discount": 0.99, "algo.entropy": 1e-3},
+        PYDREAMER | ATARI | {"steps": 50_000_000, "algo.reward_transform": "tanh", "algo.rssm.deter": 1024,
+            "algo.loss_scales.kl": 0.1, "algo.discount": 0.99, "algo.entropy_coef": 1e-3},
         "PyDreamer on Atari, 200M frames: 64x64 RGB, sticky actions, all 18 actions (defaults.yaml: atari).",
         cpu=_PYDREAMER | FEW_UPDATES),
     "pydreamer_dmc": Preset("dreamer_v2",
         PYDREAMER | {"random_steps": 5000, "learning_starts": 5000, "env.id": "dm_control/quadruped-run-v0",
-            "env.num": 1, "env.action_repeat": 2, "env.time_limit": 500, **PIXELS, "algo.rewards": "tanh",
-            "algo.entropy": 1e-4, "algo.actor_gradient": "dynamics(True)",
+            "env.num": 1, "env.action_repeat": 2, "env.time_limit": 500, **PIXELS, "algo.reward_transform": "tanh",
+            "algo.entropy_coef": 1e-4, "algo.actor_gradient": "dynamics(True)",
             "algo.actor.continuous": "tanh_normal(0.1, 0.0, 0)"},
         "PyDreamer on DeepMind Control from 64x64 pixels, with gradients through the model (defaults.yaml: dmc).",
         cpu=_PYDREAMER | FEW_UPDATES),
     # Its observations are `image`, `goal_direction` and `goals_direction`, and it reports no terminal states.
     "pydreamer_miniworld": Preset("dreamer_v2",
-        PYDREAMER | {"env.resize": (64, 64), "algo.encoder.arrival": True,
+        PYDREAMER | {"env.resize": (64, 64), "algo.encoder.encode_reward": True,
             **{f"algo.{part}.keys": "image" for part in ("encoder", "decoder")},
             **{f"algo.{part}.depth": 32 for part in ("encoder", "decoder")},
             "algo.probe.heads": ("mlp('goals?_direction', norm='layer', init='torch')",)},
@@ -282,8 +289,10 @@ TABLE: dict[str, Preset] = {
     # Its observations are `image` and vectors, such as the logarithm of 1 + what the inventory holds.
     "pydreamer_minerl": Preset("dreamer_v2",
         PYDREAMER | {"env.num": 2, "env.time_limit": 3000, "env.resize": (64, 64), "replay.reset_interval": 50,
-            "algo.batch_size": 16, "algo.batch_length": 16, "algo.rewards": "log1p", "algo.scales.vectors": 10.0,
-            "algo.scales.reward": 10.0, "algo.scales.kl": 0.3, "algo.rssm.stoch": 96, "algo.entropy": 1e-2,
+            "algo.batch_size": 16, "algo.batch_length": 16, "algo.reward_transform": "log1p",
+            "algo.loss_scales.vectors": 10.0,
+            "algo.loss_scales.reward": 10.0, "algo.loss_scales.kl": 0.3, "algo.rssm.stoch": 96,
+            "algo.entropy_coef": 1e-2,
             "algo.horizon": 5, "algo.model_optim.lr": 1e-4, "algo.actor_optim.lr": 1e-4, "algo.critic_optim.lr": 1e-4},
         "PyDreamer on MineRL (minerl.yaml); give the environment as `module:Id`.", cpu=_PYDREAMER | FEW_UPDATES),
     "tdmpc2": Preset("tdmpc2", TDMPC2,
@@ -292,7 +301,7 @@ TABLE: dict[str, Preset] = {
     "tdmpc2_dmc": Preset("tdmpc2", TDMPC2_DMC,
         "TD-MPC2 on DeepMind Control from proprioceptive states, two frames for each action.", envs="dm_control/",
         cpu=TDMPC2_CPU),
-    "tdmpc2_dmc_vision": Preset("tdmpc2", TDMPC2_DMC | PIXELS | {"algo.frames": 3},
+    "tdmpc2_dmc_vision": Preset("tdmpc2", TDMPC2_DMC | PIXELS | {"algo.frame_stack": 3},
         "TD-MPC2 on DeepMind Control from three stacked frames of 64x64 pixels.", cpu=TDMPC2_CPU | _TDMPC2_PIXELS),
     "tdmpc2_mujoco": Preset("tdmpc2", TDMPC2_MUJOCO,
         "TD-MPC2 on MuJoCo, whose episodes may terminate: 1M steps.",

@@ -9,7 +9,7 @@ from reverie.experiment.preset import Preset, Settings
 NATURE_ATARI: Settings = {
     "env.id": "ALE/Pong-v5", "env.action_repeat": 4, "env.pool_frames": 2, "env.noop_max": 30, "env.life_loss": True,
     "env.resize": (84, 84), "env.grayscale": True, "env.clip_reward": "sign", "env.time_limit": 27_000,
-    "env.kwargs": {"repeat_action_probability": 0.0, "full_action_space": False}, "algo.frames": 4,
+    "env.kwargs": {"repeat_action_probability": 0.0, "full_action_space": False}, "algo.frame_stack": 4,
     "algo.networks.encoder": "nature",
 }
 """Atari as model-free agents see it: Mnih et al. 2015, extended data table 1; lives from its section "Training
@@ -37,7 +37,7 @@ VALUES: Settings = {
 
 SMALL_VALUES: Settings = VALUES | {
     "replay_ratio": 0.5, "algo.batch_size": 64, "algo.batch_length": 4, "algo.value_estimator": "n_step(3)",
-    "algo.lr": 3e-4, "algo.double": True, "algo.tau": 0.01, "algo.target_every": 1,
+    "algo.lr": 3e-4, "algo.double": True, "algo.tau": 0.01, "algo.target_update_interval": 1,
 }
 """DQN and QR-DQN on small problems. With single steps and the paper's targets, copied every 1,000 updates, Acrobot-v1
 and FrozenLake-v1 were not learned in 20,000 and 10,000 env steps; with these settings they were."""
@@ -61,14 +61,14 @@ core.
 
 ATARI_VALUES: Settings = {
     "steps": 50_000_000, "replay_ratio": 0.25, "learning_starts": 50_000, "random_steps": 50_000, "env.num": 1,
-    **NATURE_ATARI, "replay.capacity": 1_000_000, "replay.online": False, "algo.target_every": 10_000,
+    **NATURE_ATARI, "replay.capacity": 1_000_000, "replay.online": False, "algo.target_update_interval": 10_000,
     "algo.networks.units": (512,),
 }
 """Atari as in Mnih et al. 2015, extended data table 1, with its preprocessing."""
 
 _ATARI: Settings = {
     "steps": 400_000, "learning_starts": 10_000, "random_steps": 10_000, "replay.capacity": 100_000,
-    "algo.target_every": 1000, "algo.exploration": "epsilon_greedy(1.0, 0.05, 100000)",
+    "algo.target_update_interval": 1000, "algo.exploration": "epsilon_greedy(1.0, 0.05, 100000)",
 }
 """Changes of Atari's presets for a machine without a GPU: about an hour on two cores; values are ours."""
 
@@ -79,7 +79,7 @@ ON_POLICY_CARTPOLE: Settings = ON_POLICY | {"steps": 100_000, "env.id": "CartPol
 """CartPole-v1 on one CPU core, with the environments of RL Baselines3 Zoo."""
 
 ON_POLICY_MUJOCO: Settings = ON_POLICY | {
-    "env.id": "HalfCheetah-v5", "algo.normalise": "running", "algo.reward_scale": "return_std",
+    "env.id": "HalfCheetah-v5", "algo.normalize_obs": "running", "algo.reward_scale": "return_std",
 }
 """MuJoCo: the paper's table 3; normalisation as in its authors' code (Engstrom et al. 2020, arXiv:2005.12729)."""
 
@@ -124,7 +124,7 @@ TABLE: dict[str, Preset] = {
     # had reached 500.
     "dqn_cartpole": Preset("dqn", CARTPOLE_VALUES | {"algo.lr": 5e-4, "algo.batch_size": 128},
         "DQN on CartPole-v1: a minute on one CPU core; settings are ours.", envs="CartPole-"),
-    "qr_dqn_cartpole": Preset("qr_dqn", CARTPOLE_VALUES | {"algo.quantiles": 32},
+    "qr_dqn_cartpole": Preset("qr_dqn", CARTPOLE_VALUES | {"algo.num_quantiles": 32},
         "QR-DQN on CartPole-v1: a minute on one CPU core; settings are ours.", envs="CartPole-"),
     "dqn_minatar": Preset("dqn", MINATAR_VALUES, "DQN on MinAtar, with its authors' network.", envs="MinAtar/"),
     "qr_dqn_minatar": Preset("qr_dqn", MINATAR_VALUES, "QR-DQN on MinAtar, with its authors' network.",
@@ -141,14 +141,15 @@ TABLE: dict[str, Preset] = {
     "ppo": Preset("ppo", ON_POLICY, "PPO with the defaults of Stable-Baselines3: 1M steps."),
     "ppo_cartpole": Preset("ppo",
         ON_POLICY_CARTPOLE | {"algo.rollout": 32, "algo.batch_size": 256, "algo.epochs": 20, "algo.discount": 0.98,
-            "algo.value_estimator": "gae(0.8)", "algo.lr": [[0, 1e-3], [1e5, 0]], "algo.clip": [[0, 0.2], [1e5, 0]]},
+            "algo.value_estimator": "gae(0.8)", "algo.lr": [[0, 1e-3], [1e5, 0]],
+            "algo.clip_range": [[0, 0.2], [1e5, 0]]},
         "PPO on CartPole-v1: seconds on one CPU core; settings of RL Baselines3 Zoo.", envs="CartPole-"),
     "ppo_pendulum": Preset("ppo", ON_POLICY_PENDULUM,
         "PPO on Pendulum-v1: a minute on one CPU core; settings of RL Baselines3 Zoo but for the exploration.",
         envs="Pendulum-"),
     "ppo_acrobot": Preset("ppo",
         ON_POLICY | {"env.id": "Acrobot-v1", "env.num": 16, "algo.rollout": 256, "algo.epochs": 4,
-            "algo.value_estimator": "gae(0.94)", "algo.normalise": "running", "algo.reward_scale": "return_std"},
+            "algo.value_estimator": "gae(0.94)", "algo.normalize_obs": "running", "algo.reward_scale": "return_std"},
         "PPO on Acrobot-v1: minutes on one CPU core; settings of RL Baselines3 Zoo.", envs="Acrobot-"),
     "ppo_lunar_lander": Preset("ppo",
         ON_POLICY | {"env.id": "LunarLander-v3", "env.num": 16, "algo.rollout": 1024, "algo.epochs": 4,
@@ -168,13 +169,13 @@ TABLE: dict[str, Preset] = {
              "InvertedDoublePendulum- HumanoidStandup-"),
     "ppo_atari": Preset("ppo",
         ON_POLICY_ATARI | {"env.num": 8, "algo.rollout": 128, "algo.batch_size": 256, "algo.epochs": 4,
-            "algo.lr": [[0, 2.5e-4], [1e7, 0]], "algo.clip": [[0, 0.1], [1e7, 0]]},
+            "algo.lr": [[0, 2.5e-4], [1e7, 0]], "algo.clip_range": [[0, 0.1], [1e7, 0]]},
         "PPO on Atari, 40M frames: four 84x84 grey frames stacked (table 5).", envs="ALE/", cpu={"steps": 400_000}),
     "a2c": Preset("a2c", ON_POLICY, "A2C with the defaults of Stable-Baselines3: 1M steps."),
     "a2c_cartpole": Preset("a2c", ON_POLICY_CARTPOLE | {"steps": 500_000},
         "A2C on CartPole-v1: a minute on one CPU core; settings of RL Baselines3 Zoo.", envs="CartPole-"),
     "a2c_atari": Preset("a2c",
-        ON_POLICY_ATARI | {"env.num": 16, "algo.value_coef": 0.25, "algo.rms_form": "tensorflow"},
+        ON_POLICY_ATARI | {"env.num": 16, "algo.value_coef": 0.25, "algo.rms_implementation": "tensorflow"},
         "A2C on Atari, 40M frames: four 84x84 grey frames stacked; settings of RL Baselines3 Zoo.", envs="ALE/",
         cpu={"steps": 400_000}),
 }

@@ -149,7 +149,7 @@ def stacks_in(spec: ObsSpec, env_obs: Mapping[str, Any]) -> str:
         if frames > 1 and not remainder and part.shape[:2] == shape[:2]:
             return (
                 f"Its images are stacks of {frames} frames: let the environment stack them, and the learner not: "
-                f"--env.frame-stack {frames} --algo.frames 1."
+                f"--env.frame-stack {frames} --algo.frame-stack 1."
             )
     return ""
 

@@ -244,8 +244,8 @@ def normalization_mismatch(model: State, source: State) -> str:
     if has_source == has_here:
         return ""
     if has_source:
-        return "observations are normalised there and not here: set algo.normalise = running"
-    return "observations are normalised here and not there: set algo.normalise = none"
+        return "observations are normalised there and not here: set algo.normalize_obs = running"
+    return "observations are normalised here and not there: set algo.normalize_obs = none"
 
 
 def common_prefixes(names: Iterable[str], excluded: Collection[str]) -> list[str]:

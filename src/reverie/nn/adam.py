@@ -22,16 +22,16 @@ from reverie.nn.optim import Optim, Tensors, clipped, load_moments, rate_of, to_
 class GlobalAdamConfig(Config):
     """Adam after clipping by the global norm: DreamerV1 and V2."""
 
-    form: Literal["tensorflow", "torch"] = "tensorflow"
-    """tensorflow: eps is not corrected, and decay is not multiplied by the learning rate. torch: both are, as in
-    PyTorch's AdamW."""
+    implementation: Literal["tensorflow", "torch"] = "tensorflow"
+    """Adam of which library. tensorflow: eps is not corrected, and weight_decay is not multiplied by the learning rate.
+    torch: both are, as in PyTorch's AdamW."""
     lr: Annotated[Rate, Above(0)] = 1e-4
     """Learning rate, above 0."""
     eps: Annotated[float, Above(0)] = 1e-5
     """Added to the root mean square, above 0."""
-    clip: Annotated[float, AtLeast(0)] = 100.0
-    """Largest norm of all gradients together; 0 does not clip."""
-    decay: Annotated[float, Within("[0, 1)")] = 0.0
+    max_grad_norm: Annotated[float, AtLeast(0)] = 100.0
+    """Maximum norm of the gradient of all parameters; 0 does not clip."""
+    weight_decay: Annotated[float, Within("[0, 1)")] = 0.0
     """Share by which every update shrinks every parameter, in [0, 1)."""
     beta1: Annotated[float, Within("[0, 1)")] = 0.9
     """Decay rate of the momentum, in [0, 1)."""
@@ -57,10 +57,10 @@ class GlobalAdam(Optim):
 
     @torch.no_grad()
     def apply(self, grads: Tensors) -> Metrics:
-        c, torchs = self.cfg, self.cfg.form == "torch"
-        flat, norm = clipped(grads, c.clip)
-        if c.decay:
-            torch._foreach_mul_(self.params, 1 - c.decay * (self.rate if torchs else 1.0))
+        c, torchs = self.cfg, self.cfg.implementation == "torch"
+        flat, norm = clipped(grads, c.max_grad_norm)
+        if c.weight_decay:
+            torch._foreach_mul_(self.params, 1 - c.weight_decay * (self.rate if torchs else 1.0))
         self.updates.add_(1)
         if torchs:
             rate = self.rate if isinstance(self.rate, Tensor) else None

@@ -232,9 +232,9 @@ class DenseEncoderConfig(DenseCoderConfig):
 
     outputs: Annotated[int, AtLeast(0)] = 0
     """Width of a linear layer after the dense ones; 0: none. After that of ``class_units`` follows an activation."""
-    arrival: bool = False
-    """Encode as well the reward on arrival and whether the row is terminal: each is a plane beside images, and a number
-    beside each element of categorical observations."""
+    encode_reward: bool = False
+    """Encode the reward that came with the observation, and whether it is terminal, as well: each is a plane beside
+    images, and a number beside each element of categorical observations."""
 
     def build(self, spec: ObsSpec) -> DenseEncoder:
         """Return an encoder of the keys in ``spec`` that match ``keys``; images must be larger than the kernels."""
@@ -277,16 +277,18 @@ class DenseEncoder(nn.Module):
         self.vectors: dict[str, ObsPart]
         self.grids: dict[str, ObsPart]
         self.vectors, self.grids = split_classes(non_images, cfg.class_units is not None)
-        self.arrival: bool = cfg.arrival
-        if cfg.arrival and not (self.images or self.grids):
-            raise ConfigError("encoder.arrival = True needs an image, or a categorical observation and class_units.")
+        self.arrival: bool = cfg.encode_reward
+        if cfg.encode_reward and not (self.images or self.grids):
+            raise ConfigError(
+                "encoder.encode_reward = True needs an image, or a categorical observation and class_units."
+            )
         self.groups: list[list[str]] = by_size(self.images)
         cnns = [_StridedCNN([self.images[k] for k in g], cfg) for g in self.groups]
         self.cnns: nn.ModuleList = nn.ModuleList(cnns)
         self.width = sum(cnn.width for cnn in cnns)
         if self.grids:
             self._elements = sum(math.prod(part.shape) for part in self.grids.values())
-            inputs = sum(p.width for p in self.grids.values()) + 2 * self._elements * cfg.arrival
+            inputs = sum(p.width for p in self.grids.values()) + 2 * self._elements * cfg.encode_reward
             self.grid_mlp: DenseMLP = self._mlp(inputs, cfg.class_units or (), cfg)
             if cfg.outputs:
                 self.grid_mlp.append(ACTIVATIONS[cfg.act]())
@@ -323,7 +325,7 @@ class _StridedCNN(nn.Sequential):
 
     def __init__(self, parts: list[ObsPart], cfg: DenseEncoderConfig) -> None:
         height, width = size = parts[0].shape[:2]
-        inputs = sum(p.shape[2] for p in parts) + 2 * cfg.arrival
+        inputs = sum(p.shape[2] for p in parts) + 2 * cfg.encode_reward
         kernels = [(k, k) for k in cfg.kernels or (4, 4, 4, 4)]
         if cfg.kernels is None and size != PUBLISHED:
             kernels, _ = fitting_kernels((height, width))

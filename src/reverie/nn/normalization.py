@@ -201,8 +201,8 @@ class Normaliser(nn.Module):
         vectors = {key: spec[key] for key in sorted(spec) if spec[key].kind == "vector"}
         if not vectors:
             raise ConfigError(
-                f"normalise = {cfg.text()}: only vectors are normalised, but there are none among the observations "
-                f"{', '.join(sorted(spec))}. Set normalise = none."
+                f"normalize_obs = {cfg.text()}: only vectors are normalised, but there are none among the observations "
+                f"{', '.join(sorted(spec))}. Set normalize_obs = none."
             )
         self.cfg = cfg
         self.keys: list[str] = list(vectors)

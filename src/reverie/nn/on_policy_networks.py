@@ -38,7 +38,7 @@ class PolicyValueConfig(NetworkConfig):
     memory: Memory | None = None
     """Memory before the perceptrons: lstm(128), gru(128) or transformer(16). The first two learn from sequences: set
     algo.batch_length to their rows."""
-    critic_memory: Literal["own", "shared", "none"] = "own"
+    critic_memory: Literal["separate", "shared", "none"] = "separate"
     """Memory of the value: its own; that of the policy, which then only the policy trains; or none."""
 
 
@@ -124,7 +124,7 @@ class PolicyValue(nn.Module):
         self.actor: PolicyActor = PolicyActor(inputs, action_spec, cfg)
         shared = self.actor.memory if kind == "shared" else None
         critic_inputs = None if shared is not None else inputs if cfg.share_encoder else Inputs(obs_spec, cfg, dtype)
-        memory = cfg.memory if kind == "own" else None
+        memory = cfg.memory if kind == "separate" else None
         self.critic: PolicyValueBranch = PolicyValueBranch(
             critic_inputs, 1, cfg, 1.0, memory, 0 if shared is None else shared.units
         )

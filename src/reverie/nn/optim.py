@@ -253,16 +253,17 @@ class LaProp(Optim):
 class GlobalRMSpropConfig(Config):
     """RMSProp after clipping by the global norm: A2C."""
 
-    form: Literal["tensorflow", "torch"] = "torch"
-    """tensorflow: the mean square begins at 1, eps is added to it. torch: it begins at 0, eps is added to the root."""
+    implementation: Literal["tensorflow", "torch"] = "torch"
+    """RMSProp of which library. tensorflow: the mean square begins at 1, eps is added to it. torch: it begins at 0, eps
+    is added to the root."""
     lr: Annotated[Rate, Above(0)] = 7e-4
     """Learning rate, above 0."""
-    decay: Annotated[float, Within("[0, 1)")] = 0.99
+    alpha: Annotated[float, Within("[0, 1)")] = 0.99
     """Decay rate of the mean square, in [0, 1)."""
     eps: Annotated[float, Above(0)] = 1e-5
     """Added to the mean square or to its root, above 0."""
-    clip: Annotated[float, AtLeast(0)] = 0.5
-    """Largest norm of all gradients together; 0 does not clip."""
+    max_grad_norm: Annotated[float, AtLeast(0)] = 0.5
+    """Maximum norm of the gradient of all parameters; 0 does not clip."""
 
     def build(self, parameters: Iterable[nn.Parameter]) -> GlobalRMSprop:
         return GlobalRMSprop(parameters, self)
@@ -276,7 +277,7 @@ class GlobalRMSprop(Optim):
 
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: GlobalRMSpropConfig) -> None:
         super().__init__(parameters, cfg)
-        self.square.fill_(1.0 if cfg.form == "tensorflow" else 0.0)
+        self.square.fill_(1.0 if cfg.implementation == "tensorflow" else 0.0)
 
     def state_dict(self) -> State:
         return {name: x for name, x in super().state_dict().items() if name != "momentum"}
@@ -284,10 +285,10 @@ class GlobalRMSprop(Optim):
     @torch.no_grad()
     def apply(self, grads: Tensors) -> Metrics:
         c = self.cfg
-        flat, norm = clipped(grads, c.clip)
+        flat, norm = clipped(grads, c.max_grad_norm)
         self.updates.add_(1)
-        self.square.mul_(c.decay).addcmul_(flat, flat, value=1 - c.decay)
-        root = (self.square + c.eps).sqrt() if c.form == "tensorflow" else self.square.sqrt() + c.eps
+        self.square.mul_(c.alpha).addcmul_(flat, flat, value=1 - c.alpha)
+        root = (self.square + c.eps).sqrt() if c.implementation == "tensorflow" else self.square.sqrt() + c.eps
         torch._foreach_sub_(self.params, self._parts(self.rate * flat / root))
         return {"opt/grad_norm": norm}
 

@@ -39,8 +39,8 @@ class Frames(nn.Module):
         self.parts: dict[str, ObsPart] = {key: parts[key] for key in chosen}
         if not self.parts:
             raise ConfigError(
-                f"frames = {count}, frame_keys = {keys!r}: no observation matches. Empty keys stack images alone; "
-                "frame_keys = '.*' stacks everything. The observations are: "
+                f"frame_stack = {count}, frame_stack_keys = {keys!r}: no observation matches. Empty keys stack images "
+                "alone; frame_stack_keys = '.*' stacks everything. The observations are: "
                 f"{', '.join(f'{key!r} ({parts[key].kind})' for key in sorted(parts))}."
             )
         self.spec: ObsSpec = {key: self._stacked(part) if key in self.parts else part for key, part in spec.items()}
@@ -96,8 +96,9 @@ class Preprocessor(nn.Module):
     """Maps rows to the inputs of networks. Each part is optional, and costs no time if it is off."""
 
     def __init__(
-        self, spec: ObsSpec, *, normalise: NormalizeConfig | None = None, frames: int = 1, frame_keys: str = "",
-        reward_scale: RewardScale | None = None, discount: float = 1.0, bound_values: bool = False,
+        self, spec: ObsSpec, *, normalize_obs: NormalizeConfig | None = None, frame_stack: int = 1,
+        frame_stack_keys: str = "", reward_scale: RewardScale | None = None, discount: float = 1.0,
+        bound_values: bool = False,
     ) -> None:  # fmt: skip
         """``spec`` describes the rows' observations, ``self.spec`` the preprocessed ones.
 
@@ -105,8 +106,8 @@ class Preprocessor(nn.Module):
         rewards are scaled by running statistics.
         """
         super().__init__()
-        self.normaliser: Normaliser | None = Normaliser(spec, normalise) if normalise is not None else None
-        self.frames: Frames | None = Frames(spec, frames, frame_keys) if frames > 1 else None
+        self.normaliser: Normaliser | None = Normaliser(spec, normalize_obs) if normalize_obs is not None else None
+        self.frames: Frames | None = Frames(spec, frame_stack, frame_stack_keys) if frame_stack > 1 else None
         self.rewards: Factor | ReturnScaler | None = None
         if isinstance(reward_scale, Factor):
             self.rewards = reward_scale

@@ -28,8 +28,8 @@ class ProbeHead(Choice, ABC):
 
     keys: Annotated[str, Regex()] = ""
     """Regular expression: vectors and categoricals whose whole key matches it are predicted, each by its own layers."""
-    given: Annotated[str, Regex()] = ""
-    """Regular expression: vectors and categoricals that are read beside the latents; empty: none."""
+    inputs: Annotated[str, Regex()] = ""
+    """Regular expression: vectors and categoricals that are inputs beside the latents; empty: none."""
 
     @abstractmethod
     def build(self, inputs: int, outputs: int) -> nn.Module:
@@ -66,7 +66,7 @@ class ProbeConfig(Config):
     """
 
     heads: tuple[ProbeHead, ...] = ()
-    """What is predicted, such as mlp('map', given='map_coord') mlp('goal.*', units=200); none by default."""
+    """What is predicted, such as mlp('map', inputs='map_coord') mlp('goal.*', units=200); none by default."""
     gradients: bool = False
     """Whether probes train the latents as well; then they share the world model's optimiser. Not on DreamerV3."""
     optim: GlobalAdamConfig = field(default_factory=GlobalAdamConfig)
@@ -92,7 +92,7 @@ class Probe(nn.Module):
         self.given: dict[str, ObsSpec] = {}
         heads = []
         for head in cfg.heads:
-            spec_read = select(spec, head.given) if head.given else {}
+            spec_read = select(spec, head.inputs) if head.inputs else {}
             inputs = feature + sum(part.width for part in spec_read.values())
             for key, part in select(spec, head.keys).items():
                 self.given[key] = spec_read

@@ -36,7 +36,7 @@ class LatentConfig(NetworkConfig):
     """L, the width of the latent; a multiple of ``simplex``."""
     simplex: Annotated[int, AtLeast(2)] = 8
     """Numbers of the latent whose sum is 1: it is made of L / simplex softmaxes."""
-    critics: Annotated[int, AtLeast(2)] = 5
+    num_critics: Annotated[int, AtLeast(2)] = 5
     """K, the number of critics, of which each value takes two at random."""
     dropout: Annotated[float, Within("[0, 1)")] = 0.01
     """Share of the first hidden layer of each critic that is dropped while it learns."""

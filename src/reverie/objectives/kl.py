@@ -91,7 +91,7 @@ class KLLoss(Choice, ABC):
 
 
 @dataclass(frozen=True)
-class Free(KLLoss):
+class FreeNats(KLLoss):
     """max(free_nats, mean KL(post || prior)): DreamerV1 (Hafner et al. 2020), equation 10, and its authors' code."""
 
     nats: Annotated[float, AtLeast(0)] = 3.0
@@ -104,7 +104,7 @@ class Free(KLLoss):
 
 
 @dataclass(frozen=True)
-class Balanced(KLLoss):
+class BalancedKL(KLLoss):
     """DreamerV2 (Hafner et al. 2021), algorithm 2: (1 - b) KL(post || sg(prior)) + b KL(sg(post) || prior)."""
 
     balance: Annotated[float, Within("[0, 1]")] = 0.8

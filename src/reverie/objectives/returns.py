@@ -122,7 +122,7 @@ class DreamReturn(Choice, ABC):
 
 
 @dataclass(frozen=True)
-class OwnReward(DreamReturn):
+class StateReward(DreamReturn):
     """:func:`lambda_return_of_states`, of DreamerV2's code.
 
     The action at t leads to the return of state t + 1, while its baseline is the value of state t. A terminal first

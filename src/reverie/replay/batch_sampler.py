@@ -65,8 +65,8 @@ class BatchSamplerConfig(Config):
     """Read whole episodes in order and carry the state on (truncated backpropagation through time), instead of all
     these ways."""
     reset_interval: Annotated[int, AtLeast(0)] = 0
-    """With `sequence` and `algo.carry`: reset the state in the middle of episodes too, at the beginning of a window of
-    T rows with probability T / (2 reset_interval); 0: never."""
+    """With `sequence` and `algo.carry_state`: reset the state in the middle of episodes too, at the beginning of a
+    window of T rows with probability T / (2 reset_interval); 0: never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,11 +82,11 @@ class BatchSamplerConfig(Config):
         if self.sequence and window.context == window.free and not window.carries:
             raise ConfigError(
                 "replay.sequence = True, but the algorithm's windows have no context rows to carry state: expected "
-                "algo.replay_context of 1 or more, algo.carry = True, or another algorithm that carries state."
+                "algo.replay_context of 1 or more, algo.carry_state = True, or another algorithm that carries state."
             )
         if window.carries and not self.sequence:
             raise ConfigError(
-                "algo.carry = True, but the next batch does not continue where the last one ended: set "
+                "algo.carry_state = True, but the next batch does not continue where the last one ended: set "
                 "replay.sequence = True as well."
             )
         if self.fractions.priority and not window.has_priorities:
