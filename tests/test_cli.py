@@ -495,7 +495,7 @@ def test_a_missing_compiler_is_said_once_and_done_without(command, trained, tiny
 
 
 def test_flags_that_are_right_are_not_hinted_at_for_an_unknown_one(capsys: Captured) -> None:
-    right = ["--no-tensorboard", "--no-console", "--algo.no-capture-updates", "--steps", "5"]
+    right = ["--no-tensorboard", "--no-console", "--algo.no-graph", "--steps", "5"]
     assert main(["train", "sac", "--env", "Pendulum-v1", "--algo.exploration", "0.1", *right]) == 2
     said = capsys.readouterr().err
     assert "--algo.exploration" in said

@@ -105,7 +105,7 @@ def floors(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     return seen
 
 
-CAL_QL: dict[str, Any] = {"algo.value_floor": "monte_carlo", "algo.num_samples": 2, "algo.capture_updates": False}
+CAL_QL: dict[str, Any] = {"algo.value_floor": "monte_carlo", "algo.num_samples": 2, "algo.graph": False}
 
 
 class Count(gymnasium.Env[Any, Any]):

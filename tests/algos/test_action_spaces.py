@@ -37,7 +37,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
 OURS = sorted(name for name, home in algorithms().items() if home.startswith(f"{GROUP}."))
 SMALL = {
     "networks.units": (8,), "discriminator.units": (8,), "vae.units": (8,), "batch_size": 4, "num_quantiles": 3,
-    "capture_updates": False, "normalize_obs": None, "num_samples": 2, "rollout": 4,
+    "graph": False, "normalize_obs": None, "num_samples": 2, "rollout": 4,
 }  # fmt: skip
 ENSEMBLE = {"ensemble.num_models": 2, "ensemble.head.units": 8}
 
@@ -48,7 +48,7 @@ def config_of(name: str) -> Any:
     if hasattr(config, "rssm"):
         small = DREAMER if name.endswith("v3") or name == "r2dreamer" else EARLIER
         small = small | {"batch_size": 2, "batch_length": 4, "horizon": 2}
-        return config.merge(small | {"capture_updates": False} | (ENSEMBLE if name.startswith("plan2") else {}))
+        return config.merge(small | {"graph": False} | (ENSEMBLE if name.startswith("plan2") else {}))
     known = {key: value for key, value in SMALL.items() if hasattr(config, key.split(".")[0])}
     if name == "tdmpc2":
         known |= {

@@ -79,7 +79,7 @@ def test_what_the_policy_reads_is_all_that_an_actor_needs(name):
 @pytest.mark.parametrize(("spec", "precision"), [("vector", "bfloat16"), ("everything", "float32")])
 def test_an_update_trains_all_and_says_it_in_words(name, spec, precision):
     """Every parameter changes or is a target; metrics are typed, finite scalars; actions are legal."""
-    agent = build(name, spec, normalize_obs=None, capture_updates=False, precision=precision)
+    agent = build(name, spec, normalize_obs=None, graph=False, precision=precision)
     before = copy.deepcopy(learned(agent))
     torch.manual_seed(0)  # by chance a filter leaves nothing to imitate
     for i in range(4):
@@ -196,7 +196,7 @@ def test_graphs_of_a_gpu_learn_what_updates_learn():
     for name in CONFIGS:
         seen = {}
         for graph in (True, False):
-            agent = build(name, device="cuda", capture_updates=graph)
+            agent = build(name, device="cuda", graph=graph)
             torch.manual_seed(2)
             seen[graph] = [agent.update(batch(agent, seed=seed)).metrics for seed in range(2 * WARM_UPS + 4)]
         for a, b in zip(seen[True], seen[False], strict=True):
@@ -231,7 +231,7 @@ def test_settings_on_ramps_follow_the_run_in_compiled_and_replayed_updates(name)
     sac = {"critic_lr": ramp, "temperature": [[0, 1.0], [8, 0.1]], "temperature_lr": 0.0}
     found = []
     for graph in (True, False):
-        agent = build(name, capture_updates=graph, **({"lr": ramp} if name == "dqn" else sac))
+        agent = build(name, graph=graph, **({"lr": ramp} if name == "dqn" else sac))
         torch.manual_seed(5)
         for i in range(7):
             agent.position = lambda i=i: i
@@ -364,7 +364,7 @@ def test_what_is_learned_and_acted_on_is_preprocessed(name, spec):
 @pytest.mark.parametrize("name", ["td3", "dqn"])
 def test_replays_see_statistics_that_have_moved(name, functions):
     eager, replayed = (
-        build(name, "everything", **PREPARED, capture_updates=False),
+        build(name, "everything", **PREPARED, graph=False),
         build(name, "everything", **PREPARED),
     )
     for agent in (eager, replayed):
@@ -510,9 +510,7 @@ def test_optimisers_of_ones_own_are_saved(make):
     found = []
     for stop in (None, 2):
         torch.manual_seed(0)
-        agent = More(
-            make, SPECS["vector"], MOVES, TD3Config().merge(TINY | {"capture_updates": False}), torch.device("cpu")
-        )
+        agent = More(make, SPECS["vector"], MOVES, TD3Config().merge(TINY | {"graph": False}), torch.device("cpu"))
         for i in range(4):
             if i == stop:
                 saved = copy.deepcopy(agent.state_dict())
@@ -526,9 +524,7 @@ def test_optimisers_of_ones_own_are_saved(make):
 
 @pytest.mark.parametrize("graph", [True, False])
 def test_a_network_that_no_optimiser_has_is_told(graph):
-    agent = More(
-        None, SPECS["vector"], MOVES, TD3Config().merge(TINY | {"capture_updates": graph}), torch.device("cpu")
-    )
+    agent = More(None, SPECS["vector"], MOVES, TD3Config().merge(TINY | {"graph": graph}), torch.device("cpu"))
     agent.train_step = super(More, agent).train_step
     with pytest.raises(ConfigError, match=r"More: no optimiser has 1 parameter, .*: head.weight. Give .*optims\["):
         agent.update(batch(agent))

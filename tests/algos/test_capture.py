@@ -195,7 +195,7 @@ def test_an_obstacle_that_no_warm_up_has_met_is_not_recorded():
     tapes = capture.Tapes()
     assert [tapes.warm_up(sometimes)[1] for _ in range(WARM_UPS)] == [""] * WARM_UPS
     with pytest.raises(
-        RunError, match=r"cannot be recorded.*reads the value of a tensor.*test_capture\.py.*--algo\.no-capture-updates"
+        RunError, match=r"cannot be recorded.*reads the value of a tensor.*test_capture\.py.*--algo\.no-graph"
     ):
         tapes.capture(sometimes)
 
@@ -235,7 +235,7 @@ def test_a_capture_on_cuda(monkeypatch):
     cuda.graph.assert_called_once_with(graph, graphs.pool, graphs.stream, capture_error_mode="thread_local")
     graph.replay.assert_called_once_with()
     cuda.graph.return_value.__exit__.side_effect = RuntimeError("operation not permitted when stream is capturing")
-    with pytest.raises(RunError, match=r"cannot be captured.*not permitted.*--algo\.no-capture-updates"):
+    with pytest.raises(RunError, match=r"cannot be captured.*not permitted.*--algo\.no-graph"):
         graphs.capture(lambda: "outputs")
     cuda.set_stream.assert_called_once_with(current)  # that from before
 

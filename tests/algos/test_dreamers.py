@@ -142,7 +142,7 @@ def test_graphs_of_a_gpu_learn_what_updates_learn():
     """Sums there are not the same to the last bit."""
     seen = {}
     for graph in (True, False):
-        agent = build("continuous", device="cuda", capture_updates=graph)
+        agent = build("continuous", device="cuda", graph=graph)
         torch.manual_seed(2)
         seen[graph] = [agent.update(batch(agent, "continuous", seed)) for seed in range(WARM_UPS + 4)]
     for a, b in zip(seen[True], seen[False], strict=True):

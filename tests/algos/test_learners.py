@@ -66,7 +66,7 @@ def test_the_error_of_critics_may_be_another(config, loss):
 def test_gradients_are_clipped_and_weights_decay_as_in_pytorch():
     """Also in captured updates, which begin with the fourth."""
     changes = {"critic_weight_decay": 0.1, "max_grad_norm": 0.05}
-    ours, theirs = (learner(DDPGConfig(), capture_updates=graph, **changes) for graph in (True, False))
+    ours, theirs = (learner(DDPGConfig(), graph=graph, **changes) for graph in (True, False))
     o = theirs.objective
     steps = {
         o.critic_loss: (o.critic, torch.optim.Adam(o.critic.parameters(), 1e-3, weight_decay=0.1)),
@@ -290,9 +290,7 @@ def test_the_value_comes_first_and_the_critics_learn_from_the_new_one():
 
 
 def test_a_multiplier_at_its_end_comes_down_again():
-    agent = learner(
-        CQLConfig(num_samples=2, conservative_weight=Lagrange(threshold=1e9, initial=1e6), capture_updates=False)
-    )
+    agent = learner(CQLConfig(num_samples=2, conservative_weight=Lagrange(threshold=1e9, initial=1e6), graph=False))
     agent.objective.log_multiplier.data.fill_(50.0)
     assert agent.objective.critic_loss(rows()).metrics["train/lagrange_multiplier"].item() == pytest.approx(1e6)
     agent.objective.log_multiplier.data.fill_(14.0)

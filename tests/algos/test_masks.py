@@ -31,7 +31,7 @@ choosing = pytest.mark.parametrize("name", [name for name in CHOOSING if name no
 def learner(name: str, *, masked: bool = True) -> Any:
     acts = CHOSEN[name]
     part = {MASK: ObsPart(kind="mask", shape=(acts.width,), dtype="bool")} if masked else {}
-    agent = tiny(name, {"capture_updates": False}).build(SPECS["vector"] | part, acts, seed=1)
+    agent = tiny(name, {"graph": False}).build(SPECS["vector"] | part, acts, seed=1)
     agent.acts = acts
     return agent
 

@@ -55,7 +55,7 @@ def test_advantages_are_sums_of_errors_to_the_end_of_the_episode():
 
 
 def test_the_first_minibatch_has_ratio_one_and_no_divergence():
-    agent = build("ppo_lstm", capture_updates=False)
+    agent = build("ppo_lstm", graph=False)
     update = agent.update(batch(agent))
     assert float(update.metrics["train/approx_kl"]) == pytest.approx(0, abs=1e-6)
     assert float(update.metrics["train/clip_fraction"]) == 0
@@ -108,7 +108,7 @@ def test_memory_is_that_of_pytorch_reset_where_an_episode_begins(memory):
 @pytest.mark.parametrize("name", ["ppo_lstm", "ppo_gru", "ppo_transformer", "a2c_lstm"])
 def test_padded_sequences_are_ragged_ones_and_those_that_hold_several_episodes(name):
     """Losses and gradients of the same rows: as one window; each episode padded; and each episode by itself."""
-    agent = build(name, capture_updates=False, normalize_advantage=False)
+    agent = build(name, graph=False, normalize_advantage=False)
     objective, width = agent.objective, agent.objective.network.width
     g = torch.Generator().manual_seed(2)
     n, none = 6, torch.zeros(1, 6, dtype=torch.bool)
@@ -211,7 +211,7 @@ def test_clip_and_entropy_follow_the_run():
 
 
 def test_target_kl_stops_before_the_step():
-    agent = build("ppo", capture_updates=False, target_kl=1e-6, lr=0.1)
+    agent = build("ppo", graph=False, target_kl=1e-6, lr=0.1)
     data = batch(agent)
     assert agent.update(data).over is None
     before = [p.clone() for p in agent.parameters()]

@@ -10,7 +10,7 @@ WALK = """
 import sys, torch
 sys.path.insert(0, sys.argv[2])
 from speed_pairs import learner_and_batch
-settings = {"capture_updates": False, "batch_size": 2, "batch_length": int(sys.argv[3]), "horizon": 4}
+settings = {"graph": False, "batch_size": 2, "batch_length": int(sys.argv[3]), "horizon": 4}
 learner, batch = learner_and_batch(sys.argv[1], settings)
 for _ in range(4):
     learner.update(batch)

@@ -69,7 +69,7 @@ def learners():
         if name in contracts.ALIKE:
             continue
         size = "rollout" if name.startswith("a2c") else "batch_size"
-        rows = {size: cfg.batch_length, "normalize_obs": "running", "capture_updates": False}
+        rows = {size: cfg.batch_length, "normalize_obs": "running", "graph": False}
 
         def made(b, name=name, rows=rows, size=size):
             return contracts.build(name, **rows | {size: b * rows[size]})
@@ -80,9 +80,7 @@ def learners():
         scaled |= {"networks.dropout": 0.0} if name == "tdmpc2" else {}  # each rank drops others
 
         def made(b, name=name, more=scaled):
-            return contracts.build(
-                name, batch_size=b, batch_length=3, normalize_obs="running", capture_updates=False, **more
-            )
+            return contracts.build(name, batch_size=b, batch_length=3, normalize_obs="running", graph=False, **more)
 
         yield name, made, contracts.batch
     for name in dreamer.CONFIGS:

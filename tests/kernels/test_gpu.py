@@ -147,7 +147,7 @@ TINY = {
     "rssm.deter": 16, "rssm.hidden": 8, "rssm.stoch": 3, "rssm.classes": 4, "rssm.blocks": 4, "encoder.units": 8,
     "encoder.depth": 2, "decoder.units": 8, "decoder.depth": 2, "reward.units": 8, "cont.units": 8, "actor.units": 8,
     "critic.units": 8, "batch_size": 2, "batch_length": 5, "horizon": 3, "optim.warmup": 0, "optim.lr": 1e-2,
-    "capture_updates": False, "critic.scale": 1.0, "reward.scale": 1.0,
+    "graph": False, "critic.scale": 1.0, "reward.scale": 1.0,
 }  # fmt: skip
 OBS = {
     "image": ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8"),

@@ -85,7 +85,7 @@ class Recording:
 
     def learner(self) -> OnPolicy:
         """Our learner with the recorded settings."""
-        m, common = self.meta, {"capture_updates": False, "rollout": self.steps}
+        m, common = self.meta, {"graph": False, "rollout": self.steps}
         common |= {
             "discount": m["gamma"], "value_estimator": GAE(m["gae_lambda"]), "value_coef": m["vf_coef"],
             "normalize_advantage": bool(m["normalize_advantage"]), "entropy_coef": m["ent_coef"],

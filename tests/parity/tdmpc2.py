@@ -99,7 +99,7 @@ def config(meta: Mapping[str, Any], steps: int) -> TDMPC2Config:
         "consistency_coef": float(s["consistency_coef"]), "cont_coef": float(s["termination_coef"]),
         "min_log_std": float(s["log_std_min"]), "max_log_std": float(s["log_std_max"]), "iterations": steps,
         "num_samples": s["num_samples"], "num_policy_samples": s["num_pi_trajs"], "num_elites": s["num_elites"],
-        "capture_updates": False,
+        "graph": False,
         "networks": {
             "units": (s["mlp_dim"],) * 2, "latent": s["latent_dim"], "simplex": s["simnorm_dim"],
             "encoder_units": (s["enc_dim"],) * max(s["num_enc_layers"] - 1, 1), "num_critics": s["num_q"],

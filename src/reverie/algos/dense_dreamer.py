@@ -130,7 +130,7 @@ class DenseDreamer(Dreamer):
     optims: dict[str, Optim]
 
     def __init__(self, obs_spec: ObsSpec, cfg: DenseDreamerConfig, device: torch.device) -> None:
-        super().__init__(cfg.capture_updates)
+        super().__init__(cfg.graph)
         self.cfg = cfg
         register_scheduled(self, "noise", cfg.exploration_noise)
         self.obs_spec: dict[str, ObsPart] = dict(obs_spec)

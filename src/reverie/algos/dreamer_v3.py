@@ -155,7 +155,7 @@ class DreamerV3(ActorCritic, Dreamer):
     critic: TwoHotHead
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV3Config, device: torch.device) -> None:
-        super().__init__(cfg.capture_updates)
+        super().__init__(cfg.graph)
         self.cfg = cfg
         self.obs_spec: dict[str, ObsPart] = dict(obs_spec)
         self.device = device

@@ -44,7 +44,7 @@ class ModelFree(Algorithm):
     actor_place = "objective.actor"
 
     def __init__(self, obs_spec: ObsSpec, cfg: ModelFreeConfig, device: torch.device) -> None:
-        super().__init__(cfg.capture_updates)
+        super().__init__(cfg.graph)
         self.cfg = cfg
         self.device = device
         self.preprocess: Preprocessor = cfg.preprocessor(obs_spec)

@@ -123,7 +123,7 @@ OTHER_NAMES = {
     r"algo\.clip-range": "clip clip-param clip-coef clip-ratio eps-clip",
     r"algo\.value-clip-range": "clip-value clip-range-vf clip-vloss vf-clip-param",
     r"algo\.value-estimator": "gae-lambda lambda lam n-step n-steps nstep",
-    r"algo\.capture-updates": "graph cuda-graphs jit compile",
+    r"algo\.graph": "cuda-graphs capture jit compile",
     r"algo\.exploration-noise": "noise expl-noise expl-amount",
     r"algo\.reward-transform": "rewards clip-rewards",
     r"algo\.imagine-with": "dream-in",

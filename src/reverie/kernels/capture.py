@@ -38,7 +38,7 @@ MAX_KEYS = 4
 
 _SHOWN: set[tuple[str, str, int]] = set()  # other warnings of warm-ups: each is shown once
 
-WITHOUT = "Set capture_updates=False (--algo.no-capture-updates) to run updates without it."
+WITHOUT = "Set graph=False (--algo.no-graph) to run updates without it."
 
 
 class CudaGraphs:
