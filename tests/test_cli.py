@@ -85,7 +85,7 @@ def test_check_env_of_a_sound_environment_ends_with_a_command(capsys: Captured) 
     facts = found["measurements"]
     assert (found["ok"], found["findings"], facts["time_limit"], facts["plays_in_worker"]) == (True, [], 50, True)
     assert 0.0 < found["estimated_hours"] < 24.0
-    assert "dqn" in found["algorithms"]["collected"]
+    assert "dqn" in found["algorithms"]["online"]
 
 
 @pytest.mark.usefixtures("odd")

@@ -208,7 +208,7 @@ def test_data_that_name_no_environment_get_the_algorithms_own(tmp_path: Path) ->
 
 def test_flags_and_python_say_the_same_of_data(tmp_path, asked, commanded):
     one, two = (str(recorded(tmp_path / name, "Pendulum-v1")) for name in ("one", "two"))
-    for words in (["--data", one], ["--data.path", one], [f"--data={one}", "--experience", "recorded"]):
+    for words in (["--data", one], ["--data.path", one], [f"--data={one}", "--experience", "offline"]):
         main(["train", "td3_bc", *words])
     main(["train", "td3_bc", "--data", str(tmp_path / "*"), "--env", "none"])
     api.train("td3_bc", data=one)
@@ -268,7 +268,7 @@ def test_the_config_of_a_run_is_a_layer(tmp_path: Path) -> None:
     config = ExperimentConfig().merge({**SETTINGS, "steps": 30, "eval_episodes": 0, "seed": 7})
     train_config(config, run=tmp_path / "run")
     found = merge_layers("dreamer_v3", files=[tmp_path / "run" / "config.yaml"])
-    assert found == config.merge({"experience": "collected"})
+    assert found == config.merge({"experience": "online"})
 
 
 def test_the_replay_ratio_of_the_later_layer_holds() -> None:

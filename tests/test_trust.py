@@ -370,7 +370,7 @@ def test_a_run_that_goes_on_with_a_preset_is_asked_for_its_names(stranger, capsy
     small = {"steps": 10, "eval_episodes": 0, "device": "cpu", "tensorboard": False, "console": False}
     reverie.train("dqn", "CartPole-v1", run="own", **small)
     file = Path("own/config.yaml")
-    file.write_text(file.read_text().replace("experience: collected", "experience: stranger:E(0.5)"))
+    file.write_text(file.read_text().replace("experience: online", "experience: stranger:E(0.5)"))
     assert main(["train", "dqn", "--run", "own", "--preset", "dqn", "--env", "CartPole-v1", "--steps", "20"]) == 1
     assert "stranger:E" in capsys.readouterr().err
     assert "stranger" not in sys.modules

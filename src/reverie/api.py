@@ -99,8 +99,9 @@ def train(
         data: recorded data to learn from: a path, ``minari:NAME``, arrays or a table in memory, a dataset of Minari's
             library, or a list of several with the same spaces; or settings of them. Short for ``data.path``. A run on
             data in memory is continued with the same data passed again.
-        experience: rows to learn from: ``"collected"``, ``"recorded"``, or ``"mixed(0.5)"`` with that part of each
-            batch recorded. None: recorded if there are ``data``, or mixed if the algorithm needs both; else collected.
+        experience: ``"online"`` to learn from collected rows, ``"offline"`` from recorded data, or ``"mixed(0.5)"``
+            with that part of each batch recorded. None: offline if there are ``data``, or mixed if the algorithm needs
+            both; else online.
         eval_episodes: episodes of each evaluation, during training and at the end; 0: none.
         eval_env: environment of evaluations, with the spaces of that of training: the settings of ``env`` that differ,
             such as ``{"kwargs": {"load": 2.0}}``; an id; a function that makes it, called without arguments; or an
@@ -375,7 +376,7 @@ def check_env(
     report = dataclasses.replace(report, algorithms=fitting(spec))
     images = any(part.kind == "image" for part in report.obs_spec.values())
     if algorithm is None and not images and settings.preset.partition("+")[0] not in SUITES.values():
-        name = next((name for name in QUICK if name in report.algorithms["collected"]), USUAL)
+        name = next((name for name in QUICK if name in report.algorithms["online"]), USUAL)
         with silent():
             settings = resolve_settings(name, env, None, None, config, options)
     settings.algo.check_actions(spec)

@@ -71,7 +71,7 @@ def test_drawn_actions_have_the_exploration_that_training_ended_with(tmp_path):
     for other in (agent, pickle.loads(pickle.dumps(agent))):
         assert (other.act(obs, actions="sample")[0] == other.act(obs)[0]).all()
     assert agent.evaluate(3, actions="sample").scores == agent.evaluate(3).scores
-    alone = config.merge({"data.path": "rows.npz", "experience": "recorded"})
+    alone = config.merge({"data.path": "rows.npz", "experience": "offline"})
     # It never explores: schedules are at their end.
     assert alone.exploration_step(0) >= 10**12 > config.exploration_step(7) == 7
 

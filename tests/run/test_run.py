@@ -34,7 +34,7 @@ def test_a_run_leaves_its_files(trained: Path) -> None:
     assert saved["schema"] == 1
     assert saved["algorithm"] == "dreamer_v3"
     assert saved["experiment"]["env"]["id"] == "CartPole-v1"
-    assert ExperimentConfig().merge(saved["experiment"]) == settings(steps=200, experience="collected")
+    assert ExperimentConfig().merge(saved["experiment"]) == settings(steps=200, experience="online")
     evaluation = json.loads((trained / "eval.json").read_text())
     assert len(evaluation["scores"]) == 2
     assert evaluation["score"]["mean"] == pytest.approx(np.mean(evaluation["scores"]))

@@ -271,7 +271,7 @@ def test_the_children_know_the_settings_from_a_file(stage: type[Actor]) -> None:
     assert stage.cast[0].command == ["train", "dreamer_v3", *words]
     content = yaml.safe_load(Path("all/settings.yaml").read_text())
     assert ExperimentConfig().merge(content["experiment"] | {"seed": 4}) == CONFIG.merge(
-        {"seed": 4, "experience": "collected"}
+        {"seed": 4, "experience": "online"}
     )
 
 

@@ -195,7 +195,7 @@ class InfoCommand:
             clock = read(intact[-1], ["clock"], verified=True)["clock"]
             newest |= {"step": number_of(intact[-1])} | {f"counters/{name}": clock[name] for name in COUNTERS}
         step = newest.get("step", 0)
-        unit = "updates" if settings.get("experience") == "recorded" else "steps"
+        unit = "updates" if settings.get("experience") == "offline" else "steps"
         facts = {
             "run": str(folder.path),
             "algorithm": saved.algorithm,

@@ -55,7 +55,7 @@ class EnvReport:
     measurements: Mapping[str, Any]
     """Results by name, as far as the check came: the spaces as text, and numbers (or lists) of random play."""
     algorithms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Algorithms for such actions: ``collected``, and ``recorded`` for those that are meant for recorded data."""
+    """Algorithms for such actions: ``online``, and ``offline`` for those that are meant for recorded data."""
     algorithm: str = ""
     """The algorithm to begin with; "" if there are faults."""
     estimated_hours: float | None = None

@@ -44,8 +44,9 @@ class ExperimentConfig(Config):
     """Preset to start from; `reverie list` names them. Default: the preset for the environment's suite. Without a GPU:
     cpu, the same preset with smaller networks and a shorter run. In Python only a record of where settings began."""
     experience: Experience | None = None
-    """Rows: collected, recorded or mixed(0.5). The number is the recorded part of each batch, rounded to
-    whole windows. None: recorded if there are data, or mixed if the algorithm needs both; else collected."""
+    """Experience: online (collected rows), offline (recorded data) or mixed(0.5). The number is the recorded part of
+    each batch, rounded to whole windows. None: offline if there are data, or mixed if the algorithm needs both; else
+    online."""
     steps: Annotated[int, AtLeast(1)] = 1_000_000
     """Env steps of the run: decisions of the policy, summed over all environments; action repeat is not counted."""
     updates: Annotated[int, AtLeast(1)] = 100_000
@@ -289,7 +290,7 @@ class ExperimentConfig(Config):
         scale = getattr(self.algo, "reward_scale", None)
         refused = {
             f"algorithm = {self.name}: it learns from rows of its present policy alone": self.algo.on_policy,
-            "experience = recorded: actors collect rows, and this run collects none": self.offline,
+            "experience = offline: actors collect rows, and this run collects none": self.offline,
             f"pretrain_updates = {self.pretrain_updates}: ratio_slack says who waits for whom": self.pretrain_updates,
             f"train_freq = {self.train_freq}: ratio_slack says who waits for whom": self.train_freq > 1,
             "replay.sequence = True: rows of several actors are no single sequence": self.replay.sequence,
