@@ -21,7 +21,7 @@ from pathlib import Path
 from results import save
 
 SMALL = (
-    "--size nano --algo.batch-size 8 --algo.batch-length 16 --learning-starts 256 --env.vector serial --seed 1 "
+    "--size nano --algo.batch-size 8 --algo.batch-length 16 --learning-starts 256 --env.vectorization sync --seed 1 "
     "--algo.optim.lr 6e-4 --algo.optim.warmup 100 --schedule.eval-every 0 --schedule.log-every 1s "
     "--replay.capacity 100000 --eval-episodes 4 --eval-envs 4 --envs 4 --steps 1600 --replay-ratio 0.25"
 )

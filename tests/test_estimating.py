@@ -272,7 +272,7 @@ def test_what_cannot_be_estimated():
 def data(tmp_path_factory):
     """What a run lived in an environment, as a dataset of its rows."""
     run = tmp_path_factory.mktemp("lived") / "run"
-    settings = {"learning_starts": 10, "random_steps": 10, "eval_episodes": 0, "env_options": {"time_limit": 15}}
+    settings = {"learning_starts": 10, "random_steps": 10, "eval_episodes": 0, "env_options": {"max_episode_steps": 15}}
     reverie.train("td3", "Pendulum-v1", run=run, steps=60, **SMALL, **settings)
     return run
 

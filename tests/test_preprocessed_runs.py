@@ -21,8 +21,9 @@ from reverie.run.collect import executed
 from reverie.store.store import Store
 
 SMALL = {
-    "steps": 120, "replay_ratio": 0.5, "learning_starts": 20, "random_steps": 30, "env.num": 2, "env.vector": "serial",
-    "eval_episodes": 2, "eval_envs": 2, "threads": 1, "seed": 0, "console": False, "tensorboard": False,
+    "steps": 120, "replay_ratio": 0.5, "learning_starts": 20, "random_steps": 30, "env.num": 2,
+    "env.vectorization": "sync", "eval_episodes": 2, "eval_envs": 2, "threads": 1, "seed": 0, "console": False,
+    "tensorboard": False,
     "replay.capacity": 90, "algo.batch_size": 8, "algo.networks.units": (8,), "schedule.eval_every": 40,
 }  # fmt: skip
 ENVS = {"td3": "reverie/Match-v0", "discrete_sac": "reverie/Look-v0"}

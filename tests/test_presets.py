@@ -83,7 +83,7 @@ def test_without_a_gpu_runs_are_short(gpus: list[int], algorithm: str, env: str,
     assert (config.preset, *on_request) == (name, config, config)
     assert merge_layers(algorithm, env=env, device="cuda").preset == published.preset == plain
     assert merge_layers(algorithm, env=env, preset=plain) == published
-    kept = ("id", "resize", "grayscale", "action_repeat", "pool_frames", "time_limit", "kwargs")
+    kept = ("id", "resize", "grayscale", "action_repeat", "pool_frames", "max_episode_steps", "kwargs")
     assert [getattr(config.env, key) for key in kept] == [getattr(published.env, key) for key in kept]
     if algorithm == "dreamer_v3":
         assert config.evaluates_during_training
@@ -354,7 +354,7 @@ def test_an_instance_is_one_environment_whatever_the_preset_says(asked: list[Exp
         (Count, {"preset": "cpu"}),
     ):
         api.train("dreamer_v3", env=env, **more)
-    assert [(config.env.num, config.env.vector) for config in asked] == [(1, "serial"), (1, "serial"), (4, "serial")]
+    assert [(config.env.num, config.env.vectorization) for config in asked] == [(1, "sync"), (1, "sync"), (4, "sync")]
     for num, given in {2: {"envs": 2}, 3: {"env_options": {"num": 3}}}.items():
         with pytest.raises(ConfigError, match=rf"envs = {num}: an environment instance .*Leave out envs"):
             api.train("dreamer_v3", env=Count(), **given)

@@ -469,7 +469,7 @@ def about(**told: Any) -> DatasetInfo:
     ({"action_repeat": 4, "pool_frames": 2}, {"action_repeat": 4}, "pool_frames"),
     ({"clip_reward": "sign"}, {}, "clip_reward"),
     ({"clip_reward": "sign"}, {"clip_reward": "sign"}, ""),
-    ({"noop_max": 30, "time_limit": 9, "num": 4}, {}, ""),
+    ({"noop_max": 30, "max_episode_steps": 9, "num": 4}, {}, ""),
     ({}, {}, ""),
 ])  # fmt: skip
 def test_settings_that_change_what_rows_mean(was: dict[str, Any], now: dict[str, Any], name: str) -> None:

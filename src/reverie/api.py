@@ -170,7 +170,7 @@ def train_config(
             speak_as(f"learner {team.rank}")
         check_installed({tracker: getattr(config, tracker) for tracker in TRACKERS})
         if eval_env is not None:
-            alone = {"vector": "serial"} if isinstance(eval_env, gymnasium.Env) else {}
+            alone = {"vectorization": "sync"} if isinstance(eval_env, gymnasium.Env) else {}
             config = config.merge({"eval_env": {"id": env_name(eval_env), "kwargs": {}, **alone}})
         if isinstance(env, gymnasium.Env) and config.eval_env is None and config.evaluates_during_training:
             logger.info(

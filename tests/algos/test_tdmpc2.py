@@ -18,8 +18,9 @@ from reverie.kernels import inference
 from reverie.kernels.table import ROWS
 
 FEW = {
-    "steps": 60, "learning_starts": 30, "random_steps": 30, "replay_ratio": 0.2, "env.num": 1, "env.vector": "serial",
-    "eval_episodes": 1, "eval_envs": 1, "threads": 1, "seed": 0, "console": False, "tensorboard": False,
+    "steps": 60, "learning_starts": 30, "random_steps": 30, "replay_ratio": 0.2, "env.num": 1,
+    "env.vectorization": "sync", "eval_episodes": 1, "eval_envs": 1, "threads": 1, "seed": 0, "console": False,
+    "tensorboard": False,
     "algo.batch_size": 8, "algo.samples": 16, "algo.policy_samples": 4, "algo.elites": 4, "algo.iterations": 2,
     "algo.episodic": True, "algo.reward_scale": "factor(0.1)",
     "algo.networks": {"units": (16, 16), "latent": 16, "encoder_units": (16,), "critics": 2},

@@ -237,7 +237,7 @@ def test_parts_that_cannot_be(d4rl, share, said):
 def test_new_rewards_of_collected_rows(tmp_path, clip):
     """Computed of what the environment showed and took; all else stays, in the keys and kinds of the run."""
     quick = {"steps": 30, "eval_episodes": 0, "tensorboard": False, "console": False, "algo.networks.units": (4,)}
-    env = {"env.time_limit": 9, "env.clip_reward": clip}
+    env = {"env.max_episode_steps": 9, "env.clip_reward": clip}
     reverie.train("sac", "Pendulum-v1", run=tmp_path / "run", learning_starts=29, **quick, **env)
     seen = []
 
@@ -347,7 +347,7 @@ def a_run(d4rl, tmp_path):
 
 
 def test_actions_of_a_run_are_those_of_the_environment_that_is_named(a_run, d4rl, tmp_path):
-    run, copy = a_run({"id": "Pendulum-v1", "kwargs": {"g": 9.0}, "time_limit": 50}), tmp_path / "copy"
+    run, copy = a_run({"id": "Pendulum-v1", "kwargs": {"g": 9.0}, "max_episode_steps": 50}), tmp_path / "copy"
     assert not copied(run, copy)
     assert (about(copy).env, about(copy).action) == ("Pendulum-v1", spaces.Box(-2, 2, (1,), np.float32))
     rows, whole = (joined(open_reader(str(path)).parts()) for path in (copy, d4rl))
@@ -431,7 +431,7 @@ def test_an_environment_of_ones_own_is_found_again(forget, tmp_path, capsys):
     for name in ("recorded", "converted", "again"):
         forget()
         with open_reader(str(tmp_path / name)) as reader:
-            assert (reader.env_id(), reader.info().env, reader.info().time_limit) == (
+            assert (reader.env_id(), reader.info().env, reader.info().max_episode_steps) == (
                 "walk_module:Walk-v0", "walk_module:Walk-v0", 7
             )  # fmt: skip
             report = validate(reader)

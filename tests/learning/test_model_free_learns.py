@@ -11,7 +11,7 @@ import reverie
 from reverie.objectives.estimators import NStep, TDLambda
 
 SMALL = {
-    "replay_ratio": 1, "learning_starts": 100, "random_steps": 300, "env.num": 4, "env.vector": "serial",
+    "replay_ratio": 1, "learning_starts": 100, "random_steps": 300, "env.num": 4, "env.vectorization": "sync",
     "eval_episodes": 30, "eval_envs": 30, "threads": 1, "seed": 0, "console": False, "tensorboard": False,
     "replay.capacity": 20_000, "algo.batch_size": 64, "algo.discount": 0.9, "algo.networks.units": (64, 64),
     "algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3, "algo.tau": 0.02,

@@ -293,9 +293,9 @@ def test_a_callback_ends_a_run_for_good(hook: str, tmp_path: Path, said: list[st
 # ---------------------------------------------------------------- episodes that do not end
 
 
-@pytest.mark.parametrize("vector", ["serial", "process"])
-def test_episodes_that_do_not_end_are_cut_off_everywhere(tmp_path: Path, said: list[str], vector: str) -> None:
-    options = {"vector": vector, "log_info": ("cost:sum",)}
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_episodes_that_do_not_end_are_cut_off_everywhere(tmp_path: Path, said: list[str], vectorization: str) -> None:
+    options = {"vectorization": vectorization, "log_info": ("cost:sum",)}
     settings = {"eval_episode_steps": 7, "eval_episodes": 3, "eval_envs": 2, "schedule.eval_every": 5}
     result = reverie.train("dqn", env=Endless, env_options=options, run=tmp_path, **FEW | settings)
     assert (result.evaluation.lengths, result.evaluation.cut_off) == ([7, 7, 7], 3)
@@ -319,10 +319,10 @@ def test_episodes_that_do_not_end_are_cut_off_everywhere(tmp_path: Path, said: l
             session.step()
 
 
-@pytest.mark.parametrize("vector", ["serial", "native"])
-def test_the_longest_episode_of_training_is_known_to_the_agent(tmp_path: Path, vector: str) -> None:
-    options = {"vector": vector}
-    env = Endless if vector == "serial" else lambda num_envs: SyncVectorEnv([Endless] * num_envs)
+@pytest.mark.parametrize("vectorization", ["sync", "native"])
+def test_the_longest_episode_of_training_is_known_to_the_agent(tmp_path: Path, vectorization: str) -> None:
+    options = {"vectorization": vectorization}
+    env = Endless if vectorization == "sync" else lambda num_envs: SyncVectorEnv([Endless] * num_envs)
     more = {**FEW, "steps": 620, "eval_episodes": 1, "env.kwargs": {}}
     Endless.length = 300
     try:

@@ -169,7 +169,7 @@ def test_ppo_begins_with_the_clone_of_an_expert(tmp_path):
     with h5py.File(tmp_path / "expert.hdf5", "w") as file:
         for name, values in columns.items():
             file[name] = np.array(values)
-    small = {"env": "CartPole-v1", "env.time_limit": 100, "eval_episodes": 5, "algo.networks.units": (16,)}
+    small = {"env": "CartPole-v1", "env.max_episode_steps": 100, "eval_episodes": 5, "algo.networks.units": (16,)}
     clone, tuned = tmp_path / "clone", tmp_path / "tuned"
     train(clone, "bc", data=tmp_path / "expert.hdf5", updates=300, **small, **{"algo.batch_size": 64, "algo.lr": 3e-3})
     ppo = small | ON_POLICY | {"algo.networks.activation": "relu"}

@@ -154,7 +154,7 @@ class Agent(Player):
 
     def evaluate(
         self, episodes: int = 10, *,
-        actions: Actions = "mode", record: bool = False, seed: int | None = None, time_limit: int | None = None,
+        actions: Actions = "mode", record: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
     ) -> Evaluation:  # fmt: skip
         """Play whole episodes in new environments, and count their true rewards, not clipped ones.
 
@@ -167,12 +167,12 @@ class Agent(Player):
             record: keep the frames of the first episode.
             seed: of environments and actions. None: the seed of the run's final evaluation, from ``config.seed``. To
                 compare agents, give all of them the same seed and number of episodes.
-            time_limit: most decisions of an episode, at least 1. None: that of the run's environment.
+            max_episode_steps: most decisions of an episode, at least 1. None: that of the run's environment.
 
         Raises:
-            ConfigError: ``episodes``, ``actions``, ``seed`` or ``time_limit`` is out of range.
+            ConfigError: ``episodes``, ``actions``, ``seed`` or ``max_episode_steps`` is out of range.
             EnvError: the environment cannot be made.
         """
         return evaluating.evaluate_agent(
-            self, episodes, actions=actions, record=record, seed=seed, time_limit=time_limit
+            self, episodes, actions=actions, record=record, seed=seed, max_episode_steps=max_episode_steps
         )

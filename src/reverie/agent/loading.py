@@ -86,7 +86,7 @@ def load(
             config = config.merge({"env.kwargs": {}})
         checkpoints = Checkpoints(folder.checkpoints)
         path = checkpoints.select(checkpoint)
-        factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), source)
+        factory = env_factory(config.env.merge({"num": 1, "vectorization": "sync"}), source)
         has_no_env = config.env.id == NO_ENV
         dataset_spaces = read_spaces(folder) if has_no_env else None
         if isinstance(source, str):

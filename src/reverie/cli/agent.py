@@ -44,8 +44,8 @@ class EvalCommand(RunOptions, EnvOverride):
     """Record the first episode as a video."""
     seed: int | None = None
     """Seed of environments and actions. None: derived from that of the run."""
-    time_limit: int | None = None
-    """Most decisions of an episode, where one may never end. None: the run's env.time_limit, or the environment's."""
+    max_episode_steps: int | None = None
+    """Decisions after which an episode is truncated. None: the run's env.max_episode_steps, or the environment's."""
 
     def __call__(self) -> None:
         from reverie.agent.evaluating import evaluate_run
@@ -54,7 +54,12 @@ class EvalCommand(RunOptions, EnvOverride):
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
         print_trouble(agent.algo.device.type)
         report = evaluate_run(
-            agent, self.episodes, actions=self.mode, video=self.video, seed=self.seed, time_limit=self.time_limit
+            agent,
+            self.episodes,
+            actions=self.mode,
+            video=self.video,
+            seed=self.seed,
+            max_episode_steps=self.max_episode_steps,
         )
         print(f"{agent.config.eval_env_config.label()}, {agent.checkpoint.name}, actions: {self.mode}")
         print(score_line(report.evaluation))

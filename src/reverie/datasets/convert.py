@@ -125,7 +125,7 @@ def _to_minari(
     elif info.env and (spec := registered(info.env)) is not None:
         spec, named = copy.deepcopy(spec), dataset_env_config(info)
         spec.kwargs |= named.kwargs
-        spec.max_episode_steps = named.time_limit or spec.max_episode_steps
+        spec.max_episode_steps = named.max_episode_steps or spec.max_episode_steps
         text, remark = written(spec)
         metadata |= {"env_spec": text} if text else {}
         reader.note(remark, int(bool(remark)))
@@ -150,9 +150,13 @@ def _without_bounds(_: str, leaf: Space) -> Space:
 
 
 def _arguments_of(info: DatasetInfo) -> dict[str, Any]:
-    """Return ``env_kwargs`` and ``time_limit`` of the environment that data name, which a run has in its settings."""
+    """Return ``env_kwargs`` and ``max_episode_steps`` of the environment that data name; runs have them as settings."""
     named = dataset_env_config(info) if info.env else None
-    return {"env_kwargs": dict(named.kwargs), "time_limit": named.time_limit or info.time_limit} if named else {}
+    return (
+        {"env_kwargs": dict(named.kwargs), "max_episode_steps": named.max_episode_steps or info.max_episode_steps}
+        if named
+        else {}
+    )
 
 
 def minari_fields(rows: Rows, both: tuple[Space, Space], first: int = 0) -> dict[str, Any]:
@@ -182,7 +186,7 @@ def _describe_rows(reader: Reader) -> dict[str, Any]:
     info, out = reader.info(), dict[str, Any]()
     if info.env:
         named = _arguments_of(info)
-        out["env"] = {"id": info.env, "kwargs": named["env_kwargs"], "time_limit": named["time_limit"]}
+        out["env"] = {"id": info.env, "kwargs": named["env_kwargs"], "max_episode_steps": named["max_episode_steps"]}
     if all(store.knows_actions for store in _stores_in(reader)):
         out |= {"observation_space": text_of(info.observation), "action_space": text_of(info.action)}
         out["measured"] = info.has_measured_bounds

@@ -221,7 +221,7 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> Wri
             del declared[name]
         if info.env:
             declared |= {"env_id": info.env, "env_kwargs": json.dumps(info.env_kwargs)}
-            declared |= {} if info.time_limit is None else {"time_limit": info.time_limit}
+            declared |= {} if info.max_episode_steps is None else {"max_episode_steps": info.max_episode_steps}
         file.attrs.update(declared)
     return report
 

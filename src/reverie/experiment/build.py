@@ -126,7 +126,7 @@ class Experiment(Trainable):
         if which == "training" and self.config.actors:
             raise RunError(
                 f"actors = {self.config.actors}: a callback cannot reach the environments of actors. Use actors = 0; "
-                "env.vector = process gives each environment a process, which callbacks reach."
+                "env.vectorization = async gives each environment a process, which callbacks reach."
             )
         return env
 

@@ -218,7 +218,9 @@ class ExperimentConfig(Config):
     @property
     def eval_env_config(self) -> EnvConfig:
         """Settings of the environments of evaluations: as in training, but whole games, true rewards, ``eval_env``."""
-        return self.env.merge({"life_loss": False, "clip_reward": "none"}).merge(self.eval_env_overrides, "eval_env")
+        return self.env.merge({"terminal_on_life_loss": False, "clip_reward": "none"}).merge(
+            self.eval_env_overrides, "eval_env"
+        )
 
     def exploration_step(self, step: int) -> int:
         """Return the env steps at which schedules of exploration stand at ``step`` of the run, for drawn actions.

@@ -135,8 +135,8 @@ def check_dataset_fits(recorded: RecordedEpisodes, expected: Mapping[str, Any], 
             "Use data of the environment that the agent has learned about."
             if env == NO_ENV
             else stacks_in(recorded.obs_spec, expected["observation"])
-            or "Use the environment that the data were recorded in with the same options (env.include and "
-            "env.exclude select observations), or other data."
+            or "Use the environment that the data were recorded in with the same options (env.include_keys and "
+            "env.exclude_keys select observations), or other data."
         )
         raise DataError(f"{recorded.label} does not fit {whose}: {'; '.join(problems)}. {advice}")
 

@@ -142,9 +142,9 @@ def evaluate(
     The number of episodes of each environment is fixed beforehand: taking the first ones that end would favour short
     ones. With ``record``, what it returns of each frame of environment 0's first episode is kept, if the environment
     can be drawn in one size. Schedules of exploration go on from ``env_steps``; they matter only in mode ``explore``.
-    An episode is cut off after ``most_steps``, or after the ``time_limit`` of ``env`` if that is more; None: never.
+    An episode is cut off after ``most_steps``, or the ``max_episode_steps`` of ``env`` if that is more. None: never.
     """
-    max_steps = None if most_steps is None else max(most_steps, env.time_limit or 0)
+    max_steps = None if most_steps is None else max(most_steps, env.max_episode_steps or 0)
     quota = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
     played: list[list[EpisodeStats]] = [[] for _ in quota]
     frames: list[np.ndarray] = []

@@ -52,7 +52,7 @@ class Session:
         """
         self.source: Env | RecordedEnv = make_live_env(agent) if source is None else source
         self.mode = "mode"
-        own_limit = None if isinstance(self.source, RecordedEnv) else self.source.time_limit
+        own_limit = None if isinstance(self.source, RecordedEnv) else self.source.max_episode_steps
         self.limit: int = max(agent.episode_limit, own_limit or 0)
         """Steps after which the episode is cut off."""
         self._set_agent(agent)
