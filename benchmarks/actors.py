@@ -44,7 +44,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "overlap": {"env.num": 2, "env.vectorization": "async"},
     "actors_1": {"env.num": 2, "actors": 1},
     "actors_2": {"env.num": 1, "actors": 2},
-    "free_2": {"env.num": 1, "actors": 2, "ratio_slack": None},
+    "free_2": {"env.num": 1, "actors": 2, "ratio_tolerance": None},
 }
 """Environments in workers that step during the updates; one actor and two, held to one update an env step; two actors
 without a bound."""

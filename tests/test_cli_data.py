@@ -31,7 +31,7 @@ def run(tmp_path, monkeypatch):
     store.close(10)
     store.begin(COLUMNS, 2, first=30, parent=(first, 30))
     store.close(10)
-    (folder / "config.yaml").write_text(yaml.safe_dump({"experiment": {"replay": {"store": "auto"}}}))
+    (folder / "config.yaml").write_text(yaml.safe_dump({"experiment": {"replay": {"store_path": "auto"}}}))
     action = {"kind": "categorical", "classes": [3], "size": 0}
     (folder / "spec.json").write_text(json.dumps({"observation": {}, "action": {"action": action}}))
     return folder

@@ -74,7 +74,7 @@ def test_running_statistics_are_of_every_row_that_was_lived(tmp_path: Path) -> N
 
 def test_a_replay_that_begins_with_rows_gives_its_statistics(tmp_path: Path) -> None:
     train(settings("td3"), run=tmp_path / "first")
-    rows = {"replay.init": [str(tmp_path / "first")], "random_steps": 0}
+    rows = {"replay.init_from": [str(tmp_path / "first")], "random_steps": 0}
     config = settings("td3", **{"algo.normalise": "running", **rows})
     built = build(config, run=tmp_path / "second")
     with contextlib.closing(built):
@@ -123,7 +123,7 @@ def test_a_loaded_agent_sees_as_the_learner_does(name: str, tmp_path: Path) -> N
 
 def test_priorities_are_written_and_weights_are_learned_from() -> None:
     """What an update says of a window is its priority from then on; its loss counts as much as its weight says."""
-    more = {"replay.fractions.uniform": 0, "replay.fractions.priority": 1, "replay.online": False,
+    more = {"replay.fractions.uniform": 0, "replay.fractions.priority": 1, "replay.online_queue": False,
             "env.id": "reverie/Match-v0", "algo.frames": 3, "algo.frame_keys": ".*"}  # fmt: skip
     built = build(base("sac", "reverie/Match-v0").merge(SMALL | more))
     while len(built.replay) < 40:
@@ -149,7 +149,7 @@ def test_priorities_are_written_and_weights_are_learned_from() -> None:
     ({"algo.frames": 2}, r"'\.\*' stacks everything. The observations are: 'observation' \(vector\)"),
     ({"algo.frames": 2, "algo.frame_keys": "observatio"}, "frame_keys = 'observatio': no observation matches"),
     ({"algo.frames": 2, "algo.frame_keys": ".*", "env.frame_stack": 2}, "frames would be stacked twice"),
-    ({"algo.frames": 2, "algo.frame_keys": ".*", "replay.sequence": True}, "replay.sequence = True"),
+    ({"algo.frames": 2, "algo.frame_keys": ".*", "replay.sequential": True}, "replay.sequential = True"),
     ({"algo.value_estimator": "td_lambda(0.9)"}, r"td_lambda\(lam=0.9\), algo.batch_length = 2: .* equals td0"),
     ({"algo.frames": 200, "algo.frame_keys": ".*", "replay.capacity": 1}, "replay.capacity = 1"),
 ])  # fmt: skip

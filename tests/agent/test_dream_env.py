@@ -242,7 +242,7 @@ def test_what_cannot_be_dreamt_is_said(nano, tmp_path):
     ]:
         with pytest.raises(error, match=message):
             reverie.dream_env(agent, **settings)
-    few = {**FEW, "replay": {"store": "none"}}
+    few = {**FEW, "replay": {"store_path": "none"}}
     reverie.train("dreamer_v3", env="CartPole-v1", size="nano", run=tmp_path / "rowless", **few)
     with pytest.raises(DataError, match=r"start = 'replay': .* contains no dataset.*start = 'prior'"):
         reverie.dream_env(tmp_path / "rowless")

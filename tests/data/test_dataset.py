@@ -113,7 +113,7 @@ def test_datasets_that_cannot_be():
 
 def mixed():
     """Two of eight windows are recorded ones."""
-    lived = ReplayConfig(online=False).build(
+    lived = ReplayConfig(online_queue=False).build(
         obs_spec=OBS, action_spec=ACTION, extra_spec={}, num_envs=1, window=Window(batch=6, length=3), seed=1
     )
     return MixedSource(build(window=Window(batch=2, length=3)), lived)

@@ -36,7 +36,7 @@ VALUES = {k: v for k, v in SMALL.items() if k not in ("algo.actor_lr", "algo.cri
     "steps": 1500, "schedule.eval_every": 100, "stop_score": 9.5, "algo.lr": 2e-3, "algo.batch_size": 32,
     "algo.exploration": "epsilon_greedy(1.0, 0.1, 500)", "algo.networks.encoder": "minatar(8)",
 }  # fmt: skip
-PRIORITIES = {"replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0, "replay.online": False}
+PRIORITIES = {"replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0, "replay.online_queue": False}
 
 
 @pytest.mark.parametrize(

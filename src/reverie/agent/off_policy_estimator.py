@@ -91,7 +91,9 @@ class OffPolicyEstimator:
         truncated = dataset.column("is_last") & ~dataset.column("is_terminal")
         self.unfollowed: np.ndarray = dataset.column("is_last") | np.append(truncated[1:], False)
         """Whether the row's action leads to none that is recorded, ``[n]``: the logging policy's FQE leaves it out."""
-        self.rows: Replay = Replay(dataset.storage, self.fqe.window, seed=seed, config=BatchSamplerConfig(online=False))
+        self.rows: Replay = Replay(
+            dataset.storage, self.fqe.window, seed=seed, config=BatchSamplerConfig(online_queue=False)
+        )
         self.rows.batch_sampler.add(first[None], dataset.column("is_last")[None], collected=False)
         self.updates: int = 0
 

@@ -54,7 +54,7 @@ class Trial:
     number: int
     state: Literal["finished", "pruned", "failed", "unfinished"]
     score: float | None
-    """The setting ``score`` of its final evaluation, or of its last one if it was pruned; None if it had none. Of
+    """The ``score_metric`` of its final evaluation, or of its last one if it was pruned; None if it had none. Of
     several seeds their mean."""
     settings: dict[str, Any]
     """The settings that were tried, by their dotted names."""
@@ -132,7 +132,7 @@ def tune_of(
         try:
             study = optuna.create_study(
                 storage=f"sqlite:///{path / 'study.db'}", study_name="reverie", load_if_exists=True,
-                direction="minimize" if Score.parse(config.score).lowest else "maximize",
+                direction="minimize" if Score.parse(config.score_metric).lowest else "maximize",
                 pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // RUNGS**2), RUNGS),
             )  # fmt: skip
         except Exception as error:  # SQLite's, SQLAlchemy's or Optuna's
@@ -172,7 +172,7 @@ class Search:
         self.dimensions = dimensions
         self.config = config
         self.path = path
-        self.score: Score = Score.parse(config.score)
+        self.score: Score = Score.parse(config.score_metric)
         self.prune = prune
         self.grid = grid
         self.seeds = seeds

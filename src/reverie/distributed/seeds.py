@@ -198,8 +198,8 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
             "Define classes at the top level of a module in this folder or on PYTHONPATH, or train the seeds one by "
             "one: reverie.train(..., seed=...)."
         )
-    if config.replay.store not in ("auto", "none"):
+    if config.replay.store_path not in ("auto", "none"):
         raise ConfigError(
-            f"replay.store = '{config.replay.store}': several seeds cannot write to one store. Use auto, a store in "
-            "the folder of each run, or none."
+            f"replay.store_path = '{config.replay.store_path}': several seeds cannot write to one store. Use auto, a "
+            "store in the folder of each run, or none."
         )

@@ -99,9 +99,9 @@ V1: Settings = {"steps": 1_000_000, "replay_ratio": 1 / 5, "random_steps": 2500,
 
 PYDREAMER: Settings = {
     "steps": 100_000_000, "replay_ratio": 1 / 20, "random_steps": 50_000, "learning_starts": 50_000, "env.num": 8,
-    "env.vectorization": "async", "replay.capacity": 10_000_000, "replay.sequence": True, "replay.reset_interval": 200,
-    "algo.carry": True, "algo.batch_size": 32, "algo.batch_length": 48, "algo.rewards": "identity",
-    "algo.returns": "next_reward", "algo.discount": 0.995, "algo.entropy": 3e-3, "algo.actor_gradient": "reinforce",
+    "env.vectorization": "async", "replay.capacity": 10_000_000, "replay.sequential": True,
+    "replay.reset_interval": 200, "algo.carry": True, "algo.batch_size": 32, "algo.batch_length": 48,
+    "algo.rewards": "identity", "algo.returns": "next_reward", "algo.discount": 0.995, "algo.entropy": 3e-3, "algo.actor_gradient": "reinforce",
     "algo.slow_moves": "before", "algo.dream_in": "same", "algo.rssm.deter": 2048, "algo.rssm.hidden": 1000,
     "algo.rssm.cell": "keras_gru", "algo.rssm.init": "split", "algo.encoder.units": (400, 400),
     "algo.encoder.outputs": 256, **{f"algo.{part}.cnn_norm": "none" for part in ("encoder", "decoder")},

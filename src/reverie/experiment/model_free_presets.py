@@ -61,7 +61,7 @@ core.
 
 ATARI_VALUES: Settings = {
     "steps": 50_000_000, "replay_ratio": 0.25, "learning_starts": 50_000, "random_steps": 50_000, "env.num": 1,
-    **NATURE_ATARI, "replay.capacity": 1_000_000, "replay.online": False, "algo.target_every": 10_000,
+    **NATURE_ATARI, "replay.capacity": 1_000_000, "replay.online_queue": False, "algo.target_every": 10_000,
     "algo.networks.units": (512,),
 }
 """Atari as in Mnih et al. 2015, extended data table 1, with its preprocessing."""

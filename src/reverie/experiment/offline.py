@@ -157,14 +157,16 @@ def stacks_in(spec: ObsSpec, env_obs: Mapping[str, Any]) -> str:
 def make_heldout_metrics(
     config: ExperimentConfig, algo: Algorithm, owner: Env | RecordedEpisodes, probed: ProbedEnv, scratch: Path | None
 ) -> Callable[[], dict[str, float]]:
-    """Return what measures the world model's losses on ``config.heldout``: on the same windows, by the same draws.
+    """Return what measures the world model's losses on ``config.heldout_data``: on the same windows, by the same draws.
 
     ``owner`` has the observations and actions of the run. ``probed`` has the spaces of its environment, for data that
     declare none.
     """
     if not isinstance(algo, Dreamer):
-        raise ConfigError(f"heldout = '{config.heldout}': it is for Dreamers, and {config.name} is none. Leave it out.")
-    data, seed = config.data.merge({"path": config.heldout}), derived_seeds(config.seed)["evaluation"]
+        raise ConfigError(
+            f"heldout_data = '{config.heldout_data}': it is for Dreamers, and {config.name} is none. Leave it out."
+        )
+    data, seed = config.data.merge({"path": config.heldout_data}), derived_seeds(config.seed)["evaluation"]
     with contextlib.closing(open_recorded(data, config.env, probed.action, probed.observation)) as recorded:
         check_dataset_fits(recorded, signature(owner.obs_spec, owner.action_spec), config.env.id)
         window = replace(algo.window, carries=False)

@@ -24,11 +24,11 @@ class Score(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Score:
-        """Return what the setting ``score`` says: ``NAME``, ``NAME:max`` or ``NAME:min``."""
+        """Return what the setting ``score_metric`` says: ``NAME``, ``NAME:max`` or ``NAME:min``."""
         name, _, direction = text.partition(":")
         if not name or direction not in ("", "max", "min") or text.endswith(":"):
             raise ConfigError(
-                f"score = {text!r}: expected the name of a number that evaluations log, such as eval/score, or "
+                f"score_metric = {text!r}: expected the name of a number that evaluations log, such as eval/score, or "
                 "NAME:min if the lowest is the best."
             )
         return cls(name, direction == "min")

@@ -73,7 +73,7 @@ class Life:
         """Restore score and step, unless scores are others now; keep the settings to compare."""
         self.best, self.best_step, self.before = state["best"], int(state["best_step"]), dict(state["settings"])
         self.worse, self.untold = int(state["worse"]), state["untold"]
-        if self.before["score"] != self.settings["score"]:
+        if self.before["score_metric"] != self.settings["score_metric"]:
             self.best, self.worse = None, 0
         if self.clock.length <= self.before[self.clock.unit]:  # a longer run goes on
             self.run.stopped = state["stopped"]
@@ -225,8 +225,8 @@ class Life:
         write({**measurement.metrics(), self.mark: 0.0})
         if name not in values and isinstance(measurement, Evaluation) and self.best is None:
             raise ConfigError(
-                f"score = {self.settings['score']}: evaluations log no '{name}', but {', '.join(values)}. Choose one "
-                "of these; env.log_info adds numbers of the environment's info."
+                f"score_metric = {self.settings['score_metric']}: evaluations log no '{name}', but {', '.join(values)}"
+                ". Choose one of these; env.log_info adds numbers of the environment's info."
             )
         self.untold = values
         if self.reaches(values):
