@@ -43,7 +43,7 @@ class Recording(NamedTuple):
 
 PURE = ("random", "medium", "expert")
 MIXED: Mapping[str, tuple[str, ...]] = {"mixed": PURE}
-SAMPLED, EPSILON = ("--mode", "sample"), ("--epsilon", "0.1")
+SAMPLED, EPSILON = ("--no-deterministic"), ("--epsilon", "0.1")
 RECORDINGS = {
     "Pendulum-v1": Recording("sac", 50_000, SAMPLED, MIXED),
     "HalfCheetah-v5": Recording("sac", 100_000, SAMPLED, {**MIXED, "medium-expert": ("medium", "expert")}),

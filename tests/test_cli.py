@@ -394,13 +394,13 @@ def test_eval(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     def found() -> dict[str, Any]:
         return json.loads((tmp_path / "run" / "eval.json").read_text())
 
-    assert main(["eval", "run", "--episodes", "3", "--mode", "sample", "--video"]) == 0
+    assert main(["eval", "run", "--episodes", "3", "--no-deterministic", "--video"]) == 0
     assert re.search("mean return.* over 3 episodes", capsys.readouterr().out)
     first = found()
-    assert (first["actions"], first["checkpoint"][:5], "max_episode_steps" in first) == ("sample", "step-", False)
+    assert (first["deterministic"], first["checkpoint"][:5], "max_episode_steps" in first) == (False, "step-", False)
     (film,) = (tmp_path / "run" / "videos").glob("eval-*.mp4")
     assert film.stat().st_size > 1000
-    assert main(["eval", "run", "--episodes", "3", "--mode", "sample"]) == 0
+    assert main(["eval", "run", "--episodes", "3", "--no-deterministic"]) == 0
     assert found() == first  # with the same seed
     assert main(["eval", "run", "--episodes", "2", "--max-episode-steps", "3"]) == 0
     assert (found()["lengths"], found()["max_episode_steps"]) == ([3, 3], 3)
@@ -458,13 +458,13 @@ def test_evaluations_of_training_in_another_environment(elsewhere: Path, tiny: P
 
 def test_dream(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     shutil.copytree(trained, tmp_path / "run")
-    assert main(["dream", "run", "--context", "3", "--horizon", "6", "--sequences", "2"]) == 0
+    assert main(["dream", "run", "--context", "3", "--horizon", "6", "--episodes", "2"]) == 0
     text = capsys.readouterr().out
     assert re.search(r"^step +1 +2 +4 ", text, re.MULTILINE)
     assert re.search(r"^observation +\S+ \(\S+\)", text, re.MULTILINE)
     assert json.loads((tmp_path / "run" / "dream" / "dream.json").read_text())["context"] == 3
     assert (tmp_path / "run" / "dream" / "traces.png").exists()
-    assert main(["dream", "run", "--context", "3", "--horizon", "400", "--sequences", "5"]) == 0
+    assert main(["dream", "run", "--context", "3", "--horizon", "400", "--episodes", "5"]) == 0
     assert re.search(r"[1-4] dreams? of 5 \(the others were shorter, or there were no more\)", capsys.readouterr().out)
     assert main(["dream", "run", "--context", "0"]) == 1
 

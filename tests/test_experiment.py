@@ -61,10 +61,6 @@ def test_an_instance_has_its_true_rewards_and_stays_open(tmp_path: Path) -> None
     assert result.evaluation.scores == [35.0, 35.0]  # never clipped where agents are judged
     agent = reverie.load(tmp_path / "run", env=env)
     assert (agent.evaluate(3).scores, env.closed) == ([35.0] * 3, False)
-    with pytest.raises(ConfigError, match=r"actions = 'modes': expected 'mode' or 'sample'\. Did you mean 'mode'"):
-        agent.evaluate(1, actions="modes")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="actions = 3"):
-        agent.act(np.zeros(1, np.float32), actions=3)  # type: ignore[arg-type]
 
 
 class Alone(Paying):

@@ -38,7 +38,7 @@ def test_a_run_leaves_its_files(trained: Path) -> None:
     evaluation = json.loads((trained / "eval.json").read_text())
     assert len(evaluation["scores"]) == 2
     assert evaluation["score"]["mean"] == pytest.approx(np.mean(evaluation["scores"]))
-    assert evaluation["actions"] == "mode"
+    assert evaluation["deterministic"] is True
     rows = read_metrics(trained / "metrics.jsonl")
     assert rows[-1]["eval/score"] == evaluation["score"]["mean"]
     assert {"loss/reward", "counters/updates", "time/env_steps_per_second"} <= set().union(*rows)

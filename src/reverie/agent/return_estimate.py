@@ -84,7 +84,7 @@ class ReturnEstimate:
             "clipped": self.reward_clipping,
         }
         method_text = f"discounted return, estimated by {METHODS[self.method]} from recorded data (docs/offline.md)"
-        header = {"what": method_text, "actions": "mode" if self.mode == "eval" else "sample"}
+        header = {"what": method_text, "deterministic": self.mode == "eval"}
         optional = {"loss": self.loss, "effective": self.effective_episodes}
         optional = {name: x for name, x in optional.items() if x == x is not None}
         return {**header, **intervals, **numbers, **optional, **self.agreement}

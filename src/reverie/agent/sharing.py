@@ -21,6 +21,7 @@ import yaml
 from PIL import Image
 
 from reverie.agent.loading import check_code
+from reverie.agent.player import actions_label
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import read_file, write_json
@@ -221,7 +222,7 @@ def _format_score(score: Mapping[str, float], evaluation: Mapping[str, Any]) -> 
     sure = "" if low is None or high is None else f" (95 % interval {low:.2f} to {high:.2f})"
     return (
         f"Mean return **{score['mean']:.2f}**, interquartile mean {score['iqm']:.2f}{sure}, standard deviation "
-        f"{score['std']:.2f}, over {evaluation['episodes']} episodes with actions: {evaluation['actions']}."
+        f"{score['std']:.2f}, over {evaluation['episodes']} episodes with {actions_label(evaluation['deterministic'])}."
     )
 
 

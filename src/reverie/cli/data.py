@@ -187,8 +187,8 @@ class RecordCommand(Writing, RunOptions, EnvOverride):
     """Probability that an action is drawn from the action space in place of the agent's."""
     noise: float = 0.0
     """Standard deviation of Gaussian noise on continuous actions, in units of half their range."""
-    mode: Literal["mode", "sample"] = "mode"
-    """Take the policy's most likely action, or sample one."""
+    deterministic: bool = True
+    """Take the policy's most likely actions; --no-deterministic samples them."""
     seed: int = 0
     """Seed of environments and actions."""
     raw: bool = False
@@ -200,7 +200,7 @@ class RecordCommand(Writing, RunOptions, EnvOverride):
         from reverie.datasets.output import check_target
 
         names = ("episodes", "steps", "epsilon", "noise", "seed", "raw")
-        config = RecordConfig(actions=self.mode, **{name: getattr(self, name) for name in names})
+        config = RecordConfig(deterministic=self.deterministic, **{name: getattr(self, name) for name in names})
         check_target(self.target, self.to)
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
         print_written(record(agent, self.target, config, self.to), [])

@@ -100,11 +100,16 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for eval.json."""
-        mode = "mode" if self.mode == "eval" else "sample"
         score = {"mean": self.score, **self.statistics(), "min": min(self.scores), "max": max(self.scores)}
         per_episode = {"scores": self.scores, "lengths": self.lengths} | ({"info": self.info} if self.info else {})
         cut = {"cut_off": self.cut_off, "most_steps": self.most_steps} if self.cut_off else {}
-        return {"episodes": len(self.scores), "actions": mode, "score": score, **cut, **per_episode}
+        return {
+            "episodes": len(self.scores),
+            "deterministic": self.mode == "eval",
+            "score": score,
+            **cut,
+            **per_episode,
+        }
 
 
 FLOOR, TIMES = 1000, 4
@@ -128,7 +133,7 @@ def read_evaluation(folder: RunFolder) -> Evaluation | None:
     data = found_at_end(folder.evaluation)
     if data is None:
         return None
-    mode: Mode = "eval" if data["actions"] == "mode" else "explore"
+    mode: Mode = "eval" if data["deterministic"] else "explore"
     cut = {name: data[name] for name in ("cut_off", "most_steps") if name in data}
     return Evaluation(scores=data["scores"], lengths=data["lengths"], mode=mode, info=data.get("info", []), **cut)
 
