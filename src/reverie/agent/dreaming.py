@@ -37,7 +37,7 @@ CONTEXT = 8
 MAX_EPISODES = 50
 """Most episodes that are played to find some that are long enough."""
 
-Episodes = tuple[Iterator[Batch], dict[str, Any]]
+Episodes = tuple[Iterator[Batch], dict[str, str | bool]]
 """The rows of one episode after the other, ``[1, T]`` each, and what dream.json says of where they are from."""
 
 
@@ -126,7 +126,7 @@ def dream(
         "last_row_repeated": {key: value.tolist() for key, value in baseline_errors.items()},
     }
     with writing(folder):
-        name = origin.get("data", "")
+        name = str(origin.get("data", ""))
         files = draw_dream_figures(agent, batch, predicted, context, errors, baseline_errors, units, name)
         files |= {"numbers": folder / "dream.json", "arrays": folder / "dream.npz"}
         write_json(files["numbers"], report_data)
