@@ -29,11 +29,11 @@ from acting import CASES, LEAST, SECONDS, STARTS, WARM_UP, Sleeping, family_seco
 from installed import WHERE, installed
 from machine import child, machine, write
 
-from reverie.distributed.actor_feed import feeding
+from reverie.distributed.actor_collector import feeding
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import merge_layers
-from reverie.run.train import train_loop
+from reverie.experiment.config_layers import merge_layers
+from reverie.run.loop import train_loop
 
 ROUNDS = 3
 """How often each way is measured."""

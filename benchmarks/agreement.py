@@ -192,7 +192,7 @@ def machine(versions: Mapping[str, str]) -> dict[str, Any]:
     import torch
 
     from reverie.core.discover import version
-    from reverie.core.machine import describe
+    from reverie.core.hardware import describe
 
     kept = {key: value for key, value in describe(torch.device("cpu")).items() if key not in ("load", "threads", "gpu")}
     return kept | {"reverie": version(), "versions": dict(sorted(versions.items()))}

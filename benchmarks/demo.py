@@ -32,7 +32,7 @@ from demo import EPISODES, PRESET, SOLVED, learn  # noqa: E402
 
 import reverie  # noqa: E402
 from reverie.agent.evaluating import evaluate_run  # noqa: E402
-from reverie.log.metrics import read_metrics, split_evaluations  # noqa: E402
+from reverie.log.jsonl import read_metrics, split_evaluations  # noqa: E402
 
 LIMIT = 240.0
 

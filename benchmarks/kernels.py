@@ -33,15 +33,15 @@ from machine import child, machine, write
 from replay import FORCES, MUJOCO, SAMPLERS, one_step
 from update import CONTINUOUS, DISCRETE, IMAGE, SETTINGS, VECTOR, build
 
-from reverie.core import accelerate
-from reverie.core.accelerate import Kernel, only
+from reverie.core import kernel_dispatch
 from reverie.core.discover import algorithm_config
-from reverie.core.machine import keep_freed_memory
+from reverie.core.hardware import keep_freed_memory
+from reverie.core.kernel_dispatch import Kernel, only
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.types import Update, Window
 from reverie.experiment.bench import noise_batch, noise_step
-from reverie.kernels import images, matmul, perceptron, tape
-from reverie.kernels.table import ROWS
+from reverie.kernels import images, matmul, relu_mlp, tape
+from reverie.kernels.registry import ROWS
 from reverie.replay.config import ReplayConfig
 from reverie.store.store import Store
 
@@ -52,8 +52,8 @@ INSIDE: dict[str, tuple[list[Any], str, Any, set[str]]] = {
     "tape_ops": ([tape], "plain_calls", lambda *_: None, {"capture.run_captured", "inference.infer_captured"}),
     "winograd": ([images], "MIN_TILES", math.inf,
                  {"images.conv_pool_norm_silu_cpu", "images.conv_unfold_norm_silu_cpu"}),
-    "matrix units": ([perceptron, matmul], "tiles_granted", lambda: False,
-                     {"perceptron.perceptron_cpu", "matmul.linear_cpu"}),
+    "matrix units": ([relu_mlp, matmul], "tiles_granted", lambda: False,
+                     {"relu_mlp.perceptron_cpu", "matmul.linear_cpu"}),
 }  # fmt: skip
 """What kernels use that has no row: modules, its name there, what to put there to be without it, and who uses it."""
 
@@ -250,7 +250,7 @@ def counted() -> Iterator[set[Kernel]]:
         return kernel._replace(run=run)
 
     with only(*(kernel for _, kernel in ROWS)):  # puts back what is changed here
-        for kernels in accelerate._kernels.values():
+        for kernels in kernel_dispatch._kernels.values():
             kernels[:] = [spy(kernel) for kernel in kernels]
         yield called
 

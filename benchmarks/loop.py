@@ -24,17 +24,17 @@ from typing import Any
 import torch
 from machine import child, machine, write
 
-from reverie.core.machine import wait_for
+from reverie.core.hardware import wait_for
 from reverie.core.specs import EXTRAS
 from reverie.core.types import Batch
 from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import merge_layers
+from reverie.experiment.config_layers import merge_layers
 from reverie.log.meter import Meter
 from reverie.log.sinks import Outputs
-from reverie.run import train as loop
+from reverie.run import loop as loop
 from reverie.run.checkpoint import export_checkpoint
-from reverie.run.metrics import FiniteCheck, MetricsLog
+from reverie.run.metrics_log import FiniteCheck, MetricsLog
 from reverie.store.store import Store
 
 WARM_UP = 4

@@ -15,7 +15,7 @@ import torch
 from results import save
 
 from reverie.core.discover import version
-from reverie.core.machine import describe, matrix_rates
+from reverie.core.hardware import describe, matrix_rates
 
 STARTED = "REVERIE_BENCH_STARTED"
 """Environment variable by which a child knows when it was started: seconds since 1970."""

@@ -41,10 +41,10 @@ from machine import machine, write
 import reverie
 from reverie.agent.evaluating import evaluate_run
 from reverie.algos.ppo import PPO
-from reverie.core.waiting import spin_briefly
+from reverie.core.openmp import spin_briefly
 from reverie.envs.make import make_gym
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import merge_layers
+from reverie.experiment.config_layers import merge_layers
 from reverie.log.aggregate import aggregate_intervals, nan_to_none
 from reverie.replay.rollout import Rollout
 

@@ -28,11 +28,11 @@ import numpy as np
 import torch
 from machine import child, machine, write
 
-from reverie.core.machine import keep_freed_memory
+from reverie.core.hardware import keep_freed_memory
 from reverie.core.specs import ActionPart, ActionSpec, Column, ObsPart
 from reverie.core.types import Step, Update, Window
+from reverie.replay.buffer import Replay
 from reverie.replay.config import ReplayConfig
-from reverie.replay.replay import Replay
 
 ENVS, ROWS, SECONDS = 8, 100_000, 0.5
 IMAGE = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}

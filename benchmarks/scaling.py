@@ -33,15 +33,15 @@ from machine import child, machine, tidy
 from results import save
 
 from reverie.core.types import FLAGS
-from reverie.distributed.actor_feed import Feed, feeding
-from reverie.distributed.ray import PLACES
-from reverie.distributed.wire import TURNS, RowBlock
-from reverie.envs.vector import make_env
+from reverie.distributed.actor_collector import Feed, feeding
+from reverie.distributed.actor_connection import TURNS, RowBlock
+from reverie.distributed.ray_learners import PLACES
+from reverie.envs.slot_vector_env import make_env
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import merge_layers
+from reverie.experiment.config_layers import merge_layers
 from reverie.run.collect import Collector
-from reverie.run.train import train_loop
+from reverie.run.loop import train_loop
 
 QUIET = {"eval_episodes": 0, "schedule.eval_every": 0, "schedule.save_every": 0, "schedule.report_every": 0,
          "schedule.log_every": 0, "learning_starts": 300, "random_steps": 0, "threads": 1, "actors": 1,
@@ -144,7 +144,7 @@ def parts(case: str) -> dict[str, float]:
 
 def feed_weights(feed: Feed) -> dict[str, float]:
     """Bytes of the weights that actors get, and what it costs to pack them."""
-    from reverie.distributed.wire import acting, serialize_weights
+    from reverie.distributed.actor_connection import acting, serialize_weights
 
     weights = acting(feed.algo, feed.obs_spec)
     return {
@@ -155,7 +155,7 @@ def feed_weights(feed: Feed) -> dict[str, float]:
 
 def reduced(rank: int, place: str) -> list[dict[str, float]]:
     """Processor seconds of all-reduces between two processes by their size."""
-    from reverie.distributed.ranks import Group
+    from reverie.distributed.process_group import Group
 
     torch.set_num_threads(1)
     group = Group.join("cpu", torch.distributed.FileStore(place, 2), rank, 2)

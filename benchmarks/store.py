@@ -33,8 +33,8 @@ from PIL import Image
 from reverie.core.columns import columns_of
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
+from reverie.replay.buffer import Replay
 from reverie.replay.config import ReplayConfig
-from reverie.replay.replay import Replay
 from reverie.store.store import Store
 
 ENVS, TURN_MS, BLOCK = 8, 1.0, 512

@@ -26,7 +26,7 @@ import torch
 from machine import child, machine, write
 from update import SETTINGS, batch, build
 
-from reverie.core.machine import keep_freed_memory
+from reverie.core.hardware import keep_freed_memory
 
 TORCH = """
 import torch

@@ -19,7 +19,7 @@ from typing import Any
 
 import submitit
 
-from reverie.cli.parse import flags_in, without
+from reverie.cli.parsing import flags_in, without
 
 
 class Training:

@@ -14,7 +14,7 @@ import torch
 
 from logged import logged
 from played import played
-from reverie.core.accelerate import only
+from reverie.core.kernel_dispatch import only
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported: its kernels then run on the CPU

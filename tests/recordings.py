@@ -8,7 +8,7 @@ import numpy as np
 
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import RecordedEpisodes
-from reverie.datasets.detect import open_reader
+from reverie.datasets.format_detection import open_reader
 
 FIELDS = ("reward", "is_first", "is_last", "is_terminal")
 FORMATS = ["minari", "d4rl", "parquet", "pydreamer", "store"]

@@ -19,13 +19,13 @@ from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError, RunError
-from reverie.distributed.actor_feed import feeding
+from reverie.distributed.actor_collector import feeding
 from reverie.distributed.launch import learner_settings
 from reverie.distributed.learners import make_learner_experiment
 from reverie.distributed.team import Team
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
-from reverie.log.metrics import read_metrics
+from reverie.log.jsonl import read_metrics
 from tiny import NETWORKS, SMALL, settings
 
 

@@ -16,12 +16,12 @@ from reverie.algos.ppo import PPOConfig
 from reverie.algos.settings import AlgorithmConfig
 from reverie.cli import main
 from reverie.cli.bench import BenchCommand, settings, shapes
-from reverie.core import machine
+from reverie.core import hardware
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
-from reverie.envs.vector import make_env
+from reverie.envs.slot_vector_env import make_env
 from reverie.experiment import bench
 from reverie.experiment.config import ExperimentConfig
 from tiny import NETWORKS
@@ -54,7 +54,7 @@ class Ticks:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small matrices, and hardly any repetitions."""
-    monkeypatch.setattr(machine, "CPU_SIZES", (32,))
+    monkeypatch.setattr(hardware, "CPU_SIZES", (32,))
     monkeypatch.setattr(bench, "benchmark", functools.partial(bench.benchmark, seconds=0.01))
 
 
@@ -248,7 +248,7 @@ def test_an_environment_is_timed_and_closed(
         monkeypatch.setattr(env, "close", lambda: (closed.append(True), close()))
         return env
 
-    monkeypatch.setattr("reverie.envs.vector.make_env", make)
+    monkeypatch.setattr("reverie.envs.slot_vector_env.make_env", make)
     words = ["--env", "reverie/Grid-v0", "--size", "nano", "--batch", "2x4", "--envs", "2", "--device", "cpu"]
     assert main(["bench", *words]) == 0
     text, pieces = capsys.readouterr().out, ("on reverie/Grid-v0", "for 2 envs", "steps/s", "not known")

@@ -21,12 +21,12 @@ import yaml
 
 from reverie.algos.dreamer_v3 import SIZES, LossScales
 from reverie.cli.main import COMMANDS, main
-from reverie.cli.options import CommonOptions
-from reverie.cli.parse import flags_of, parse
-from reverie.core import accelerate
+from reverie.cli.parsing import flags_of, parse
+from reverie.cli.train_options import CommonOptions
+from reverie.core import kernel_dispatch
 from reverie.core.discover import algorithms
 from reverie.envs.config import EnvConfig
-from reverie.experiment.layers import merge_layers
+from reverie.experiment.config_layers import merge_layers
 from reverie.kernels import compiler
 from tiny import SETTINGS
 
@@ -497,7 +497,7 @@ def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     """Nothing is found that could compile, nor what was compiled before."""
     for name, value in {"PATH": "", "CC": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.delenv(accelerate.SWITCH, raising=False)
+    monkeypatch.delenv(kernel_dispatch.SWITCH, raising=False)
     compiler.kernels.cache_clear()
     compiler._find_library.cache_clear()
     yield

@@ -9,7 +9,7 @@ import yaml
 
 from reverie.cli.data import data_command
 from reverie.core.errors import ConfigError, RunError
-from reverie.store import places
+from reverie.store import local_objects
 from reverie.store.store import Store
 from store_rows import COLUMNS, small_chunks, stacked
 
@@ -101,14 +101,14 @@ def test_convert_a_run(run, tmp_path, capsys, to):
 
 
 def test_a_full_disk_ends_a_conversion(run, tmp_path, capsys, monkeypatch):
-    written = places.write_files
+    written = local_objects.write_files
 
     def write(contents):
         if "c." in str(contents):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(next(iter(contents))))
         written(contents)
 
-    monkeypatch.setattr(places, "write_files", write)
+    monkeypatch.setattr(local_objects, "write_files", write)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(RunError, match="No space left on device"):
         data_command(["convert", str(run), str(tmp_path / "copy"), "--to", "store"])

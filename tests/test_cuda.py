@@ -13,8 +13,8 @@ import reverie
 from fake_cuda import FakeCuda, fake_cuda
 from reverie.core.columns import Column
 from reverie.core.types import Window
+from reverie.replay.buffer import Replay
 from reverie.replay.config import ReplayConfig
-from reverie.replay.replay import Replay
 from reverie.replay.sources import MixedSource, prefetch
 from reverie.replay.storage import Storage, storage_on
 from reverie.run.checkpoint import Checkpoints
@@ -45,7 +45,7 @@ WAIT = {"nn/exploration.py:act", "algos/bcq.py:act", "algos/dreamer.py:act", "al
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     """The device; what is compiled for CPUs is left out, so that they do the same there."""
-    monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
+    monkeypatch.setattr("reverie.kernels.ctypes_call.kernels", lambda: None)
     monkeypatch.setattr("reverie.kernels.matmul._product", None)
     with fake_cuda(monkeypatch) as device:
         yield device

@@ -20,7 +20,7 @@ import yaml
 import reverie
 from reverie.cli import main
 from reverie.cli import train as commands
-from reverie.log.metrics import read_metrics
+from reverie.log.jsonl import read_metrics
 from reverie.run.folder import read_saved
 
 ROOT = Path(__file__).parents[1]

@@ -26,7 +26,7 @@ from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, with_size
 from reverie.algos.sac import SACConfig
 from reverie.cli.main import COMMANDS
-from reverie.cli.parse import flags_of
+from reverie.cli.parsing import flags_of
 from reverie.core.clock import Clock
 from reverie.core.config import Choice, Config
 from reverie.core.discover import GROUP, algorithm_config, algorithms
@@ -34,11 +34,11 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
+from reverie.envs.slot_vector_env import make_env
 from reverie.envs.suites import SUITES
-from reverie.envs.transforms import SHORT
-from reverie.envs.vector import make_env
+from reverie.envs.wrapper_list import SHORT
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import ON_CPU, PRESETS, preset_name
+from reverie.experiment.config_layers import ON_CPU, PRESETS, preset_name
 from reverie.replay.config import ReplayConfig
 from reverie.run.collect import Collector
 
@@ -231,11 +231,11 @@ class Understood(Exception):
 def test_commands_are_understood(tmp_path, monkeypatch, capsys):
     """Those of all blocks, also of text that is no tutorial's cell: each flag, value and preset is known."""
     from reverie import cli
-    from reverie.agent import estimate as estimation
     from reverie.agent import extract, loading
+    from reverie.agent import off_policy_evaluation as estimation
     from reverie.cli import check, train
-    from reverie.cli import parse as parsing
-    from reverie.cli.parse import parse
+    from reverie.cli import parsing as parsing
+    from reverie.cli.parsing import parse
     from reverie.experiment import bench
 
     def stop(*args: Any, **kwargs: Any) -> None:
@@ -283,9 +283,9 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
 
 def test_options_in_prose_exist() -> None:
     """``--option`` in backticks, alone or after a command there, is one of some command or script."""
-    from reverie.cli import agent, bench, check, data, options, runs, train
+    from reverie.cli import agent, bench, check, data, runs, train, train_options
 
-    modules = (agent, bench, check, data, options, runs, train)
+    modules = (agent, bench, check, data, train_options, runs, train)
     kinds = [kind for module in modules for kind in vars(module).values() if dataclasses.is_dataclass(kind)]
     known = {"help", "help-all", "version", *(flag for one in [*kinds, *configs()] for flag in flags_of(one))}
     known |= {*re.findall(r'"--([\w-]+)"', (ROOT / "deploy" / "slurm.py").read_text(encoding="utf-8"))}
@@ -531,9 +531,9 @@ def test_the_worked_example_of_the_loop() -> None:
 
 
 def test_the_counters_of_the_loop_are_those_of_the_logs() -> None:
-    """Every name that the table gives is written by ``run/metrics.py`` or measured by ``run/collect.py``."""
+    """Every name that the table gives is written by ``run/metrics_log.py`` or measured by ``run/collect.py``."""
     source = "".join(
-        (ROOT / f"src/reverie/run/{name}.py").read_text(encoding="utf-8") for name in ("collect", "metrics")
+        (ROOT / f"src/reverie/run/{name}.py").read_text(encoding="utf-8") for name in ("collect", "metrics_log")
     )
     counters = set(re.findall(r"\"(\w+)\"", source[source.index("def _counters") :]))
     names = [name for row in rows("docs/loop.md", "| name | unit") for name in row[0].split(", ") if "/" in name]

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import reverie
-from reverie.agent import estimate as estimation
+from reverie.agent import off_policy_evaluation as estimation
 from reverie.agent.off_policy_estimator import LOSS_WINDOW, OffPolicyEstimator, has_diverged
 from reverie.algos.fqe import FQEConfig
 from reverie.cli import main

@@ -17,14 +17,14 @@ from reverie.agent.loading import load
 from reverie.api import train_config as train
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.types import Window
-from reverie.datasets.detect import open_reader
+from reverie.datasets.format_detection import open_reader
 from reverie.envs.worker import WorkerSlot
 from reverie.experiment import config as experiments
 from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
+from reverie.log.jsonl import read_metrics
 from reverie.log.meter import Meter
-from reverie.log.metrics import read_metrics
-from reverie.run.train import train_loop as loop
+from reverie.run.loop import train_loop as loop
 from shared_generators import Lucky, Paying, Shared
 from tiny import FEW, settings
 

@@ -15,7 +15,7 @@ from reverie.api import train_config as train
 from reverie.core.errors import ConfigError
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import base
+from reverie.experiment.config_layers import base
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.collect import executed
 from reverie.store.store import Store

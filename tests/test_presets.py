@@ -16,10 +16,10 @@ from reverie.cli import main
 from reverie.cli import train as commands
 from reverie.core.errors import ConfigError
 from reverie.envs.dummy import Count
-from reverie.experiment import layers
+from reverie.experiment import config_layers
 from reverie.experiment.arguments import resolve_settings
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import ON_CPU, PRESETS, SUITES, TABLE, merge_layers, overlay, preset_name
+from reverie.experiment.config_layers import ON_CPU, PRESETS, SUITES, TABLE, merge_layers, overlay, preset_name
 from reverie.replay.sources import Mixed
 from tiny import SETTINGS
 
@@ -30,7 +30,7 @@ NUMBERS = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1.0], "high
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of GPUs that presets find, as the only entry."""
     found = [1]
-    monkeypatch.setattr(layers, "gpus", lambda: found[0])
+    monkeypatch.setattr(config_layers, "gpus", lambda: found[0])
     return found
 
 

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from reverie.agent.observer import Observer
+from reverie.agent.obs_converter import Observer
 from reverie.core.errors import ConfigError
 from reverie.core.images import ImageOptions
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.rows import Rows
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.datasets.dataset import RecordedEpisodes
+from reverie.datasets.dataset_env import dataset_env_config
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
-from reverie.datasets.recorded_env import dataset_env_config
 from reverie.envs.config import EnvConfig
-from reverie.envs.flat import make_flat
+from reverie.envs.flat_env import make_flat
+from reverie.experiment.config_layers import merge_layers
 from reverie.experiment.describe import motionless
-from reverie.experiment.layers import merge_layers
 from reverie.experiment.offline import stacks_in
 
 SPACE = spaces.Dict({

@@ -28,8 +28,8 @@ from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
 from reverie.datasets import writers
 from reverie.datasets.dataset import DatasetConfig, open_recorded
+from reverie.datasets.dataset_env import MEANING_SETTINGS, check_same_meaning, missing_kwargs_and_wrappers
 from reverie.datasets.reader import DatasetInfo
-from reverie.datasets.recorded_env import MEANING_SETTINGS, check_same_meaning, missing_kwargs_and_wrappers
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import written
 from reverie.experiment.build import build
@@ -37,7 +37,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.offline import write_returns
 from reverie.experiment.resolve import resolve_env
 from reverie.replay.batch_sampler import BatchSamplerConfig
-from reverie.replay.dataset import Dataset
+from reverie.replay.offline import Dataset
 from reverie.replay.storage import HostStorage
 from reverie.run.checkpoint import Checkpoints
 from tiny import NETWORKS

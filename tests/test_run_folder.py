@@ -17,7 +17,7 @@ import yaml
 
 from reverie import api
 from reverie.agent import evaluating
-from reverie.agent.dreaming import dream
+from reverie.agent.dream_report import dream
 from reverie.agent.evaluating import evaluate_run
 from reverie.agent.loading import load
 from reverie.api import train_config as train
@@ -29,7 +29,7 @@ from reverie.core.lock import folder_lock
 from reverie.core.specs import ActionSpec, ObsPart, signature
 from reverie.experiment.config import ExperimentConfig
 from reverie.log import plot, sinks
-from reverie.log.metrics import FINAL, read_metrics
+from reverie.log.jsonl import FINAL, read_metrics
 from reverie.run import lifecycle
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, check_spec

@@ -25,7 +25,7 @@ from reverie.algos.bc import BCConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
 from reverie.core.errors import RunError, UntrustedError
-from reverie.core.importing import check_module, importable, is_installed_module, is_offered, module_of, trust_modules
+from reverie.core.imports import check_module, importable, is_installed_module, is_offered, module_of, trust_modules
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
@@ -185,7 +185,7 @@ def test_a_file_that_the_user_has_named_is_trusted_from_then_on_and_no_other(str
     for name in names:
         module_of(name, "environment")
     assert all(map(trusted, names))
-    new = f"from reverie.core.importing import check_module; check_module({names[0]!r}, '')"
+    new = f"from reverie.core.imports import check_module; check_module({names[0]!r}, '')"
     assert subprocess.run([sys.executable, "-c", new], check=False).returncode == 0
     there = stranger / "there"
     there.mkdir()
@@ -263,7 +263,7 @@ IN_TRUSTED = {
     "walk:os.system": {"command": "touch PWNED"}, "walk:system": {"command": "touch PWNED"},
     "walk:Popen": {"args": ["touch", "PWNED"]}, "walk:Tool": {"path": "PWNED"},
     "gymnasium.envs.registration:load_env_creator": {},
-    "reverie.core.importing:module_of": {},
+    "reverie.core.imports:module_of": {},
     "reverie.distributed.run_processes:Child": {"command": ["--version"], "log": "PWNED"},
     "reverie.algos.dqn:DQNConfig": {},
 }  # fmt: skip

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import reverie
-from reverie.agent.dreaming import dream
+from reverie.agent.dream_report import dream
 from reverie.agent.evaluating import evaluate_run
-from reverie.cli.show import print_files
+from reverie.cli.output import print_files
 from reverie.core.errors import ReverieError, plural
-from reverie.experiment.layers import PRESETS
+from reverie.experiment.config_layers import PRESETS
 from reverie.run.result import TrainResult
 
 PRESET, SOLVED, EPISODES = "demo", 0.9, 20

@@ -17,7 +17,7 @@ from PIL import Image
 
 import reverie
 from reverie.agent.dream_figures import render_sides
-from reverie.agent.dreaming import open_played_episodes, predict_open_loop
+from reverie.agent.dream_report import open_played_episodes, predict_open_loop
 from reverie.log.video import dream_video
 
 ROOT = Path(__file__).resolve().parents[1]

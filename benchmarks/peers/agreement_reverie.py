@@ -24,7 +24,7 @@ from reverie.core.discover import algorithm_config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
 from reverie.nn.actor_critic import NetworkConfig
-from reverie.nn.perceptron import ReluMLP
+from reverie.nn.relu_mlp import ReluMLP
 from reverie.objectives import returns
 
 OBS, ACTIONS, CHOICES, ROWS, UPDATES = 5, 3, 4, 48, 6

@@ -26,11 +26,11 @@ from rates import (
 import reverie
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.discover import algorithm_config
-from reverie.core.machine import keep_freed_memory
+from reverie.core.hardware import keep_freed_memory
 from reverie.core.protocols import Learner
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.replay.buffer import Replay
 from reverie.replay.config import ReplayConfig
-from reverie.replay.replay import Replay
 
 SEEN = {"observation": ObsPart(kind="vector", shape=(OBS,), dtype="float32")}
 

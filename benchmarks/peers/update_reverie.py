@@ -17,7 +17,7 @@ from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.r2dreamer import R2DreamerConfig
 from reverie.algos.tdmpc2 import TDMPC2Config
-from reverie.core.machine import choose_device, keep_freed_memory
+from reverie.core.hardware import choose_device, keep_freed_memory
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.experiment.bench import noise_batch, noise_step

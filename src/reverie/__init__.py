@@ -7,33 +7,33 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from reverie.core.discover import version
-from reverie.core.importing import when_imported
-from reverie.core.waiting import spin_briefly
+from reverie.core.imports import when_imported
+from reverie.core.openmp import spin_briefly
 
 if TYPE_CHECKING:
     from reverie.agent.agent import Agent as Agent
     from reverie.agent.dream_env import DreamEnv as DreamEnv
     from reverie.agent.dream_env import DreamVectorEnv as DreamVectorEnv
     from reverie.agent.dream_env import dream_env as dream_env
-    from reverie.agent.dreaming import DreamReport as DreamReport
-    from reverie.agent.dreaming import dream as dream
-    from reverie.agent.estimate import EstimateReport as EstimateReport
-    from reverie.agent.estimate import estimate_return as estimate_return
+    from reverie.agent.dream_report import DreamReport as DreamReport
+    from reverie.agent.dream_report import dream as dream
     from reverie.agent.export import export as export
     from reverie.agent.extract import ExtractReport as ExtractReport
     from reverie.agent.extract import extract as extract
-    from reverie.agent.imagining import ImaginedTrajectory as ImaginedTrajectory
-    from reverie.agent.imagining import ModelState as ModelState
+    from reverie.agent.import_sb3 import import_sb3 as import_sb3
     from reverie.agent.loading import load as load
+    from reverie.agent.off_policy_evaluation import EstimateReport as EstimateReport
+    from reverie.agent.off_policy_evaluation import estimate_return as estimate_return
     from reverie.agent.player import AgentState as AgentState
     from reverie.agent.policy_file import ExportReport as ExportReport
     from reverie.agent.return_estimate import ReturnEstimate as ReturnEstimate
-    from reverie.agent.sb3 import import_sb3 as import_sb3
     from reverie.agent.sharing import SharedAgent as SharedAgent
     from reverie.agent.sharing import list_agents as list_agents
     from reverie.agent.sharing import pull as pull
     from reverie.agent.sharing import push as push
     from reverie.agent.sharing import register_model as register_model
+    from reverie.agent.world_model_inspector import ImaginedTrajectory as ImaginedTrajectory
+    from reverie.agent.world_model_inspector import ModelState as ModelState
     from reverie.algos.a2c import A2CConfig as A2CConfig
     from reverie.algos.bc import BCConfig as BCConfig
     from reverie.algos.bcq import BCQConfig as BCQConfig
@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from reverie.datasets.dataset import DatasetConfig as DatasetConfig
     from reverie.distributed.async_collector import AsyncCollector as AsyncCollector
     from reverie.distributed.compare import compare as compare
-    from reverie.distributed.search import TuneResult as TuneResult
     from reverie.distributed.seeds import SeedsResult as SeedsResult
+    from reverie.distributed.tune import TuneResult as TuneResult
     from reverie.envs.check import EnvReport as EnvReport
     from reverie.envs.config import EnvConfig as EnvConfig
     from reverie.envs.findings import Finding as Finding
@@ -87,16 +87,16 @@ if "torch" not in sys.modules:
 _PLACES = {
     "agent.agent": "Agent",
     "agent.dream_env": "DreamEnv DreamVectorEnv dream_env",
-    "agent.dreaming": "DreamReport dream",
-    "agent.estimate": "EstimateReport estimate_return",
+    "agent.dream_report": "DreamReport dream",
+    "agent.off_policy_evaluation": "EstimateReport estimate_return",
     "agent.export": "export",
     "agent.extract": "ExtractReport extract",
-    "agent.imagining": "ImaginedTrajectory ModelState",
+    "agent.world_model_inspector": "ImaginedTrajectory ModelState",
     "agent.loading": "load",
     "agent.player": "AgentState",
     "agent.policy_file": "ExportReport",
     "agent.return_estimate": "ReturnEstimate",
-    "agent.sb3": "import_sb3",
+    "agent.import_sb3": "import_sb3",
     "agent.sharing": "SharedAgent list_agents pull push register_model",
     "algos.a2c": "A2CConfig",
     "algos.settings": "AlgorithmConfig",
@@ -138,7 +138,7 @@ _PLACES = {
     "run.result": "TrainResult",
     "distributed.async_collector": "AsyncCollector",
     "distributed.compare": "compare",
-    "distributed.search": "TuneResult",
+    "distributed.tune": "TuneResult",
     "distributed.seeds": "SeedsResult",
 }
 """Public names by module. They are imported on first use, so that ``import reverie`` is quick."""

@@ -16,17 +16,17 @@ import torch
 from reverie.agent.off_policy_estimator import OffPolicyEstimator
 from reverie.algos.settings import AlgorithmConfig, fitting
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.hardware import choose_device
 from reverie.core.logger import logger, silent, speak_as
-from reverie.core.machine import choose_device
 from reverie.core.protocols import Sink
-from reverie.core.randomness import left_as_found, threads_kept
-from reverie.datasets.memory import DataLike
-from reverie.distributed.actor_feed import feeding
+from reverie.core.seeding import left_as_found, threads_kept
+from reverie.datasets.in_memory import DataLike
+from reverie.distributed.actor_collector import feeding
 from reverie.distributed.launch import learner_settings, log_rules, of_team, scaled, team_of
 from reverie.distributed.learners import LearnerExperiment, learner_folder, make_learner_experiment, run_follower
-from reverie.distributed.search import TuneResult, tune_of
 from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import SeedsResult, train_seeds_of
+from reverie.distributed.tune import TuneResult, tune_of
 from reverie.envs.check import EnvReport, examine
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, MakeEnv, env_name
@@ -34,7 +34,7 @@ from reverie.experiment import bench
 from reverie.experiment.arguments import resolve_settings
 from reverie.experiment.build import build, with_measured_threads
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import SUITES
+from reverie.experiment.config_layers import SUITES
 from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
 from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, Outputs

@@ -18,9 +18,9 @@ from reverie.api import train_config as train
 from reverie.core.action_codec import ActionCodec
 from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, DataError
-from reverie.envs.flat import make_flat
+from reverie.envs.flat_env import make_flat
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import base
+from reverie.experiment.config_layers import base
 from reverie.nn.exploration import EpsilonGreedy
 from tiny import NETWORKS
 

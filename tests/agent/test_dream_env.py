@@ -18,7 +18,7 @@ from reverie.agent import dream_env as dreams
 from reverie.agent.conversion import to_numpy
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.obs_codec import ObsCodec
-from reverie.core.randomness import reproducible
+from reverie.core.seeding import reproducible
 from reverie.log.video import to_rgb, upscale
 from tiny import FEW, NETWORKS
 

@@ -10,8 +10,8 @@ import torch
 
 import reverie
 from corridor import Corridor
-from reverie.agent import dreaming
-from reverie.agent.dreaming import choose_context, collect_beginnings, dream, dream_errors, one_hot_classes
+from reverie.agent import dream_report
+from reverie.agent.dream_report import choose_context, collect_beginnings, dream, dream_errors, one_hot_classes
 from reverie.agent.loading import load
 from reverie.api import train_config as train
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
@@ -107,10 +107,10 @@ def test_the_context_fits_the_length_of_the_episodes(lengths, context, shape):
 
 
 def test_dreams_are_of_the_rewards_that_were_learned(copied, monkeypatch):
-    agent, seen, see = load(copied), [], dreaming.predict_open_loop
+    agent, seen, see = load(copied), [], dream_report.predict_open_loop
     agent.config = agent.config.merge({"env.clip_reward": "tanh"})
     monkeypatch.setattr(
-        dreaming, "predict_open_loop", lambda agent, batch, _: (seen.append(batch), see(agent, batch, 3))[1]
+        dream_report, "predict_open_loop", lambda agent, batch, _: (seen.append(batch), see(agent, batch, 3))[1]
     )
     report = dream(agent, context=3, horizon=4)
     assert report.units["reward"] == "root-mean-square error of rewards after env.clip_reward = tanh"

@@ -18,7 +18,7 @@ from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.cli.main import main
 from reverie.core.errors import RunError
 from reverie.core.types import Step
-from reverie.envs.flat import make_flat
+from reverie.envs.flat_env import make_flat
 from reverie.experiment.config import ExperimentConfig
 from reverie.nn.action_kinds import action_kind
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy

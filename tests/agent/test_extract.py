@@ -11,14 +11,14 @@ import reverie
 from corridor import Corridor
 from reverie.agent import extract as extraction
 from reverie.agent.extract import extract, rechunk
-from reverie.agent.imagining import ModelState
+from reverie.agent.world_model_inspector import ModelState
 from reverie.algos.imagination import open_loop
 from reverie.api import train_config as train
 from reverie.cli import main
 from reverie.core.errors import DataError
-from reverie.core.randomness import reproducible
-from reverie.experiment.layers import merge_layers
-from reverie.log.metrics import read_metrics
+from reverie.core.seeding import reproducible
+from reverie.experiment.config_layers import merge_layers
+from reverie.log.jsonl import read_metrics
 
 
 @pytest.fixture(scope="module")

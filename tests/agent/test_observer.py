@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from reverie.agent.loading import load
-from reverie.agent.observer import Observer
+from reverie.agent.obs_converter import Observer
 from reverie.agent.recording import RecordConfig, record_episode
 from reverie.api import train_config as train
 from reverie.core.errors import DataError
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
-from reverie.envs.flat import make_flat
+from reverie.envs.flat_env import make_flat
 from reverie.experiment.config import ExperimentConfig
 from tiny import SMALL
 

@@ -15,8 +15,8 @@ from reverie.algos.bc import BCConfig
 from reverie.core.errors import ConfigError, DataError
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import DatasetConfig
-from reverie.datasets.detect import open_reader
-from reverie.datasets.recorded_env import dataset_env_config, settings_to_apply
+from reverie.datasets.dataset_env import dataset_env_config, settings_to_apply
+from reverie.datasets.format_detection import open_reader
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import Single, make_gym

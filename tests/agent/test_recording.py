@@ -12,13 +12,13 @@ import reverie
 from recordings import assert_same, joined
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
-from reverie.agent.observer import Observer
+from reverie.agent.obs_converter import Observer
 from reverie.agent.recording import RecordConfig, add_noise, record, record_episode
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
-from reverie.datasets.detect import open_reader
+from reverie.datasets.format_detection import open_reader
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
-from reverie.envs.flat import make_flat
+from reverie.envs.flat_env import make_flat
 from tiny import SETTINGS
 
 pytest.importorskip("minari")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import reverie
-from reverie.agent.sb3 import import_sb3
+from reverie.agent.import_sb3 import import_sb3
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError, DataError
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from reverie.core.types import Update
-from reverie.kernels import capture, table  # noqa: F401 - kernels that are loaded in an update copy from the host
+from reverie.kernels import capture, registry  # noqa: F401 - kernels that are loaded in an update copy from the host
 
 aten = torch.ops.aten
 WAITING = {aten.normal.Tensor_Tensor, aten.normal.float_Tensor}  # on CUDA they read the smallest deviation

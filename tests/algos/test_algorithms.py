@@ -31,11 +31,11 @@ from reverie.core.discover import GROUP, algorithm_config, algorithm_name, algor
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.types import Batch
-from reverie.distributed.wire import acting, adopt, serialize_weights
+from reverie.distributed.actor_connection import acting, adopt, serialize_weights
 from reverie.kernels.capture import WARM_UPS, CapturedTrainStep
 from reverie.nn.adam import Adam
 from reverie.nn.memory import MEMORY
-from reverie.nn.target import Target
+from reverie.nn.target_network import Target
 from reverie.objectives.estimators import GAE, TD1, NStep, TDLambda, VTrace
 
 DREAMERS = {"dreamer_v1", "dreamer_v2", "dreamer_v3", "plan2explore", "plan2explore_v1", "plan2explore_v3", "r2dreamer"}

@@ -16,7 +16,7 @@ from tape import Tapes
 
 from reverie.algos.base import Algorithm
 from reverie.core.errors import RunError
-from reverie.core.randomness import seed_everything
+from reverie.core.seeding import seed_everything
 from reverie.core.types import Batch, Update
 from reverie.kernels import capture
 from reverie.kernels.capture import MAX_KEYS, WARM_UPS, CapturedTrainStep

@@ -13,7 +13,7 @@ from reverie.algos.imagination import Dream
 from reverie.algos.plan2explore import actions_before
 from reverie.algos.world_model import Context
 from reverie.core.discover import algorithm_name
-from reverie.experiment.initial import MatchingNetworks, is_compatible_start
+from reverie.experiment.warm_start import MatchingNetworks, is_compatible_start
 
 bases = pytest.mark.parametrize("base", ["v1", "v2", "v3"])
 

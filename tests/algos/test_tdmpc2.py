@@ -11,11 +11,11 @@ from contracts import MOVES, SPECS, batch, build, shown, tiny
 
 import reverie
 from reverie.algos.tdmpc2 import SIZES, Draws, TDMPC2Config, with_size
-from reverie.core.accelerate import only
 from reverie.core.errors import ConfigError
+from reverie.core.kernel_dispatch import only
 from reverie.core.types import Batch
 from reverie.kernels import inference
-from reverie.kernels.table import ROWS
+from reverie.kernels.registry import ROWS
 
 FEW = {
     "steps": 60, "learning_starts": 30, "random_steps": 30, "replay_ratio": 0.2, "env.num": 1,

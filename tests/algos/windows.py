@@ -15,7 +15,7 @@ from reverie.algos.returns_to_go import RETURN
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 from reverie.nn.normals import DiagonalNormal, SquashedNormal
-from reverie.nn.target import Target
+from reverie.nn.target_network import Target
 from reverie.objectives.estimators import TD0, TD1, NStep, ValueEstimator
 
 WIDE, ACTS = 3, 2

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core import discover, importing
+from reverie.core import discover, imports
 from reverie.core.errors import ConfigError
 
 FILES = {p.stem for p in (Path(discover.__file__).parents[1] / "algos").glob("*.py")} - discover.SHARED
@@ -24,7 +24,7 @@ class OutsideConfig(AlgorithmConfig):  # type: ignore[misc]
 def outside(monkeypatch):
     """An installed package that offers an algorithm."""
     point = EntryPoint("outside", f"{__name__}:OutsideConfig", discover.GROUP)
-    monkeypatch.setattr(importing, "_entry_points_on", lambda path, group: [point])
+    monkeypatch.setattr(imports, "_entry_points_on", lambda path, group: [point])
 
 
 def test_each_file_has_exactly_one_config():
@@ -81,5 +81,5 @@ def test_entry_points_of_a_folder_that_joins_the_path(monkeypatch, tmp_path):
 def test_entry_points_of_the_current_folder_are_not_those_of_a_package(monkeypatch, tmp_path):
     test_entry_points_of_a_folder_that_joins_the_path(monkeypatch, tmp_path)
     monkeypatch.chdir(tmp_path)
-    importing._entry_points_on.cache_clear()
+    imports._entry_points_on.cache_clear()
     assert "odd" not in discover.algorithms()

@@ -2,7 +2,7 @@
 
 import torch
 
-from reverie.core.learners import (
+from reverie.core.collectives import (
     all_gather,
     at_least,
     average,

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from reverie.core import machine
-from reverie.core.machine import choose_device
-from reverie.core.waiting import POLICY, SPIN, TURNS, spin_briefly
+from reverie.core import hardware
+from reverie.core.hardware import choose_device
+from reverie.core.openmp import POLICY, SPIN, TURNS, spin_briefly
 
 
 @pytest.mark.parametrize("mesa", [False, True])
@@ -19,7 +19,7 @@ def test_triton_is_loaded_before_environments_but_never_behind_mesa(monkeypatch,
     monkeypatch.setitem(sys.modules, "triton", None)  # so that it is restored
     del sys.modules["triton"]
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(machine, "loaded_by_mesa", lambda: mesa)
+    monkeypatch.setattr(hardware, "loaded_by_mesa", lambda: mesa)
     assert choose_device("cpu") == "cpu"
     if mesa:
         with pytest.raises(ImportError):

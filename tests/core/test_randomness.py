@@ -2,7 +2,7 @@
 
 import torch
 
-from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.seeding import derived_seeds, reproducible
 
 
 def test_seeds_differ_and_only_some_move_with_the_start():

@@ -5,8 +5,8 @@ import torch
 from reverie.core.columns import columns_of
 from reverie.core.specs import ActionPart, ActionSpec, Column, ObsPart
 from reverie.core.types import Step, Update
+from reverie.replay.buffer import Replay
 from reverie.replay.config import ReplayConfig
-from reverie.replay.replay import Replay
 from reverie.replay.storage import HostStorage
 
 OBS = {

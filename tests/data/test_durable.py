@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import reverie.kernels.table  # its memory is not that of rows
-import reverie.replay.durable
+import reverie.kernels.registry  # its memory is not that of rows
+import reverie.replay.persistent
 from reverie.core.columns import columns_of
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Window
 from reverie.replay.config import ReplayConfig
-from reverie.replay.durable import DurableReplay
+from reverie.replay.persistent import DurableReplay
 from reverie.store import zarr
 from reverie.store.store import Store
 
@@ -51,7 +51,7 @@ def lived():
 @pytest.mark.parametrize(("damaged", "stored"), [(False, True), (True, False)])
 def test_another_number_of_streams(tmp_path, monkeypatch, damaged, stored):
     monkeypatch.setattr(zarr, "CHUNK_BYTES", LOST * 24 * 24 * 3)
-    monkeypatch.setattr(reverie.replay.durable, "BLOCK_BYTES", 300_000)
+    monkeypatch.setattr(reverie.replay.persistent, "BLOCK_BYTES", 300_000)
 
     place = str(tmp_path / "rows")
     first = durable(replay_of(STREAMS), place, tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reverie.store.places import rename_files, write_files
+from reverie.store.local_objects import rename_files, write_files
 
 CONTENTS = {
     "a": [b"one part"],
@@ -52,7 +52,7 @@ FAULTS = Path(__file__).parents[2] / "benchmarks" / "faults" / "faults.c"
 WORKER = """
 import ctypes, os, sys
 from pathlib import Path
-from reverie.store.places import rename_files, write_files
+from reverie.store.local_objects import rename_files, write_files
 folder, counted = Path(os.environ["FAULT_BELOW"]), int(sys.argv[1])
 for at in range(1, counted + 2):
     here = folder / str(at)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.columns import Column
-from reverie.replay.durable import fill_storage
+from reverie.replay.persistent import fill_storage
 from reverie.replay.storage import HostStorage
 
 COLUMNS = {"is_first": Column((), "bool"), "is_last": Column((), "bool"), "action": Column((1,), "float32"),

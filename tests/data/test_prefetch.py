@@ -8,8 +8,8 @@ import torch
 
 from reverie.core.columns import Column
 from reverie.core.types import Batch, Update, Window
+from reverie.replay.buffer import Replay
 from reverie.replay.config import ReplayConfig
-from reverie.replay.replay import Replay
 from reverie.replay.sources import Prefetch, prefetch
 from reverie.replay.storage import DeviceStorage, HostStorage
 

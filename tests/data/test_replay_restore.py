@@ -14,8 +14,8 @@ from lived import ACTION, OBS, Lived
 
 from reverie.core.columns import columns_of
 from reverie.core.types import Update, Window
+from reverie.replay.buffer import Replay
 from reverie.replay.config import ReplayConfig
-from reverie.replay.replay import Replay
 from reverie.replay.sources import Feedback
 from reverie.replay.storage import DeviceStorage, HostStorage
 from reverie.run.manifest import decode, encode

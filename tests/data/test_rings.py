@@ -6,12 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.accelerate import only
 from reverie.core.columns import Column, as_numpy
 from reverie.core.errors import DataError
+from reverie.core.kernel_dispatch import only
 from reverie.kernels import rows as rows_kernel
 from reverie.kernels.compiler import kernels
-from reverie.replay.priority import SumTree, tree_draw, tree_set
+from reverie.replay.prioritized import SumTree, tree_draw, tree_set
 from reverie.replay.storage import DeviceStorage, HostStorage, MappedStorage
 from store_rows import assert_rows
 

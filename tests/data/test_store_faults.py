@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from reverie.core.errors import RunError
-from reverie.store import places
+from reverie.store import local_objects
 from reverie.store.retry import Retrier
 from reverie.store.store import Store
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
@@ -99,14 +99,14 @@ def test_a_segment_without_any_sound_description_is_left_out(tmp_path, said):
 @pytest.fixture
 def disk(monkeypatch):
     """A disk on which no byte fits while it is ``full``."""
-    state, written = SimpleNamespace(full=False), places.write_files
+    state, written = SimpleNamespace(full=False), local_objects.write_files
 
     def write(contents):
         if state.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(next(iter(contents))))
         written(contents)
 
-    monkeypatch.setattr(places, "write_files", write)
+    monkeypatch.setattr(local_objects, "write_files", write)
     monkeypatch.setattr(Retrier, "first_delay", 0.01)
     monkeypatch.setattr(Retrier, "longest_delay", 0.02)
     return state

@@ -16,10 +16,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reverie.core.accelerate import only
 from reverie.core.errors import RunError
-from reverie.store import cloud, places, zarr
-from reverie.store.places import LocalObjects
+from reverie.core.kernel_dispatch import only
+from reverie.store import local_objects, remote_objects, zarr
+from reverie.store.local_objects import LocalObjects
 from reverie.store.segment import META
 from reverie.store.store import Store
 from store_rows import COLUMNS, row, stacked
@@ -80,10 +80,10 @@ class Stores(RuleBasedStateMachine):
         self.lives, self.runs, self.dropped = 0, [], 0
         self.patches = pytest.MonkeyPatch()
         self.patches.setattr(zarr, "CHUNK_BYTES", 4 * 48)
-        self.patches.setattr(places, "os", SimpleNamespace(**{**vars(os), "replace": guarded(os.replace)}))
-        self.patches.setattr(places, "open_empty", guarded(places.open_empty, opened_half))
-        for owner, name in ((places, "sync"), (LocalObjects, "delete"), (cloud.RemoteObjects, "stage"),
-                            (cloud.RemoteObjects, "delete")):  # fmt: skip
+        self.patches.setattr(local_objects, "os", SimpleNamespace(**{**vars(os), "replace": guarded(os.replace)}))
+        self.patches.setattr(local_objects, "open_empty", guarded(local_objects.open_empty, opened_half))
+        for owner, name in ((local_objects, "sync"), (LocalObjects, "delete"), (remote_objects.RemoteObjects, "stage"),
+                            (remote_objects.RemoteObjects, "delete")):  # fmt: skip
             self.patches.setattr(owner, name, guarded(getattr(owner, name)))
         self.without_kernels = only()
         self.without_kernels.__enter__()

@@ -11,7 +11,7 @@ import uuid
 import pytest
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.store import cloud
+from reverie.store import remote_objects
 from reverie.store.retry import Retrier
 from reverie.store.store import Store
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
@@ -94,7 +94,7 @@ def proxy(s3_server, monkeypatch):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     hasty = {"connect_timeout": 1, "read_timeout": 1, "retries": {"max_attempts": 1}}
-    monkeypatch.setitem(cloud.OPTIONS, "s3", {"config_kwargs": hasty})
+    monkeypatch.setitem(remote_objects.OPTIONS, "s3", {"config_kwargs": hasty})
     boto3.client("s3").create_bucket(Bucket="bucket")
     yield proxy
     proxy.mode = "pass"

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.accelerate import only
 from reverie.core.columns import Column
+from reverie.core.kernel_dispatch import only
 from reverie.kernels.compiler import kernels
 from reverie.replay.storage import HostStorage
 from reverie.replay.windows import HandleQueue, RandomIntegers, Windows, random_integers

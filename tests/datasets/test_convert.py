@@ -22,19 +22,19 @@ from reverie.agent.recording import stack_values
 from reverie.algos.bc import BCConfig
 from reverie.cli import main as cli
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.importing import trust_modules
+from reverie.core.imports import trust_modules
 from reverie.core.rows import episodes_of
 from reverie.datasets import minari as minari_reader
 from reverie.datasets import writers
 from reverie.datasets.convert import Subset, relabel_rewards, subsample, write_dataset
 from reverie.datasets.dataset import RecordedEpisodes
-from reverie.datasets.detect import open_reader
-from reverie.datasets.recorded_env import dataset_env_config
+from reverie.datasets.dataset_env import dataset_env_config
+from reverie.datasets.format_detection import open_reader
 from reverie.datasets.validate import validate
 from reverie.experiment.config import DATASET_ENV, ExperimentConfig
 from reverie.experiment.resolve import resolve_env
 from reverie.store import zarr
-from reverie.store.places import LocalObjects
+from reverie.store.local_objects import LocalObjects
 
 minari = pytest.importorskip("minari")
 

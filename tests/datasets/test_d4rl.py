@@ -10,7 +10,7 @@ from d4rl_files import columns, write
 from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import transitions
-from reverie.datasets.detect import open_reader
+from reverie.datasets.format_detection import open_reader
 
 
 @settings(max_examples=20, deadline=None)

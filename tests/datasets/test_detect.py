@@ -15,7 +15,7 @@ from recordings import LIVED, check, copied, expected
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.space_json import text_of
 from reverie.datasets.dataset import RecordedEpisodes
-from reverie.datasets.detect import open_reader
+from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
 from reverie.datasets.validate import validate
 

@@ -22,8 +22,8 @@ from reverie.cli.data import data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.lock import forget
 from reverie.datasets import download as module
-from reverie.datasets.detect import open_reader
 from reverie.datasets.download import ATTEMPTS, KEPT, Remote, download_minari, fetch
+from reverie.datasets.format_detection import open_reader
 
 OLD = bytes(range(256)) * 40
 NEW = bytes(reversed(range(256))) * 40

@@ -8,7 +8,7 @@ from d4rl_files import columns, write
 from formats import pydreamer_arrays, save_npz, save_table, table_columns, tianshou, transitions_of
 from recordings import LIVED, joined
 from reverie.datasets.dataset import RecordedEpisodes
-from reverie.datasets.detect import open_reader
+from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
 
 CHOICES = np.concatenate([e.choices for e in LIVED]).astype(float)

@@ -18,12 +18,12 @@ from recordings import FIELDS, LIVED, Lived, expected, joined
 from recordings import FORMATS as WRITTEN
 from reverie.core.errors import DataError, ReverieError
 from reverie.core.rows import episodes_of
-from reverie.datasets import minari, own_store, rl_unplugged
+from reverie.datasets import minari, replay_store, rl_unplugged
 from reverie.datasets import transitions as transitions_
 from reverie.datasets.convert import good
 from reverie.datasets.convert import write_dataset as convert
 from reverie.datasets.dataset import RecordedEpisodes
-from reverie.datasets.detect import open_reader
+from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
 from reverie.datasets.validate import validate
 
@@ -119,7 +119,7 @@ def test_rows_are_the_recorded_ones_whatever_the_parts(kind, path, monkeypatch, 
     if small:
         monkeypatch.setattr(transitions_, "LEAST", 3)
         monkeypatch.setattr(rl_unplugged, "BLOCK", 3)
-        for module in (transitions_, minari, own_store):
+        for module in (transitions_, minari, replay_store):
             monkeypatch.setattr(module, "PART_BYTES", 1)
     with kind.read(path) as reader:
         found = joined(reader.parts())

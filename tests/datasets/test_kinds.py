@@ -14,7 +14,7 @@ from reverie.core.obs_codec import ObsCodec
 from reverie.core.spaces import follow, leaves_of
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import RecordedEpisodes
-from reverie.datasets.detect import open_reader
+from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
 from reverie.envs.config import EnvConfig
 

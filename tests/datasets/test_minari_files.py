@@ -8,7 +8,7 @@ from minari_files import NESTED, buffer, nested, texts, write
 from recordings import LIVED, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import minari as readers
-from reverie.datasets.detect import open_reader
+from reverie.datasets.format_detection import open_reader
 
 BINARY = pytest.mark.parametrize("storage", ["hdf5", "arrow"])
 

@@ -7,7 +7,7 @@ from recordings import LIVED, check, expected
 from reverie.cli import main
 from reverie.core.errors import ConfigError, DataError
 from reverie.datasets.dataset import RecordedEpisodes
-from reverie.datasets.detect import open_reader
+from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
 
 MODULE = """

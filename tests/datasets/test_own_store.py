@@ -9,9 +9,9 @@ import yaml
 from formats import SPEC, named, stored
 from recordings import LIVED, Lived, check
 from reverie.core.errors import DataError
-from reverie.datasets import own_store as reader_file
-from reverie.datasets.detect import open_reader
-from reverie.datasets.own_store import StoreReader
+from reverie.datasets import replay_store as reader_file
+from reverie.datasets.format_detection import open_reader
+from reverie.datasets.replay_store import StoreReader
 from reverie.store import zarr
 from reverie.store.store import FIRST_ROW_MISSING
 

@@ -9,7 +9,7 @@ from formats import save_npz as save
 from recordings import LIVED, Lived, check, expected
 from reverie.core.errors import DataError
 from reverie.datasets import pydreamer
-from reverie.datasets.detect import open_reader
+from reverie.datasets.format_detection import open_reader
 
 
 @pytest.mark.parametrize("cut", [1, 3, 4, 5])

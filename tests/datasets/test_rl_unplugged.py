@@ -12,7 +12,7 @@ from formats import SIDE, framed, message, shard, transitions
 from recordings import LIVED, Lived, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import rl_unplugged
-from reverie.datasets.detect import open_reader
+from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
 
 

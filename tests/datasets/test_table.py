@@ -12,7 +12,7 @@ from formats import table_columns as columns
 from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import ConfigError, DataError
 from reverie.datasets import transitions
-from reverie.datasets.detect import open_reader
+from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
 
 pa = pytest.importorskip("pyarrow")

@@ -10,7 +10,7 @@ from formats import rotated, tianshou, transitions_of
 from recordings import LIVED, Lived, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import transitions
-from reverie.datasets.detect import open_reader
+from reverie.datasets.format_detection import open_reader
 
 
 @pytest.fixture(autouse=True)

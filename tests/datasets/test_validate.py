@@ -12,7 +12,7 @@ from minari_files import write as write_minari
 from recordings import LIVED, Lived, copied, same_rows
 from reverie.core.types import FLAGS
 from reverie.datasets.convert import good
-from reverie.datasets.detect import open_reader
+from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import DatasetInfo
 from reverie.datasets.validate import DataReport, Rules, replay_episode, validate
 

@@ -21,10 +21,8 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Update, Window
 from reverie.datasets.dataset import DatasetConfig
-from reverie.datasets.detect import open_reader
-from reverie.distributed.actor_processes import LocalActorConnection
-from reverie.distributed.actor_replays import Lanes
-from reverie.distributed.wire import (
+from reverie.datasets.format_detection import open_reader
+from reverie.distributed.actor_connection import (
     FAILED,
     HEAD,
     ROWS,
@@ -36,9 +34,11 @@ from reverie.distributed.wire import (
     adopt,
     serialize_weights,
 )
+from reverie.distributed.actor_replays import Lanes
+from reverie.distributed.local_actors import LocalActorConnection
 from reverie.experiment.config import ExperimentConfig
+from reverie.replay.buffer import Replay
 from reverie.replay.config import ReplayConfig
-from reverie.replay.replay import Replay
 from reverie.run.collect import EpisodeStats
 from reverie.store.store import Store
 from tiny import CONFIG

@@ -19,10 +19,10 @@ from reverie.algos.sac import SACConfig
 from reverie.api import train_config
 from reverie.core.bounds import Ramp
 from reverie.core.errors import ConfigError
-from reverie.core.randomness import derived_seeds
+from reverie.core.seeding import derived_seeds
 from reverie.distributed.launch import check_divisible, log_rules, open_store, scaled
 from reverie.experiment.config import ExperimentConfig
-from reverie.replay.durable import iter_every_nth_episode
+from reverie.replay.persistent import iter_every_nth_episode
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import read_saved
 from reverie.store.store import Store
@@ -213,7 +213,7 @@ def test_what_learners_cannot_divide_is_refused(changes, message):
 
 
 def test_more_learners_than_gpus_are_refused(monkeypatch):
-    monkeypatch.setattr("reverie.core.machine.gpus", lambda: 1)
+    monkeypatch.setattr("reverie.core.hardware.gpus", lambda: 1)
     monkeypatch.setattr("reverie.distributed.launch.gpus", lambda: 1)
     with pytest.raises(ConfigError, match="which has 1 GPU"):
         check_divisible(ExperimentConfig(), 2, 2)

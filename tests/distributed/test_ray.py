@@ -19,8 +19,8 @@ from test_learners_run import listening_addresses
 
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
-from reverie.cli.parse import without
-from reverie.distributed import ray as on_ray
+from reverie.cli.parsing import without
+from reverie.distributed import ray_learners as on_ray
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.manifest import step_of

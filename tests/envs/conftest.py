@@ -3,7 +3,7 @@
 import pytest
 
 from reverie.envs.config import EnvConfig
-from reverie.envs.vector import make_env
+from reverie.envs.slot_vector_env import make_env
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import reverie
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
-from reverie.envs.vector import make_env
+from reverie.envs.slot_vector_env import make_env
 from tiny import FEW
 
 ENDS = [(0, 3), (2, 5), (0, 1)]

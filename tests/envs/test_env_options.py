@@ -17,8 +17,8 @@ from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.images import grayscale, resize
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
-from reverie.envs.flat import make_flat
-from reverie.envs.vector import make_env
+from reverie.envs.flat_env import make_flat
+from reverie.envs.slot_vector_env import make_env
 from reverie.envs.wrappers import flag, number
 
 

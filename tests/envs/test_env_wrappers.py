@@ -12,8 +12,8 @@ from reverie.agent.recording import RecordConfig, record
 from reverie.cli import main
 from reverie.core.errors import EnvError
 from reverie.envs.config import EnvConfig
-from reverie.envs.transforms import Images
-from reverie.envs.vector import make_env
+from reverie.envs.slot_vector_env import make_env
+from reverie.envs.wrapper_list import Images
 from tiny import FEW
 
 IMAGES = spaces.Box(0, 255, (4, 6, 3), np.uint8)

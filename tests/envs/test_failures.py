@@ -17,7 +17,7 @@ from stepping import play, rows
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.slot import Failed, Restarter, derive_seeds, seed_after
-from reverie.envs.vector import make_env
+from reverie.envs.slot_vector_env import make_env
 
 SEEDS = derive_seeds(0, 3)
 

@@ -14,10 +14,10 @@ import torch
 from gymnasium import spaces
 
 from reverie.core.errors import EnvError
+from reverie.envs.adapters import OldGym
 from reverie.envs.config import EnvConfig
-from reverie.envs.foreign import OldGym
+from reverie.envs.slot_vector_env import make_env
 from reverie.envs.suites import SUITES, load_suite
-from reverie.envs.vector import make_env
 
 
 def play(count=30, **options):

@@ -7,7 +7,7 @@ import pytest
 
 from reverie.core.specs import ObsPart
 from reverie.envs.config import EnvConfig
-from reverie.envs.flat import make_flat
+from reverie.envs.flat_env import make_flat
 from reverie.envs.render import painter
 
 

@@ -19,7 +19,7 @@ from stepping import actions, as_bytes, go_on, play
 from reverie.core.protocols import Restorable
 from reverie.envs.config import EnvConfig
 from reverie.envs.slot import derive_seeds, seed_after
-from reverie.envs.vector import make_env
+from reverie.envs.slot_vector_env import make_env
 
 ATARI = {
     "action_repeat": 4, "pool_frames": 2, "noop_max": 30, "max_episode_steps": 20, "resize": (32, 32),
@@ -70,7 +70,7 @@ def test_workers_go_on_exactly(make):
 SCRIPT = """
 import pickle, sys, torch
 from reverie.envs.config import EnvConfig
-from reverie.envs.vector import make_env
+from reverie.envs.slot_vector_env import make_env
 options, taken, step, action = pickle.load(open(sys.argv[1], 'rb'))
 env = make_env(EnvConfig().merge(options), seed=3)
 step = env.restore(taken, step)

@@ -12,10 +12,10 @@ from reverie.core.specs import ObsPart
 from reverie.envs import suites
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count, Cue, Grid, Match
-from reverie.envs.flat import make_flat
+from reverie.envs.flat_env import make_flat
 from reverie.envs.minigrid import MapView
+from reverie.envs.slot_vector_env import make_env
 from reverie.envs.suites import load_suite
-from reverie.envs.vector import make_env
 
 
 def play(count=40, render=False, factory=None, **options):

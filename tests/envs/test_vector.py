@@ -15,7 +15,7 @@ from reverie.core.errors import DataError, EnvError
 from reverie.envs import slot
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count, Grid
-from reverie.envs.vector import make_env
+from reverie.envs.slot_vector_env import make_env
 
 BOTH = pytest.mark.parametrize("vectorization", ["sync", "async"])
 

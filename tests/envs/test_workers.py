@@ -27,7 +27,7 @@ import multiprocessing, os, signal, sys
 
 def start(num=3):  # only who starts environments imports what it takes, not workers with this script
     from reverie.envs.config import EnvConfig
-    from reverie.envs.vector import make_env
+    from reverie.envs.slot_vector_env import make_env
     return make_env(EnvConfig(id="reverie/Count-v0", num=num, vectorization="async"), seed=0)
 """
 LEFT = """
@@ -40,8 +40,8 @@ if __name__ == "__main__":
 """
 INTERRUPTED = """
 from multiprocessing.process import BaseProcess
-from reverie.envs import vector
-vector.close = lambda *given: None  # as where nobody is left to call it
+from reverie.envs import slot_vector_env
+slot_vector_env.close = lambda *given: None  # as where nobody is left to call it
 begin = BaseProcess.start
 def start_and_interrupt(self):
     begin(self)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.core.accelerate import SWITCH
+from reverie.core.kernel_dispatch import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.bench import noise_batch
 from reverie.kernels import compiler, gpu

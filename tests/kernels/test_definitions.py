@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.core.accelerate import Kernel, only
+from reverie.core.kernel_dispatch import Kernel, only
 from reverie.core.types import Batch
 from reverie.kernels.compiler import kernels
-from reverie.kernels.table import ROWS
+from reverie.kernels.registry import ROWS
 from reverie.nn.adam import AdamSettings
-from reverie.nn.perceptron import MLPLayout
+from reverie.nn.relu_mlp import MLPLayout
 from reverie.objectives.estimators import TD0, TD1, NStep
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")

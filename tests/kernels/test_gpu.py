@@ -31,7 +31,7 @@ SIZES = {
 def on_gpu(monkeypatch):
     """The CPU counts as a GPU. The result switches that off and on."""
     assert DEVICE.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1", "tests/conftest.py sets it"
-    monkeypatch.setattr("reverie.kernels.call.kernels", lambda: None)
+    monkeypatch.setattr("reverie.kernels.ctypes_call.kernels", lambda: None)
     torch.manual_seed(0)
 
     def switch(on: bool) -> None:
@@ -199,7 +199,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from reverie.kernels import call, gpu, steps
+from reverie.kernels import ctypes_call, gpu, steps
 from reverie.kernels import rssm as kernel
 from reverie.nn.rssm import RSSMConfig
 
@@ -222,7 +222,7 @@ def compile(name, grid, *args, **constants):
     DONE[name] = DONE.get(name, True) and "cubin" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
 
 
-call.kernels = lambda: None
+ctypes_call.kernels = lambda: None
 gpu.can_use_triton = lambda *tensors: True
 gpu._launch = compile
 rssm = RSSMConfig(deter=256, hidden=64, stoch=8, classes=16).build(24, 3)

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from reverie.core.accelerate import only
+from reverie.core.kernel_dispatch import only
 from reverie.core.specs import ObsPart
 from reverie.core.types import Step
 from reverie.kernels import inference
 from reverie.kernels.compiler import kernels
 from reverie.kernels.inference import MAX_KEYS, get_captures
-from reverie.kernels.table import ROWS
+from reverie.kernels.registry import ROWS
 from reverie.nn import actor_critic
 from reverie.nn.actor_critic import DeterministicActor, DiscreteQNetwork, NetworkConfig
 from reverie.nn.cnn import Minatar

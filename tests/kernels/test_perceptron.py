@@ -8,9 +8,9 @@ import pytest
 import torch
 from filtering import assert_near
 
-from reverie.kernels import perceptron
+from reverie.kernels import relu_mlp
 from reverie.kernels.compiler import kernels
-from reverie.nn.perceptron import ReluMLP
+from reverie.nn.relu_mlp import ReluMLP
 
 # Widths on both sides of what the C files work in: LANES, NARROW, TILE, PANEL, WORD; rows around STRIP and GATED_ROWS,
 # and beyond MOST_ROWS and TOGETHER.
@@ -22,7 +22,7 @@ needs_compiler = pytest.mark.skipif(kernels() is None, reason="nothing is compil
 @pytest.fixture(params=["tiles", "vectors", "defined"])
 def path(request, monkeypatch):
     """All ways to compute. Without matrix units the first is the second, without a compiler both are the last."""
-    monkeypatch.setattr(perceptron, "TILED", 1 if request.param == "tiles" else 10**9)
+    monkeypatch.setattr(relu_mlp, "TILED", 1 if request.param == "tiles" else 10**9)
     if request.param == "defined":
         request.getfixturevalue("definitions")
 
@@ -77,7 +77,7 @@ def test_what_needs_no_gradient_gets_none(path):
 @pytest.mark.parametrize("tiled", [64, 10**9])
 @pytest.mark.parametrize(("rows", "outputs", "copies"), SHAPES)
 def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(rows, outputs, copies, tiled, monkeypatch):
-    monkeypatch.setattr(perceptron, "TILED", tiled)
+    monkeypatch.setattr(relu_mlp, "TILED", tiled)
     torch.manual_seed(0)
     net, x, found = ReluMLP(17, (256, 256), outputs, copies), torch.randn(rows, 17, requires_grad=True), []
     for threads in (1, 2, 3):
@@ -96,7 +96,7 @@ def test_numbers_do_not_depend_on_threads_or_on_the_rest_of_the_batch(rows, outp
 @pytest.mark.parametrize("tiled", [64, 10**9])
 def test_threads_wait_for_what_others_prepare(tiled, outputs, monkeypatch):
     """With many threads, and parameters that are not those before: what an earlier call has left would be right."""
-    monkeypatch.setattr(perceptron, "TILED", tiled)
+    monkeypatch.setattr(relu_mlp, "TILED", tiled)
     x = torch.randn(300, 17, requires_grad=True)
     for _ in range(10):
         net, found = ReluMLP(17, (256, 256), outputs, 2), []
@@ -106,7 +106,7 @@ def test_threads_wait_for_what_others_prepare(tiled, outputs, monkeypatch):
         assert all(map(torch.equal, *found))
 
 
-@pytest.mark.skipif(kernels() is None or not perceptron.tiles_granted(), reason="there are no matrix units")
+@pytest.mark.skipif(kernels() is None or not relu_mlp.tiles_granted(), reason="there are no matrix units")
 @pytest.mark.parametrize("copies", [None, 2])
 def test_matrix_units_are_as_exact_as_vector_units(copies, monkeypatch):
     torch.manual_seed(0)
@@ -117,7 +117,7 @@ def test_matrix_units_are_as_exact_as_vector_units(copies, monkeypatch):
     grad, wrong = torch.randn(net(x.requires_grad_()).shape), {}
     expected = exact(net, x, grad)
     for tiled in (64, 10**9):
-        monkeypatch.setattr(perceptron, "TILED", tiled)
+        monkeypatch.setattr(relu_mlp, "TILED", tiled)
         y = net(x)
         found = (y, *torch.autograd.grad(y, [x, net.theta], grad))
         wrong[tiled] = [(a.double().view_as(b) - b).norm() for a, b in zip(found, expected, strict=True)]

@@ -1,6 +1,6 @@
 """Logs of runs that never were."""
 
-from reverie.log.metrics import JsonlSink
+from reverie.log.jsonl import JsonlSink
 
 
 def logged(path, rows, **how):

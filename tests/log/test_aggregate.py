@@ -10,7 +10,7 @@ from reverie.distributed.compare import measurement_settings
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.aggregate import aggregate as aggregate_of
 from reverie.log.aggregate import evaluation_scores, format_seeds_table, summarize_seed, write_aggregate
-from reverie.log.metrics import FINAL
+from reverie.log.jsonl import FINAL
 from reverie.run.folder import RunFolder, found_at_end, write_found
 
 EVERY_100 = ExperimentConfig().merge({"schedule.eval_every": 100})

@@ -6,7 +6,7 @@ from logs import logged
 from PIL import Image
 
 from reverie.log.aggregate import MeasurementSettings, SeedSummary, aggregate
-from reverie.log.metrics import FINAL
+from reverie.log.jsonl import FINAL
 from reverie.log.plot import plot_dream_traces, plot_learning_curve, plot_seeds_curve
 
 pytestmark = pytest.mark.usefixtures("drawn")

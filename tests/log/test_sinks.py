@@ -9,7 +9,7 @@ from logs import logged
 
 from reverie.core.clock import Clock
 from reverie.log import sinks
-from reverie.log.metrics import FINAL, JsonlSink, metric_series, read_metrics
+from reverie.log.jsonl import FINAL, JsonlSink, metric_series, read_metrics
 from reverie.log.sinks import ErrorTolerantSink, Outputs, TensorBoardSink, VideoSink
 from reverie.run.checkpoint import export_checkpoint
 

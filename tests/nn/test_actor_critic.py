@@ -12,7 +12,7 @@ from reverie.kernels.tape import Tape
 from reverie.nn.actor_critic import DeterministicActor, Inputs, NetworkConfig, QEnsemble, Stacked
 from reverie.nn.adam import Adam
 from reverie.nn.optim import frozen
-from reverie.nn.target import Target
+from reverie.nn.target_network import Target
 
 SMALL = NetworkConfig(units=(7, 5))
 SPEC = {

@@ -17,7 +17,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.bench import noise_batch
 from reverie.nn.actor_critic import Inputs, NetworkConfig
 from reverie.nn.cnn import ImageEncoder, Minatar, Nature
-from reverie.nn.policy_value import PolicyValue, PolicyValueConfig
+from reverie.nn.on_policy_networks import PolicyValue, PolicyValueConfig
 
 CHOICE = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(3,))})
 

@@ -15,8 +15,8 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Window
 from reverie.envs.wrappers import FrameStack
 from reverie.nn.preprocess import Frames
+from reverie.replay.buffer import Replay
 from reverie.replay.config import ReplayConfig
-from reverie.replay.replay import Replay
 
 SPEC = {
     "camera": ObsPart(kind="image", shape=(3, 2, 2), dtype="uint8"),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
-from reverie.nn.normalise import LOOKED_AT, TOGETHER, Fixed, Moments, Normaliser, NormalizeConfig, Running
-from reverie.nn.rewards import ReturnScaler, running_returns
+from reverie.nn.normalization import LOOKED_AT, TOGETHER, Fixed, Moments, Normaliser, NormalizeConfig, Running
+from reverie.nn.reward_scaling import ReturnScaler, running_returns
 
 SPEC = {
     "state": ObsPart(kind="vector", shape=(2, 2), dtype="float32"),

@@ -8,9 +8,9 @@ import torch
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.nn.adam import Adam
-from reverie.nn.normalise import PercentileScale, percentiles
+from reverie.nn.normalization import PercentileScale, percentiles
 from reverie.nn.optim import OptimConfig
-from reverie.nn.target import Target
+from reverie.nn.target_network import Target
 
 
 def reference(params, grads, cfg, steps):

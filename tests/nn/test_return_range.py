@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reverie.core.specs import ObsPart
 from reverie.core.types import FLAGS, Batch
 from reverie.nn.preprocess import Preprocessor
-from reverie.nn.rewards import Affine, ReturnRange
+from reverie.nn.reward_scaling import Affine, ReturnRange
 
 NONE = torch.zeros(1, dtype=torch.bool)
 

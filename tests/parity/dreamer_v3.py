@@ -12,8 +12,8 @@ from torch import Tensor
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, WorldModelLosses, imagination_loss
 from reverie.algos.imagination import Dream
 from reverie.algos.world_model import Context
-from reverie.core.accelerate import switched_off
 from reverie.core.errors import ConfigError
+from reverie.core.kernel_dispatch import switched_off
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
 from reverie.nn.actor import JointDistribution

@@ -25,9 +25,9 @@ from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import Inputs
 from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.memory import LSTM, MEMORY
+from reverie.nn.on_policy_networks import PolicyValue, PolicyValueBranch, PolicyValueConfig
 from reverie.nn.optim import GlobalRMSpropConfig, Optim
-from reverie.nn.perceptron import ReluMLP
-from reverie.nn.policy_value import PolicyValue, PolicyValueBranch, PolicyValueConfig
+from reverie.nn.relu_mlp import ReluMLP
 from reverie.objectives.estimators import GAE
 
 from .comparison import Comparison

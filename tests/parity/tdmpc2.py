@@ -24,9 +24,9 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 from reverie.nn.cnn import Shifted
 from reverie.nn.functional import shifted
-from reverie.nn.mish import LatentConfig, LatentEncoder
-from reverie.nn.normalise import percentiles
+from reverie.nn.normalization import percentiles
 from reverie.nn.number_distributions import LogTwoHot
+from reverie.nn.tdmpc2_networks import LatentConfig, LatentEncoder
 from reverie.objectives.transforms import symlog, two_hot
 
 from .comparison import MISSING, Comparison

@@ -19,15 +19,15 @@ from resumed import CONFIG, QUICK, Walk, assert_same, run_until
 
 import reverie
 from reverie.api import train_config as train
-from reverie.cli.show import score_line
+from reverie.cli.output import score_line
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.experiment.build import Experiment
-from reverie.log.metrics import read_metrics
+from reverie.log.jsonl import read_metrics
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.evaluate import Evaluation
 from reverie.run.folder import RunFolder, read_saved
 from reverie.run.manifest import step_of
-from reverie.run.signals import Stopped
+from reverie.run.signal_handling import Stopped
 from reverie.viewer.session import Session
 from tiny import FEW
 

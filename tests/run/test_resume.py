@@ -20,8 +20,8 @@ from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.api import train_config as train
 from reverie.core.errors import RunError
 from reverie.experiment.build import build
-from reverie.log.metrics import read_metrics
-from reverie.replay.durable import DurableReplay
+from reverie.log.jsonl import read_metrics
+from reverie.replay.persistent import DurableReplay
 from reverie.run.checkpoint import Checkpoints, read
 from reverie.run.manifest import step_of
 from reverie.store.store import Store

@@ -24,7 +24,7 @@ from reverie.core.types import Batch
 from reverie.experiment import bench
 from reverie.experiment import build as build_module
 from reverie.experiment.config import ExperimentConfig
-from reverie.log.metrics import read_metrics
+from reverie.log.jsonl import read_metrics
 from reverie.run.folder import read_saved
 from tiny import FEW, SETTINGS, settings
 

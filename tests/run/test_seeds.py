@@ -29,10 +29,10 @@ from reverie.distributed import run_processes
 from reverie.distributed.run_processes import Child, exit_state
 from reverie.distributed.seeds import train_seeds_of as train_seeds
 from reverie.experiment.config import ExperimentConfig
-from reverie.log.metrics import JsonlSink
-from reverie.run import signals as run_signals
+from reverie.log.jsonl import JsonlSink
+from reverie.run import signal_handling as run_signals
 from reverie.run.folder import RunFolder
-from reverie.run.signals import Interrupt, collected
+from reverie.run.signal_handling import Interrupt, collected
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"threads": 1, "schedule.eval_every": 40})

@@ -15,9 +15,9 @@ import torch
 from reverie.core.clock import Clock
 from reverie.core.errors import ActionError, DataError, RunError
 from reverie.run.collect import Collector, EpisodeStats
-from reverie.run.metrics import FiniteCheck
+from reverie.run.loop import train_loop
+from reverie.run.metrics_log import FiniteCheck
 from reverie.run.schedule import Schedule, parse_period
-from reverie.run.train import train_loop
 
 
 def setting(fakes, lengths=((3,),), algo=None, **clock):

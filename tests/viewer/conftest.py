@@ -4,7 +4,7 @@ import pytest
 
 from reverie.api import train_config as train
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import merge_layers
+from reverie.experiment.config_layers import merge_layers
 from tiny import FEW, SMALL
 
 

@@ -20,7 +20,7 @@ from websockets.exceptions import InvalidStatus  # noqa: E402
 
 from reverie.cli.agent import listen  # noqa: E402
 from reverie.core.errors import RunError  # noqa: E402
-from reverie.core.importing import module_of  # noqa: E402
+from reverie.core.imports import module_of  # noqa: E402
 from reverie.viewer import server  # noqa: E402
 
 TOKEN = "a-token"

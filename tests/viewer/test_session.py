@@ -9,13 +9,13 @@ import torch
 from torch.distributions import Categorical, Independent, kl_divergence
 
 import reverie
-from reverie.agent.imagining import ModelState, WorldModelInspector
 from reverie.agent.loading import load
+from reverie.agent.world_model_inspector import ModelState, WorldModelInspector
 from reverie.core.errors import DataError, EnvError
-from reverie.core.randomness import derived_seeds
+from reverie.core.seeding import derived_seeds
+from reverie.viewer.episode_source import RecordedEnv
 from reverie.viewer.export import export_episode
 from reverie.viewer.session import Session
-from reverie.viewer.source import RecordedEnv
 from tiny import FEW
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from reverie.agent import evaluating, imagining, policy_file, probing, recorded
-from reverie.agent.imagining import ImaginedTrajectory, ModelState
+from reverie.agent import evaluating, policy_file, probing, recorded, world_model_inspector
 from reverie.agent.player import AgentState, Player
 from reverie.agent.policy_file import ExportReport
+from reverie.agent.world_model_inspector import ImaginedTrajectory, ModelState
 from reverie.core.types import Batch
 from reverie.datasets.dataset import RecordedEpisodes
-from reverie.datasets.memory import DataLike
+from reverie.datasets.in_memory import DataLike
 from reverie.run.evaluate import Evaluation
 
 
@@ -89,7 +89,7 @@ class Agent(Player):
         Raises:
             ConfigError: the algorithm has no world model.
         """
-        return imagining.observe(self, batch, seed)
+        return world_model_inspector.observe(self, batch, seed)
 
     def imagine(
         self, state: ModelState | AgentState, steps: int | None = None, *,
@@ -109,7 +109,9 @@ class Agent(Player):
             ConfigError: the algorithm has no world model.
             DataError: the actions have another shape.
         """
-        return imagining.imagine_trajectory(self, state, steps, actions=actions, deterministic=deterministic, seed=seed)
+        return world_model_inspector.imagine_trajectory(
+            self, state, steps, actions=actions, deterministic=deterministic, seed=seed
+        )
 
     def probe(self, state: ModelState | AgentState, inputs: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
         """Return what probes (``algo.probe`` of DreamerV2 and V3) read from states, by key, ``[B, ...]``.

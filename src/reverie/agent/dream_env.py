@@ -17,9 +17,11 @@ from gymnasium.vector.utils import batch_space
 from reverie.agent.agent import Agent
 from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_figures import FPS, open_renderer_or_image
-from reverie.agent.dreaming import stack_windows
+from reverie.agent.dream_report import stack_windows
 from reverie.agent.extract import rechunk
-from reverie.agent.imagining import (
+from reverie.agent.loading import load
+from reverie.agent.player import check_choice
+from reverie.agent.world_model_inspector import (
     STEPS,
     ModelState,
     WorldModelInspector,
@@ -28,19 +30,17 @@ from reverie.agent.imagining import (
     require_world_model,
     state_to_latent,
 )
-from reverie.agent.loading import load
-from reverie.agent.player import check_choice
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.obs_codec import Leaf, ObsCodec
-from reverie.core.randomness import reproducible
+from reverie.core.seeding import reproducible
 from reverie.core.spaces import nested
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
 from reverie.datasets.dataset import RecordedEpisodes
-from reverie.datasets.memory import DataLike
-from reverie.datasets.own_store import guess_obs_space
-from reverie.envs.together import batch_of, first_of
+from reverie.datasets.in_memory import DataLike
+from reverie.datasets.replay_store import guess_obs_space
+from reverie.envs.make_native_vector import batch_of, first_of
 from reverie.nn.state_space import Latent
 
 Start = ModelState | Batch | DataLike

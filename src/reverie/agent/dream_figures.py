@@ -16,7 +16,7 @@ from reverie.core.errors import ConfigError, EnvError
 from reverie.core.files import file_stem
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
-from reverie.envs.flat import make_flat
+from reverie.envs.flat_env import make_flat
 from reverie.envs.make import Single, close_quietly
 from reverie.envs.render import RenderFn, painter
 from reverie.log.video import dream_video, shrink, to_rgb, upscale, write_video

@@ -12,7 +12,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.errors import RunError
 from reverie.core.files import writing
 from reverie.core.logger import logger
-from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.seeding import derived_seeds, reproducible
 from reverie.experiment.environments import make_eval_env
 from reverie.log.video import write_video
 from reverie.run.evaluate import Evaluation

@@ -14,18 +14,18 @@ import torch
 
 from reverie.agent.agent import Agent
 from reverie.agent.conversion import to_numpy
-from reverie.agent.imagining import default_seed, require_world_model
 from reverie.agent.loading import load
+from reverie.agent.world_model_inspector import default_seed, require_world_model
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import check_local, check_writable, writing
 from reverie.core.logger import logger
-from reverie.core.randomness import reproducible
 from reverie.core.rows import Rows, concat_rows
+from reverie.core.seeding import reproducible
 from reverie.core.types import FLAGS, Obs
 from reverie.datasets.dataset import RecordedEpisodes, read_progress
-from reverie.datasets.memory import DataLike
+from reverie.datasets.in_memory import DataLike
 from reverie.datasets.output import delete, staged_file
 from reverie.nn.probe import Probe
 from reverie.nn.state_space import Latent

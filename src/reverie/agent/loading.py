@@ -18,14 +18,14 @@ from reverie.algos.settings import AlgorithmConfig
 from reverie.core.action_codec import ActionCodec
 from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError
-from reverie.core.importing import import_object, is_remembered, trust_modules
+from reverie.core.hardware import choose_device
+from reverie.core.imports import import_object, is_remembered, trust_modules
 from reverie.core.logger import logger
-from reverie.core.machine import choose_device
 from reverie.core.space_json import space_of
 from reverie.core.specs import ActionSpec, differences, signature
 from reverie.core.types import State
 from reverie.datasets.reader import Space
-from reverie.envs.flat import FlatEnv, make_flat
+from reverie.envs.flat_env import FlatEnv, make_flat
 from reverie.envs.make import EnvLike, MakeEnv, Placeholder, close_quietly, env_factory
 from reverie.envs.slot import preserve_torch_rng
 from reverie.experiment.config import NO_ENV, ExperimentConfig

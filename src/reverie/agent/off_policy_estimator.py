@@ -23,7 +23,7 @@ from reverie.core import statistics
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, RunError, plural
 from reverie.core.logger import logger
-from reverie.core.randomness import reproducible
+from reverie.core.seeding import reproducible
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import Batch, Mode, State
@@ -31,8 +31,8 @@ from reverie.log.console import format_duration
 from reverie.objectives.importance import cumulative_ratios, doubly_robust, effective_size, weighted_sum
 from reverie.objectives.returns import returns_to_go
 from reverie.replay.batch_sampler import BatchSamplerConfig
-from reverie.replay.dataset import Dataset
-from reverie.replay.replay import Replay
+from reverie.replay.buffer import Replay
+from reverie.replay.offline import Dataset
 
 ProgressFn = Callable[[int, int], bool]
 """Told after each update of an estimate how many were made and how many there will be; False ends the estimate."""

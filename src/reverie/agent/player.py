@@ -15,14 +15,14 @@ import torch
 from gymnasium import spaces
 
 from reverie.agent.conversion import action_statistics, obs_to_step, to_numpy
-from reverie.agent.observer import Observer
+from reverie.agent.obs_converter import Observer
 from reverie.algos.base import Algorithm
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, brief, did_you_mean, plural
 from reverie.core.spaces import column, follow, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsSpec
 from reverie.core.types import Mode, PolicyOutput, Step
-from reverie.envs.flat import FlatEnv
+from reverie.envs.flat_env import FlatEnv
 from reverie.envs.make import MakeEnv, make_gym
 from reverie.envs.wrappers import FrameStack
 from reverie.experiment.config import NO_ENV, ExperimentConfig

@@ -20,14 +20,14 @@ from torch import Tensor
 
 from reverie.agent.conversion import obs_to_step
 from reverie.agent.player import Player, check_choice, policy_mode
-from reverie.agent.traced import ATOL, NoiseRecorder, PolicyFunction
-from reverie.core.accelerate import only
+from reverie.agent.policy_function import ATOL, NoiseRecorder, PolicyFunction
 from reverie.core.bounds import AtLeast
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError, EnvError, RunError
 from reverie.core.files import check_writable, write_json, writing
+from reverie.core.kernel_dispatch import only
 from reverie.core.protocols import Memoryless, Policy
-from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.seeding import derived_seeds, reproducible
 from reverie.core.specs import ObsPart
 from reverie.core.types import Mode, PolicyOutput, Step, Values
 from reverie.experiment.environments import make_eval_env

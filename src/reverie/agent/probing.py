@@ -10,8 +10,14 @@ import torch
 from torch import Tensor
 
 from reverie.agent.conversion import to_numpy
-from reverie.agent.imagining import ModelState, broadcast_like, model_state, require_world_model, state_to_latent
 from reverie.agent.player import AgentState, Player
+from reverie.agent.world_model_inspector import (
+    ModelState,
+    broadcast_like,
+    model_state,
+    require_world_model,
+    state_to_latent,
+)
 from reverie.core.errors import ConfigError, DataError
 from reverie.nn.probe import Probe
 

@@ -16,8 +16,8 @@ from reverie.core.rows import episode_rows
 from reverie.core.specs import signature
 from reverie.core.types import Batch
 from reverie.datasets.dataset import RecordedEpisodes, dataset_config, open_recorded
-from reverie.datasets.memory import DataLike
-from reverie.envs.flat import CLIPS
+from reverie.datasets.in_memory import DataLike
+from reverie.envs.flat_env import CLIPS
 from reverie.experiment.offline import check_dataset_fits
 
 

@@ -19,8 +19,8 @@ from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError, format_error, plural
 from reverie.core.logger import logger
-from reverie.core.randomness import derived_seeds, reproducible
 from reverie.core.rows import Rows, episode_rows
+from reverie.core.seeding import derived_seeds, reproducible
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import cast, follow, leaves_of
 from reverie.core.specs import MASK

@@ -30,7 +30,7 @@ from reverie.log.trackers import PROJECT, mlflow_experiment_id
 from reverie.run.checkpoint import Checkpoints, longest_episode, read
 from reverie.run.folder import RunFolder, Saved, found_at_end, is_of, read_saved, read_spec
 from reverie.run.manifest import step_of
-from reverie.store.places import open_objects
+from reverie.store.local_objects import open_objects
 
 TAG = "reverie"
 """Tag of this library's agents at the Hub."""

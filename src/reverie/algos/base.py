@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.modes import Optimiser, check_trained, find_bad_moment, has_two_modes
-from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Ramp
+from reverie.core.collectives import is_distributed, mean_across_ranks
 from reverie.core.errors import ConfigError, missing_method_error
-from reverie.core.learners import is_distributed, mean_across_ranks
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
 from reverie.core.specs import Column
 from reverie.core.types import Batch, Metrics, PolicyOutput, State, Update, Window

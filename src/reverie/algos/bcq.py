@@ -23,8 +23,8 @@ from reverie.nn.adam import Adam
 from reverie.nn.exploration import StatelessStorage
 from reverie.nn.functional import is_traced
 from reverie.nn.optim import frozen
-from reverie.nn.perceptron import ReluMLP
-from reverie.nn.target import Target
+from reverie.nn.relu_mlp import ReluMLP
+from reverie.nn.target_network import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, squared_error
 from reverie.objectives.transforms import exp

@@ -25,7 +25,7 @@ from reverie.core.specs import ActionSpec, Column, ObsSpec
 from reverie.core.types import Batch, Update
 from reverie.nn.actor_critic import NetworkConfig, draws, many_action_values
 from reverie.nn.adam import Adam
-from reverie.nn.rewards import Factor, ReturnStd
+from reverie.nn.reward_scaling import Factor, ReturnStd
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, regression_error
 

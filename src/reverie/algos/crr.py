@@ -21,7 +21,7 @@ from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import GaussianActor, QEnsemble, draws, many_action_values
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.target import Target
+from reverie.nn.target_network import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, squared_error
 from reverie.objectives.transforms import exp

@@ -21,7 +21,7 @@ from reverie.nn.actor_critic import DeterministicActor, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.optim import frozen
-from reverie.nn.target import Target
+from reverie.nn.target_network import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, regression_error
 

@@ -23,7 +23,7 @@ from reverie.nn.actor_critic import DiscreteQEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.functional import ILLEGAL
-from reverie.nn.target import Target
+from reverie.nn.target_network import Target
 from reverie.objectives.categorical import best_value, likely_values, log_total, share, taken_value
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, huber_error, mean_over

@@ -23,7 +23,7 @@ from reverie.nn.action_kinds import all_classes
 from reverie.nn.actor_critic import DiscreteQNetwork, MemoryNetworkConfig
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy, Inference
-from reverie.nn.target import Target
+from reverie.nn.target_network import Target
 from reverie.objectives.categorical import best_value, highest_value, share, taken_value
 from reverie.objectives.td import Losses, after, before, huber_error
 

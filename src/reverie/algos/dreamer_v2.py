@@ -23,11 +23,11 @@ from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.nn.actor import DreamerActor
 from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.heads import DenseHeadConfig, NumberHead
-from reverie.nn.normalise import MagnitudeScale
+from reverie.nn.normalization import MagnitudeScale
 from reverie.nn.optim import Optim, gradient_steps, register_scheduled
 from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.state_space import Latent
-from reverie.nn.target import LateTarget
+from reverie.nn.target_network import LateTarget
 from reverie.objectives.policy import ActorGradient, Dynamics, Reinforce
 from reverie.objectives.returns import DreamReturn, NextReward, OwnReward
 

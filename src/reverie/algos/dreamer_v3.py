@@ -27,12 +27,12 @@ from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import log_of
 from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
-from reverie.nn.normalise import PercentileScale
+from reverie.nn.normalization import PercentileScale
 from reverie.nn.optim import Optim, OptimConfig, register_scheduled
 from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.rssm import RSSMConfig
 from reverie.nn.state_space import Latent
-from reverie.nn.target import Target
+from reverie.nn.target_network import Target
 from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.policy import reinforce
 from reverie.objectives.returns import lambda_return

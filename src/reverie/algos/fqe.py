@@ -23,7 +23,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import QEnsemble, many_action_values
 from reverie.nn.adam import Adam
-from reverie.nn.target import Target
+from reverie.nn.target_network import Target
 from reverie.objectives.estimators import TD0
 from reverie.objectives.td import Losses, after, before, squared_error
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.accelerate import accelerated
+from reverie.core.kernel_dispatch import accelerated
 from reverie.nn.actor import DreamerActor, JointDistribution
 from reverie.nn.state_space import Latent, StateSpaceModel
 

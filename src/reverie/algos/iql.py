@@ -22,7 +22,7 @@ from reverie.nn.action_kinds import action_kind, all_classes
 from reverie.nn.actor_critic import ChoicesActor, FixedStdGaussianActor, MixedActor, Network, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.target import Target
+from reverie.nn.target_network import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, before, mean_over, squared_error
 from reverie.objectives.transforms import exp

@@ -20,10 +20,10 @@ from reverie.core.types import Batch, Metrics, PolicyOutput, Values, Window
 from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.adam import Adam
 from reverie.nn.memory import MEMORY, Memory
-from reverie.nn.normalise import NormalizeConfig, Running
+from reverie.nn.normalization import NormalizeConfig, Running
 from reverie.nn.preprocess import Preprocessor
-from reverie.nn.remember import Memories, RememberingPolicy
-from reverie.nn.rewards import RewardScale
+from reverie.nn.replay_memory import Memories, RememberingPolicy
+from reverie.nn.reward_scaling import RewardScale
 from reverie.objectives.categorical import best_value
 from reverie.objectives.td import Losses, loss_metrics
 

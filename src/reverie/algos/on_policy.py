@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from reverie.algos.model_free import ModelFree, ValueConfig, check_sequences
 from reverie.core.bounds import Above, AtLeast, Rate
+from reverie.core.collectives import average
 from reverie.core.errors import ConfigError
-from reverie.core.learners import average
 from reverie.core.specs import ActionSpec, Column, ObsSpec
 from reverie.core.types import FLAGS, Batch, PolicyOutput, Update, Window
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.memory import MEMORY
+from reverie.nn.on_policy_networks import Decision, PolicyValue, PolicyValueConfig, RecurrentPolicy
 from reverie.nn.optim import Optim, register_scheduled
-from reverie.nn.policy_value import Decision, PolicyValue, PolicyValueConfig, RecurrentPolicy
 from reverie.objectives.estimators import GAE, ValueEstimator
 from reverie.objectives.policy import standardize
 from reverie.objectives.td import Losses, mean_over

@@ -31,7 +31,7 @@ from reverie.core.types import Batch, Metrics, Mode
 from reverie.nn.actor import DreamerActor
 from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.heads import DenseHeadConfig
-from reverie.nn.normalise import MagnitudeScale
+from reverie.nn.normalization import MagnitudeScale
 from reverie.nn.optim import gradient_steps
 
 # ---------------------------------------------------------------------- losses

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from reverie.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyObjective
 from reverie.core.bounds import Above, AtLeast, Rate
+from reverie.core.collectives import mean_across_ranks
 from reverie.core.errors import ConfigError
-from reverie.core.learners import mean_across_ranks
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update, Window
 from reverie.nn.adam import GlobalAdamConfig

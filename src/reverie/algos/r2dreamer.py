@@ -29,7 +29,7 @@ from reverie.nn.laprop import LaPropConfig
 from reverie.nn.layers import Linear
 from reverie.nn.optim import Optim, OptimConfig
 from reverie.nn.state_space import Latent
-from reverie.nn.target import LateTarget
+from reverie.nn.target_network import LateTarget
 from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
 

@@ -28,7 +28,7 @@ from reverie.nn.distributions import ActionLayout
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.normals import SquashedNormal
 from reverie.nn.optim import frozen, register_scheduled
-from reverie.nn.target import Target
+from reverie.nn.target_network import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, regression_error
 

@@ -20,7 +20,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, State, Update
 from reverie.nn.exploration import Gaussian, Noise
 from reverie.nn.optim import frozen
-from reverie.nn.target import Target
+from reverie.nn.target_network import Target
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, after, before, mean_over, regression_error
 

@@ -14,7 +14,7 @@ import torch
 from reverie.algos.model_free import RecordedConfig
 from reverie.algos.td3 import TD3, TD3Config, TD3Objective
 from reverie.core.bounds import AtLeast
-from reverie.core.learners import mean_across_ranks
+from reverie.core.collectives import mean_across_ranks
 from reverie.core.types import Batch
 from reverie.nn.optim import frozen
 from reverie.objectives.returns import transition_mask

@@ -21,17 +21,17 @@ from reverie.algos.model_free import ModelFree, ValueConfig
 from reverie.algos.tdmpc2_look import LatentDreamer
 from reverie.algos.tdmpc2_planner import Planner
 from reverie.core.bounds import Above, AtLeast, Rate, Within
+from reverie.core.collectives import all_gather
 from reverie.core.errors import ConfigError, did_you_mean
-from reverie.core.learners import all_gather
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, PolicyOutput, Update, Window
 from reverie.nn.adam import Adam, joint_gradient_step
-from reverie.nn.mish import LatentConfig, LatentEncoder, MishMLP
-from reverie.nn.normalise import PERCENTILES, percentiles
+from reverie.nn.normalization import PERCENTILES, percentiles
 from reverie.nn.normals import LOG_ROOT
 from reverie.nn.number_distributions import LogTwoHot
 from reverie.nn.optim import frozen
-from reverie.nn.target import Target
+from reverie.nn.target_network import Target
+from reverie.nn.tdmpc2_networks import LatentConfig, LatentEncoder, MishMLP
 
 # ---------------------------------------------------------------------- losses
 

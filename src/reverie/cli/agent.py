@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, Self
 from tyro.conf import Positional, arg
 
 from reverie.cli.main import fail
-from reverie.cli.parse import EnvOverride, ReadingOptions, TrustOption
-from reverie.cli.show import print_files, print_trouble, score_line
+from reverie.cli.output import print_files, print_trouble, score_line
+from reverie.cli.parsing import EnvOverride, ReadingOptions, TrustOption
 from reverie.core.errors import ConfigError, plural
 
 
@@ -90,7 +90,7 @@ class DreamCommand(RunOptions, EnvOverride):
 
     def __call__(self) -> None:
         data = self.reading.of(self.data, "nothing is read, as the agent plays the episodes")
-        from reverie.agent.dreaming import dream
+        from reverie.agent.dream_report import dream
         from reverie.agent.loading import load
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
@@ -144,7 +144,7 @@ class ExtractCommand(RunOptions):
     def __call__(self) -> None:
         data = self.reading.of(self.data, "the run's own rows are read as they were written")
         from reverie.agent.extract import extract
-        from reverie.core.machine import choose_device
+        from reverie.core.hardware import choose_device
 
         print_trouble(choose_device(self.device).partition(":")[0])
         names = ("out", "checkpoint", "device", "seed", "overwrite")
@@ -232,9 +232,9 @@ class EstimateCommand(RunOptions):
 
     def __call__(self) -> int:
         data = self.reading.of(self.data, "the data that the run was trained on are read as they were then")
-        from reverie.agent.estimate import estimate_return
+        from reverie.agent.off_policy_evaluation import estimate_return
         from reverie.agent.player import actions_label
-        from reverie.core.machine import choose_device  # imports torch
+        from reverie.core.hardware import choose_device  # imports torch
 
         print_trouble(choose_device(self.device).partition(":")[0])
         names = ("method", "updates", "num_action_samples", "discount", "checkpoint", "device", "seed")
@@ -263,7 +263,7 @@ class EstimateProgress(contextlib.ExitStack):
         self._advance: Callable[[int], None] = lambda num_done: None
 
     def __enter__(self) -> Self:
-        from reverie.run.signals import listening  # imports torch
+        from reverie.run.signal_handling import listening  # imports torch
 
         self.enter_context(listening(self._stop, [signal.SIGINT]))
         return super().__enter__()

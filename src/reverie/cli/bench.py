@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli.show import print_sections, print_trouble
+from reverie.cli.output import print_sections, print_trouble
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError, plural
 
@@ -88,7 +88,7 @@ def parse_dims(text: str, name: str, meaning: str) -> tuple[int, ...]:
 
 def settings(options: BenchCommand) -> ExperimentConfig:
     """Return the settings that ``reverie train`` would have with the same arguments."""
-    from reverie.experiment.layers import PRESETS, merge_layers
+    from reverie.experiment.config_layers import PRESETS, merge_layers
 
     algorithm = options.algorithm.replace("-", "_")
     preset = algorithm if options.has_shape and options.preset is None and algorithm in PRESETS else options.preset
@@ -104,14 +104,14 @@ def settings(options: BenchCommand) -> ExperimentConfig:
 
 def run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:
     """Measure what was asked for."""
-    from reverie.core.machine import choose_device
+    from reverie.core.hardware import choose_device
     from reverie.experiment import bench
 
     print_trouble(choose_device(config.device))
     if options.has_shape:
         print(f"measuring {options.algorithm} on random data ...", flush=True)
         return bench.benchmark(config, *shapes(options))
-    from reverie.envs.vector import make_env
+    from reverie.envs.slot_vector_env import make_env
 
     env = make_env(config.env, seed=config.seed)
     try:

@@ -14,8 +14,8 @@ from tyro.conf import Positional, arg
 from reverie.cli.agent import progress_bar
 from reverie.cli.bench import format_hours
 from reverie.cli.main import fail
-from reverie.cli.parse import TrustOption, flags_in, parse
-from reverie.cli.show import print_sections
+from reverie.cli.output import print_sections
+from reverie.cli.parsing import TrustOption, flags_in, parse
 from reverie.core.discover import version
 from reverie.core.errors import brief
 from reverie.envs.config import OF_ALL, EnvConfig
@@ -59,7 +59,7 @@ def check_env_command(args: list[str]) -> int:
 
         check_id(args[0])
     from reverie.api import USUAL, check_env  # imports torch
-    from reverie.experiment.layers import merge_layers
+    from reverie.experiment.config_layers import merge_layers
 
     flags = dict(flags_in(args))
     files, named = [Path(text) for text in flags.get("config", ())], next(iter(flags.get("algorithm", ())), USUAL)

@@ -13,8 +13,8 @@ from tyro.conf import Positional, arg
 
 from reverie.cli.agent import RunOptions
 from reverie.cli.main import fail
-from reverie.cli.parse import Command, EnvOverride, ReadingOptions, TrustOption, run_command
-from reverie.cli.show import print_sections
+from reverie.cli.output import print_sections
+from reverie.cli.parsing import Command, EnvOverride, ReadingOptions, TrustOption, run_command
 from reverie.core.errors import ConfigError, did_you_mean, plural
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
@@ -37,7 +37,7 @@ class Source(TrustOption, ReadingOptions):
 
     def open(self) -> Reader:
         """Open the dataset."""
-        from reverie.datasets.detect import open_reader
+        from reverie.datasets.format_detection import open_reader
 
         return open_reader(self.path, self.of(self.path, ""))
 
@@ -51,7 +51,7 @@ class DataInfoCommand(Source):
 
     def __call__(self) -> None:
         from reverie.datasets.dataset import read_progress
-        from reverie.datasets.own_store import StoreReader
+        from reverie.datasets.replay_store import StoreReader
         from reverie.datasets.summary import summarise
 
         with self.open() as reader:
@@ -86,7 +86,7 @@ class ValidateCommand(Source):
     def __call__(self) -> int:
         from reverie.datasets.convert import good, write_dataset
         from reverie.datasets.output import check_target
-        from reverie.datasets.own_store import StoreReader
+        from reverie.datasets.replay_store import StoreReader
         from reverie.datasets.validate import validate
 
         with self.open() as reader:
@@ -262,7 +262,7 @@ def data_command(args: list[str]) -> int:
     if args[0] not in COMMANDS:
         available = f"Available: {', '.join(COMMANDS)}."
         return fail(f"unknown command 'data {args[0]}'.{did_you_mean(args[0], COMMANDS)} {available}", 2)
-    from reverie.run.signals import Stopped, stopping
+    from reverie.run.signal_handling import Stopped, stopping
 
     try:
         with stopping():

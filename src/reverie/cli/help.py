@@ -18,13 +18,13 @@ import docstring_parser
 from tyro.conf import Positional, arg
 
 from reverie.cli.main import COMMANDS, main
-from reverie.cli.options import CommonOptions
-from reverie.cli.parse import flags_of
+from reverie.cli.parsing import flags_of
+from reverie.cli.train_options import CommonOptions
 from reverie.core.config import Choice
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
 from reverie.experiment.config import DEFAULT_REPLAY_RATIO, ExperimentConfig
-from reverie.experiment.layers import TABLE
+from reverie.experiment.config_layers import TABLE
 from reverie.replay.sources import of_share
 
 GROUPS = {

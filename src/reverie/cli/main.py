@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from reverie.core.discover import version
 from reverie.core.errors import ReverieError, UntrustedError, did_you_mean
-from reverie.core.importing import trust_modules
+from reverie.core.imports import trust_modules
+from reverie.core.openmp import spin_briefly
 from reverie.core.signals import end_with_parent
-from reverie.core.waiting import spin_briefly
 
 COMMANDS = {
     "train": ("train_command", "train an agent, or continue a run"),
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             command_args = localize_args(args[0], args[1:])
             if command_function is not None:
                 return int(command_function(command_args))
-            from reverie.cli.parse import run_command  # tyro comes with it
+            from reverie.cli.parsing import run_command  # tyro comes with it
 
             return run_command(getattr(module, f"{args[0].title()}Command"), command_args, args[0])
     except UntrustedError as error:
@@ -114,8 +114,8 @@ def print_here() -> None:
 
     import torch
 
-    from reverie.core.accelerate import kernel_problem, switched_off
-    from reverie.core.machine import gpus
+    from reverie.core.hardware import gpus
+    from reverie.core.kernel_dispatch import kernel_problem, switched_off
 
     devices = [torch.cuda.get_device_name(index) for index in range(gpus())]
     system = f"{platform.system()} {platform.machine()}"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from reverie.cli.main import fail
-from reverie.cli.parse import TrustOption
-from reverie.cli.show import as_given, print_files
+from reverie.cli.output import as_given, print_files
+from reverie.cli.parsing import TrustOption
 from reverie.core.discover import algorithms, outline
 from reverie.core.errors import ReverieError, RunError, plural
 
@@ -142,7 +142,7 @@ class ImportCommand(TrustOption):
     """New run folder. None: one below runs/."""
 
     def __call__(self) -> None:
-        from reverie.agent.sb3 import import_sb3
+        from reverie.agent.import_sb3 import import_sb3
 
         run = import_sb3(self.file, self.env, run=self.run)
         print(f"imported; reverie eval {as_given(run, self.run)}")
@@ -177,8 +177,8 @@ class InfoCommand:
     """Run folder."""
 
     def __call__(self) -> None:
-        from reverie.core.accelerate import kernel_problem, switched_off
-        from reverie.log.metrics import read_metrics
+        from reverie.core.kernel_dispatch import kernel_problem, switched_off
+        from reverie.log.jsonl import read_metrics
         from reverie.run.checkpoint import Checkpoints, number_of, read
         from reverie.run.folder import RunFolder, read_saved
 

@@ -13,20 +13,20 @@ from tyro.conf import arg
 from reverie.api import train_config
 from reverie.cli.help import help_screen
 from reverie.cli.main import fail
-from reverie.cli.options import CommonOptions, parse_common
-from reverie.cli.parse import flags_in, parse, without
-from reverie.cli.show import as_given, print_files, score_line
+from reverie.cli.output import as_given, print_files, score_line
+from reverie.cli.parsing import flags_in, parse, without
+from reverie.cli.train_options import CommonOptions, parse_common
 from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError, plural
 from reverie.core.logger import silent, tell
 from reverie.distributed.launch import check_divisible, is_launched, launch, launcher_rank
-from reverie.distributed.ray import ClusterRequest, train_on_ray
-from reverie.distributed.search import tune_of
+from reverie.distributed.ray_learners import ClusterRequest, train_on_ray
 from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import train_seeds_of
+from reverie.distributed.tune import tune_of
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.layers import SUITES, env_in, merge_layers, read_settings, sections
+from reverie.experiment.config_layers import SUITES, env_in, merge_layers, read_settings, sections
 from reverie.experiment.resolve import fit_learning_starts
 from reverie.log.aggregate import format_seeds_table
 from reverie.run.callback import import_callback

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reverie.cli.options import parse_common
+from reverie.cli.train_options import parse_common
 from reverie.core.discover import algorithm_config, algorithms
 
 

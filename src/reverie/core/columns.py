@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.accelerate import accelerated
 from reverie.core.errors import DataError
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.specs import Column as Column
 from reverie.core.types import FLAGS

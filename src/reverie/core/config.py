@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Self, Union, cast
 
 from reverie.core.bounds import Bound, Ramp, Rate
 from reverie.core.errors import ConfigError, brief, did_you_mean, near_names
-from reverie.core.importing import import_object
+from reverie.core.imports import import_object
 
 LARGEST = (2.0 - 2.0**-23) * 2.0**127
 """The largest magnitude that float32 holds."""

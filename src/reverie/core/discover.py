@@ -15,7 +15,7 @@ from typing import cast
 
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError, did_you_mean
-from reverie.core.importing import check_module, findable, import_object, points_of
+from reverie.core.imports import check_module, findable, import_object, points_of
 
 GROUP = "reverie.algos"
 SHARED = frozenset({

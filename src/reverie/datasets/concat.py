@@ -15,8 +15,8 @@ from gymnasium import spaces
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.specs import ObsSpec, signature
+from reverie.datasets.dataset_env import user_wrappers
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space
-from reverie.datasets.recorded_env import user_wrappers
 
 OF_ROWS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward",
            "terminal_on_life_loss", "kwargs", "max_episode_steps", "wrappers")  # fmt: skip

@@ -19,7 +19,7 @@ from reverie.core.columns import columns_of
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, plural
 from reverie.core.files import writing
-from reverie.core.importing import import_object
+from reverie.core.imports import import_object
 from reverie.core.rows import Rows, check_rows, episodes_of
 from reverie.core.space_json import text_of
 from reverie.core.spaces import cast, columns_in, nested, with_leaves
@@ -28,10 +28,10 @@ from reverie.core.types import FLAGS
 from reverie.datasets import output, writers
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import RecordedEpisodes, read_progress
+from reverie.datasets.dataset_env import clip_rewards, dataset_env_config, nondefault_settings
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS, MEASURED_KEY
-from reverie.datasets.own_store import ABOUT, SPEC, SeenReader
 from reverie.datasets.reader import BOTH, SEED, DatasetInfo, Reader, Space
-from reverie.datasets.recorded_env import clip_rewards, dataset_env_config, nondefault_settings
+from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader
 from reverie.datasets.validate import DataReport, environment_of
 from reverie.envs.make import close_quietly, registered, written
 

@@ -30,13 +30,13 @@ from reverie.core.rows import Rows, check_rows, episodes_of
 from reverie.core.spaces import column, columns_in
 from reverie.core.specs import MASK, ActionSpec, Column, ObsSpec
 from reverie.core.types import FLAGS, Batch, Window
-from reverie.datasets.detect import open_reader
-from reverie.datasets.memory import DataLike, path_of, paths_in
+from reverie.datasets.dataset_env import check_obs_compatible, clip_rewards, settings_to_apply
+from reverie.datasets.format_detection import open_reader
+from reverie.datasets.in_memory import DataLike, path_of, paths_in
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
-from reverie.datasets.recorded_env import check_obs_compatible, clip_rewards, settings_to_apply
 from reverie.envs.config import EnvConfig
 from reverie.replay.batch_sampler import BatchSamplerConfig
-from reverie.replay.dataset import Dataset
+from reverie.replay.offline import Dataset
 from reverie.replay.storage import HostStorage, MappedStorage
 
 MEASURED = (

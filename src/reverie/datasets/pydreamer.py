@@ -22,8 +22,8 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import FLAGS
 from reverie.datasets.inferred_spaces import MeasuredAction, measured_action, seen_space
 from reverie.datasets.npz import arrays_in, open_npz
-from reverie.datasets.own_store import ABOUT, SPEC, SeenReader, as_tuples, guess_obs_leaves, read_json_or_yaml
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space, as_flags, by_number, list_files, reading
+from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader, as_tuples, guess_obs_leaves, read_json_or_yaml
 
 OF_ROWS = {"action", "reward", "terminal", "reset"}
 OF_GENERATOR = {"action_next", "policy_value", "policy_entropy", "action_prob"}

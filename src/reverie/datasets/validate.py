@@ -19,10 +19,10 @@ from reverie.core.errors import EnvError, plural
 from reverie.core.rows import Rows, broken_rules, check_rows, episodes_of, mostly_stepless
 from reverie.core.spaces import classes_of, columns_in, nested
 from reverie.datasets.dataset import read_progress
+from reverie.datasets.dataset_env import make_dataset_env
 from reverie.datasets.reader import SEED, DatasetInfo, Reader, Space, step_text
-from reverie.datasets.recorded_env import make_dataset_env
 from reverie.envs.make import close_quietly
-from reverie.envs.together import first_of
+from reverie.envs.make_native_vector import first_of
 
 BLANK = 10
 """Length of a run of rows with only zeros from which they are taken for rows that were never written."""

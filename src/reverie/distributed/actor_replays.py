@@ -14,8 +14,8 @@ import numpy as np
 from torch import Tensor
 
 from reverie.core.types import Batch, State, Update, Window
-from reverie.replay.durable import DurableReplay
-from reverie.replay.replay import Replay
+from reverie.replay.buffer import Replay
+from reverie.replay.persistent import DurableReplay
 from reverie.replay.sources import concat_batches, split_feedback
 from reverie.store.store import Store
 
@@ -52,7 +52,7 @@ class Lanes:
 
 
 class LaneStores:
-    """Several replays with their stores as one :class:`reverie.replay.durable.DurableReplay`."""
+    """Several replays with their stores as one :class:`reverie.replay.persistent.DurableReplay`."""
 
     spare = True
 

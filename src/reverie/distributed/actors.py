@@ -19,12 +19,12 @@ from reverie.core.columns import as_numpy
 from reverie.core.errors import ReverieError
 from reverie.core.logger import speak_as
 from reverie.core.protocols import Annealed, Env
-from reverie.core.randomness import derived_seeds, seed_everything
+from reverie.core.seeding import derived_seeds, seed_everything
 from reverie.core.signals import SIGNALS
 from reverie.core.types import FLAGS, Step
-from reverie.distributed.wire import NAP, SOON, TURNS, Failure, Over, Port, Rows, WeightBoard, acting, adopt
+from reverie.distributed.actor_connection import NAP, SOON, TURNS, Failure, Over, Port, Rows, WeightBoard, acting, adopt
 from reverie.envs.make import MakeEnv
-from reverie.envs.vector import make_env
+from reverie.envs.slot_vector_env import make_env
 from reverie.envs.worker import ONE_THREAD
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.collect import Collector

@@ -10,12 +10,12 @@ from torch import Tensor
 from reverie.algos.base import Algorithm
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.clock import Clock
-from reverie.core.randomness import derived_seeds
+from reverie.core.seeding import derived_seeds
 from reverie.core.types import Batch, Update
-from reverie.distributed.actor_feed import Feed, feeding
+from reverie.distributed.actor_collector import Feed, feeding
 from reverie.distributed.actor_replays import Lanes
 from reverie.envs.make import EnvLike, env_factory
-from reverie.envs.vector import make_env
+from reverie.envs.slot_vector_env import make_env
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.meter import Meter
 from reverie.objectives.td import Losses

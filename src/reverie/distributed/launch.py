@@ -25,8 +25,8 @@ from torch.distributed.rendezvous import rendezvous
 from reverie.core.bounds import Ramp, Rate
 from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError, plural
+from reverie.core.hardware import choose_device, cores, gpus
 from reverie.core.logger import logger
-from reverie.core.machine import choose_device, cores, gpus
 from reverie.core.signals import PARENT, SIGNALS
 from reverie.distributed.team import Team
 from reverie.experiment.config import ExperimentConfig

@@ -20,19 +20,19 @@ from torch import Tensor
 
 from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock
+from reverie.core.collectives import average, single_rank
 from reverie.core.errors import RunError, plural
-from reverie.core.learners import average, single_rank
 from reverie.core.logger import logger
 from reverie.core.protocols import Env, Stateful
 from reverie.core.types import State
-from reverie.distributed.actor_feed import Feed
+from reverie.distributed.actor_collector import Feed
 from reverie.distributed.actor_replays import LaneStores
 from reverie.distributed.team import SAVE, GroupWatch, SharedCollector, SharedSource, Team
 from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.resolve import saved_settings
-from reverie.replay.durable import DurableReplay
-from reverie.run import train as training
+from reverie.replay.persistent import DurableReplay
+from reverie.run import loop as training
 from reverie.run.checkpoint import Checkpoints, read, write
 from reverie.run.collect import Collector
 from reverie.run.folder import RunFolder, Saved

@@ -19,10 +19,10 @@ import numpy as np
 from reverie.core.columns import Column
 from reverie.core.discover import version
 from reverie.core.logger import logger
-from reverie.distributed.actor_processes import SHARE
+from reverie.distributed.actor_connection import FAR, NAP, TURNS, Failure, Over, RowBlock, Rows, Signs, num_slots
 from reverie.distributed.actors import Work, play
-from reverie.distributed.ray import PLACES, amounts, connect
-from reverie.distributed.wire import FAR, NAP, TURNS, Failure, Over, RowBlock, Rows, Signs, num_slots
+from reverie.distributed.local_actors import SHARE
+from reverie.distributed.ray_learners import PLACES, amounts, connect
 from reverie.run.collect import EpisodeStats
 
 SOON = 0.01

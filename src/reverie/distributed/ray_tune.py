@@ -17,7 +17,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from reverie.core.logger import logger
-from reverie.distributed.ray import RESTARTS, RayLearner, wait_until_unlocked
+from reverie.distributed.ray_learners import RESTARTS, RayLearner, wait_until_unlocked
 
 
 class _TuneTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any here

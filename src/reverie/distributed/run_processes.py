@@ -17,14 +17,14 @@ import torch
 
 from reverie.core.errors import RunError
 from reverie.core.files import writing
+from reverie.core.hardware import choose_device, cores
 from reverie.core.logger import logger
-from reverie.core.machine import choose_device, cores
 from reverie.core.signals import PARENT, SIGNALS
-from reverie.distributed.ray import ClusterRequest, cluster, missing, needs
+from reverie.distributed.ray_learners import ClusterRequest, cluster, missing, needs
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.console import RunProgress, RunsDisplay, RunState
 from reverie.run.folder import RunFolder
-from reverie.run.signals import collected
+from reverie.run.signal_handling import collected
 
 POLL = 0.2
 """Seconds between two polls of the child processes."""

@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reverie.core.accelerate import kernel_problem
 from reverie.core.discover import found_elsewhere
 from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, RunError, brief, plural
 from reverie.core.files import check_local, check_writable, writing
-from reverie.core.importing import trusts
+from reverie.core.hardware import choose_device
+from reverie.core.imports import trusts
+from reverie.core.kernel_dispatch import kernel_problem
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
-from reverie.core.machine import choose_device
-from reverie.datasets.memory import OBJECT, paths_in
+from reverie.datasets.in_memory import OBJECT, paths_in
 from reverie.distributed.compare import measurement_settings
-from reverie.distributed.ray import ClusterRequest
+from reverie.distributed.ray_learners import ClusterRequest
 from reverie.distributed.run_processes import RunQueue, SeedRun, Train, make_trainer, train_runs
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings

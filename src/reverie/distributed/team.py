@@ -27,15 +27,15 @@ import torch
 from torch import Tensor
 
 from reverie.core.clock import Clock, Watch
+from reverie.core.collectives import use_ranks as learning
 from reverie.core.errors import RunError, plural
-from reverie.core.learners import use_ranks as learning
 from reverie.core.logger import logger
 from reverie.core.protocols import Annealed, BatchSource, RunningStatistics
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
-from reverie.distributed.actor_feed import Feed
-from reverie.distributed.ranks import Group
-from reverie.distributed.wire import RowBlock, blank
+from reverie.distributed.actor_collector import Feed
+from reverie.distributed.actor_connection import RowBlock, blank
+from reverie.distributed.process_group import Group
 from reverie.experiment.build import Experiment
 from reverie.replay.sources import concat_batches
 from reverie.run.collect import Collector, EpisodeStats

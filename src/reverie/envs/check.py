@@ -22,7 +22,7 @@ from reverie.core.specs import MASK, ActionSpec, ObsPart
 from reverie.envs.checking_wrapper import CheckingWrapper, value_and_type
 from reverie.envs.config import EnvConfig
 from reverie.envs.findings import Finding, Findings, Severity
-from reverie.envs.flat import FlatEnv, Outcome, make_flat
+from reverie.envs.flat_env import FlatEnv, Outcome, make_flat
 from reverie.envs.limits import EXACT
 from reverie.envs.make import Env, EnvLike, MakeEnv, Single, env_factory, env_name, from_registry
 from reverie.envs.masks import ActionMask

@@ -11,7 +11,7 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError, brief
 from reverie.core.specs import MASK
 from reverie.envs.episode_info import parse_log_info
-from reverie.envs.transforms import parse_wrapper, repeats
+from reverie.envs.wrapper_list import parse_wrapper, repeats
 
 OF_ALL = {"num", "vectorization", "restarts", "restart_window", "timeout"}
 """Settings that do not change how a single environment behaves."""

@@ -22,12 +22,12 @@ from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_i
 from gymnasium.error import Error as GymError
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, format_error
-from reverie.core.importing import check_module, findable, module_of
+from reverie.core.imports import check_module, findable, module_of
 from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
 from reverie.envs.suites import ENVPOOL, choose_renderer, load_suite, renderer_hint, unknown
-from reverie.envs.transforms import apply_wrappers
+from reverie.envs.wrapper_list import apply_wrappers
 from reverie.envs.wrappers import OLD_GYM, ActionRepeat, Lives, NoopReset, check_spaces
 
 Env = gymnasium.Env[Any, Any]
@@ -137,7 +137,7 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
 
 def _make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> object:
     if config.vectorization == "native" or (factory is None and config.id.startswith(ENVPOOL)):
-        from reverie.envs.together import OneOf, make_together
+        from reverie.envs.make_native_vector import OneOf, make_together
 
         return OneOf(make_together(config, factory, 1))
     return from_registry(config, render) if factory is None else _call_factory(factory, config, render)

@@ -22,7 +22,7 @@ from minigrid.core.mission import MissionSpace
 from minigrid.minigrid_env import MiniGridEnv
 
 from reverie.core.errors import EnvError
-from reverie.envs.transforms import Grayscale, Resize
+from reverie.envs.wrapper_list import Grayscale, Resize
 from reverie.envs.wrappers import Reset, layers_of
 
 Env = gymnasium.Env[Any, Any]

@@ -19,8 +19,8 @@ import numpy as np
 from reverie.core.errors import EnvError, ReverieError
 from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsPart
-from reverie.envs import flat, wrappers
-from reverie.envs.flat import FlatEnv
+from reverie.envs import flat_env, wrappers
+from reverie.envs.flat_env import FlatEnv
 from reverie.envs.limits import DeclaredBounds
 from reverie.envs.make import ChangedError
 from reverie.envs.snapshot import load_state, save_state
@@ -149,7 +149,7 @@ def trace_of(error: BaseException) -> str:
     return "Traceback (most recent call last):\n" + "".join(lines).rstrip()
 
 
-OURS = (__file__, flat.__file__, wrappers.__file__)
+OURS = (__file__, flat_env.__file__, wrappers.__file__)
 
 
 @contextlib.contextmanager

@@ -109,7 +109,7 @@ def _dummy(_: str) -> None:
         _add(f"reverie/{name}-v0", name, "dummy")
 
 
-def _add(env_id: str, maker: str, module: str = "foreign", **kwargs: Any) -> None:
+def _add(env_id: str, maker: str, module: str = "adapters", **kwargs: Any) -> None:
     if env_id not in gymnasium.registry:
         gymnasium.register(env_id, entry_point=f"reverie.envs.{module}:{maker}", kwargs=kwargs)
 

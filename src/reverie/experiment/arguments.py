@@ -12,11 +12,11 @@ from reverie.algos.settings import AlgorithmConfig
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, brief
 from reverie.datasets.dataset import DatasetConfig, dataset_settings
-from reverie.datasets.memory import path_of
+from reverie.datasets.in_memory import path_of
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name
 from reverie.experiment.config import DATASET_ENV, ExperimentConfig
-from reverie.experiment.layers import merge_layers, overlay, with_network_size
+from reverie.experiment.config_layers import merge_layers, overlay, with_network_size
 from reverie.experiment.resolve import fit_learning_starts
 from reverie.run.callback import import_callback
 

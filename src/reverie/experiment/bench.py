@@ -16,10 +16,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from reverie.algos.base import Algorithm
 from reverie.algos.on_policy import OnPolicy
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core.accelerate import kernel_status
-from reverie.core.machine import choose_device, describe, keep_freed_memory, matrix_rates, peak_memory, wait_for
+from reverie.core.hardware import choose_device, describe, keep_freed_memory, matrix_rates, peak_memory, wait_for
+from reverie.core.kernel_dispatch import kernel_status
 from reverie.core.protocols import Env
-from reverie.core.randomness import left_as_found, threads_kept
+from reverie.core.seeding import left_as_found, threads_kept
 from reverie.core.specs import MASK, ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Mode, Step
 from reverie.experiment.config import ExperimentConfig

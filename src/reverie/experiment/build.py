@@ -18,10 +18,10 @@ from reverie.algos.base import Algorithm
 from reverie.algos.on_policy import OnPolicy
 from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, DataError, RunError, plural
+from reverie.core.hardware import choose_device, keep_freed_memory
 from reverie.core.logger import logger
-from reverie.core.machine import choose_device, keep_freed_memory
 from reverie.core.protocols import Env, Stateful
-from reverie.core.randomness import RngState, derived_seeds, reproducible, seed_everything
+from reverie.core.seeding import RngState, derived_seeds, reproducible, seed_everything
 from reverie.core.space_json import text_of
 from reverie.core.specs import ActionSpec, ObsSpec, signature
 from reverie.core.types import FLAGS, Batch, Window
@@ -30,15 +30,15 @@ from reverie.experiment.bench import LearnerSpeed, measure_learner_speed
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
 from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environments, plays, probe_env
-from reverie.experiment.initial import load_initial
 from reverie.experiment.offline import OfflineRows, make_heldout_metrics, open_run_dataset, read_offline_rows
 from reverie.experiment.resolve import saved_settings
+from reverie.experiment.warm_start import load_initial
 from reverie.log.meter import Meter
 from reverie.log.video import shrink
+from reverie.replay.buffer import Replay
 from reverie.replay.config import check_capacity, check_memory, max_rows
-from reverie.replay.dataset import Dataset, DatasetPart
-from reverie.replay.durable import DurableReplay
-from reverie.replay.replay import Replay
+from reverie.replay.offline import Dataset, DatasetPart
+from reverie.replay.persistent import DurableReplay
 from reverie.replay.rollout import Rollout
 from reverie.replay.sources import MixedSource, prefetch, split_window
 from reverie.run.collect import Collecting, Collector
@@ -217,7 +217,7 @@ def build(
         rank: number of this learner, of several: what it draws differs, its weights do not.
         run: the run folder, for the store and for memory-mapped rows. None: no store, and a temporary folder.
         estimates: the class of the estimator of a run on recorded data that has no environment.
-        actors: builds what takes the rows of ``config.actors`` processes, as ``distributed/actor_feed.py: feeding``.
+        actors: builds the collector of ``config.actors`` processes: ``distributed/actor_collector.py: feeding``.
 
     Raises:
         ReverieError: settings do not fit together, the data cannot be read or do not fit the environment, or the memory

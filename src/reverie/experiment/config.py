@@ -17,11 +17,11 @@ from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError
 from reverie.core.types import Window
 from reverie.datasets.dataset import DatasetConfig
-from reverie.datasets.memory import OBJECT, path_of, paths_in
+from reverie.datasets.in_memory import OBJECT, path_of, paths_in
 from reverie.envs.config import EnvConfig
-from reverie.nn.rewards import ReturnStd
+from reverie.nn.reward_scaling import ReturnStd
 from reverie.replay.config import ReplayConfig
-from reverie.replay.durable import absolute_store_path
+from reverie.replay.persistent import absolute_store_path
 from reverie.replay.sources import Experience, Mixed, of_share
 from reverie.run.callback import parse_callback
 from reverie.run.evaluate import Score

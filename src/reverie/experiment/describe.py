@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from reverie.core.accelerate import kernel_problem
 from reverie.core.errors import plural
-from reverie.core.machine import available_memory
+from reverie.core.hardware import available_memory
+from reverie.core.kernel_dispatch import kernel_problem
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Window
 from reverie.experiment.bench import LearnerSpeed

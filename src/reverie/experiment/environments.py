@@ -12,10 +12,10 @@ from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, brief
 from reverie.core.protocols import Env
-from reverie.core.randomness import derived_seeds
+from reverie.core.seeding import derived_seeds
 from reverie.core.specs import differences, other_bounds, signature
 from reverie.envs.make import EnvLike, MakeEnv, Single, close_quietly, env_factory, make_gym, to_learnable_obs
-from reverie.envs.vector import make_env
+from reverie.envs.slot_vector_env import make_env
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 
 

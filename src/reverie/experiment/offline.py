@@ -18,15 +18,15 @@ from reverie.algos.dreamer import Dreamer
 from reverie.algos.returns_to_go import RETURN
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Env
-from reverie.core.randomness import derived_seeds, reproducible
+from reverie.core.seeding import derived_seeds, reproducible
 from reverie.core.specs import EXTRAS, ObsSpec, differences, signature
 from reverie.core.types import Window
 from reverie.datasets.dataset import RecordedEpisodes, open_recorded, read_progress
-from reverie.datasets.recorded_env import check_same_meaning, missing_kwargs_and_wrappers
+from reverie.datasets.dataset_env import check_same_meaning, missing_kwargs_and_wrappers
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.environments import Environments, ProbedEnv
 from reverie.objectives.returns import NextRow, returns_to_go
-from reverie.replay.dataset import Dataset
+from reverie.replay.offline import Dataset
 
 NUM_HELDOUT_BATCHES = 4
 """Batches of held-out rows."""

@@ -11,11 +11,11 @@ from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
 from reverie.core.logger import logger
 from reverie.datasets.dataset import DatasetConfig, open_recorded
-from reverie.datasets.detect import open_reader
-from reverie.datasets.recorded_env import dataset_env_config, make_dataset_env
+from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
+from reverie.datasets.format_detection import open_reader
 from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
-from reverie.replay.durable import absolute_store_path
+from reverie.replay.persistent import absolute_store_path
 from reverie.run.folder import Saved, check_origin
 
 

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.base import Algorithm, TrainStep
+from reverie.core.collectives import is_distributed
 from reverie.core.errors import RunError
-from reverie.core.learners import is_distributed
 from reverie.core.types import Batch, Update
-from reverie.kernels.call import pointers
 from reverie.kernels.compiler import kernels
+from reverie.kernels.ctypes_call import pointers
 from reverie.kernels.tape import Tape
 
 Key = tuple[int | tuple[str, torch.Size, torch.dtype], ...]

@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
-from reverie.core.accelerate import switched_off
 from reverie.core.files import user_folder
+from reverie.core.kernel_dispatch import switched_off
 
 _FILES = sorted((Path(__file__).parent / "csrc").glob("*.[ch]"))
 SOURCES, HEADERS = ([path for path in _FILES if path.suffix == end] for end in (".c", ".h"))

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from reverie.kernels.call import call, compute, cpu32, first_order, threads
+from reverie.kernels.ctypes_call import call, compute, cpu32, first_order, threads
 
 
 def supports_norm_silu(x: Tensor, scale: Tensor, eps: float) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.core.accelerate import SWITCH, switched_off
-from reverie.kernels.call import first_order
+from reverie.core.kernel_dispatch import SWITCH, switched_off
+from reverie.kernels.ctypes_call import first_order
 from reverie.nn import functional
 from reverie.nn.distributions import Categoricals
 

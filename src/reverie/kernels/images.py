@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.kernels.call import call, compute, cpu32, first_order, threads
+from reverie.kernels.ctypes_call import call, compute, cpu32, first_order, threads
 from reverie.kernels.elementwise import norm_backward
 from reverie.nn.functional import convolve
 

@@ -18,8 +18,8 @@ from reverie.kernels.compiler import kernels
 from reverie.kernels.tape import Tape
 from reverie.nn.cnn import ConvReLU
 from reverie.nn.exploration import Inference
-from reverie.nn.perceptron import ReluMLP
-from reverie.nn.policy_value import PolicyActor
+from reverie.nn.on_policy_networks import PolicyActor
+from reverie.nn.relu_mlp import ReluMLP
 
 MAX_KEYS = 8
 """Largest number of captures, one for each kind of input; inputs of further kinds call the network."""

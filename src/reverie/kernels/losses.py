@@ -11,10 +11,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from reverie.core.learners import is_distributed
+from reverie.core.collectives import is_distributed
 from reverie.core.tree import expect
 from reverie.core.types import Batch
-from reverie.kernels.call import call, compute, cpu32, first_order, flags, floats, has_no_grad
+from reverie.kernels.ctypes_call import call, compute, cpu32, first_order, flags, floats, has_no_grad
 from reverie.objectives.estimators import OneRow
 from reverie.objectives.td import Losses, check_shapes
 

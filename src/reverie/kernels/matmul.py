@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.kernels.call import SHARED, compute, cpu32, tiles_granted
+from reverie.kernels.ctypes_call import SHARED, compute, cpu32, tiles_granted
 
 MIN_ROWS = 128
 """Smallest number of rows for which oneDNN is used: below, its set-up takes too long."""

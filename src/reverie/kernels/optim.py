@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from reverie.kernels.call import compute, cpu32, threads
+from reverie.kernels.ctypes_call import compute, cpu32, threads
 from reverie.nn.adam import AdamSettings, cosine_share
 from reverie.nn.optim import Tensors
 

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.kernels.call import compute, cpu32, floats, pointers
 from reverie.kernels.compiler import kernels
+from reverie.kernels.ctypes_call import compute, cpu32, floats, pointers
 from reverie.kernels.matmul import MIN_ROWS
 from reverie.nn.layers import MLP, Linear, RMSNormSiLU
 

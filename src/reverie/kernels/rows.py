@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reverie.core.columns import RingBuffer, StepRows, as_numpy, check_shape
 from reverie.kernels.compiler import kernels
-from reverie.nn.normalise import LEAST, NOISE, TOGETHER
+from reverie.nn.normalization import LEAST, NOISE, TOGETHER
 
 PARALLEL = 2**20
 """Bytes of a batch from which several threads are faster than one."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.kernels import gpu, rssm_cpu, rssm_gpu
-from reverie.kernels.call import cpu32, first_order, floats, has_no_grad
+from reverie.kernels.ctypes_call import cpu32, first_order, floats, has_no_grad
 from reverie.kernels.packing import ParameterCache
 from reverie.kernels.steps import PreparedRSSM, embedded, prepared_class
 from reverie.nn.layers import BlockLinear, Linear, RMSNormSiLU

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.kernels.call import compute, floats, pointers
+from reverie.kernels.ctypes_call import compute, floats, pointers
 from reverie.kernels.matmul import block_gradient, weight_gradient
 from reverie.kernels.packing import pack_panels
 

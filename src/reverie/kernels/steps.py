@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos import imagination
-from reverie.kernels.call import first_order
+from reverie.kernels.ctypes_call import first_order
 from reverie.kernels.matmul import block_gradient, weight_gradient
 from reverie.nn.dense_rssm import CellStack, DenseRSSM, KerasGRU, LayerNormGRU
 from reverie.nn.functional import gru, linear

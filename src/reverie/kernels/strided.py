@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from reverie.kernels.call import call, cpu32, first_order
+from reverie.kernels.ctypes_call import call, cpu32, first_order
 from reverie.kernels.images import parts
 from reverie.kernels.matmul import needed_input_grads, product_cpu
 

@@ -1,8 +1,9 @@
 """Recording of calls on the CPU that can be repeated: the CPU's counterpart of a CUDA graph.
 
-Recorded is every PyTorch operation of this thread, the backward pass included, and every call of a compiled function
-(``kernels/call.py: library``). A replay makes the same calls in the same order on the same memory, without Python's and
-PyTorch's dispatch: new inputs are copied into the recorded tensors, and results are read from the recorded ones.
+A tape records every PyTorch operation of this thread, the backward pass included, and every call of a compiled
+function (``kernels/ctypes_call.py: library``). A replay makes the same calls in the same order on the same memory,
+without the dispatch of Python and PyTorch: new inputs are copied into the recorded tensors, and results are read from
+the recorded tensors.
 
 ``Tape.obstacle`` names the first thing that cannot be repeated: operations that return a Python number (``item()``),
 shapes that depend on values, tensors handed to Python or NumPy (``tolist()``), tensors that get other memory, random
@@ -27,8 +28,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from reverie.kernels.call import capturing
 from reverie.kernels.compiler import kernels
+from reverie.kernels.ctypes_call import capturing
 from reverie.kernels.tape_ops import Plain, plain_calls
 
 WHOLE, REAL = 16, 8

@@ -32,7 +32,7 @@ from reverie.core.statistics import (
     probability_of_improvement,
     running_mean,
 )
-from reverie.log.metrics import metric_series, read_metrics, split_evaluations
+from reverie.log.jsonl import metric_series, read_metrics, split_evaluations
 
 AGGREGATES: dict[str, Measure] = {"iqm": iqm, "mean": mean, "median": median}
 READ_METRICS = ("episode/score", "eval/score", "eval/final", "estimate/return", "estimate/discount")

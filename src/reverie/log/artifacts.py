@@ -16,7 +16,7 @@ from typing import Any, Literal
 from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, ReverieError, RunError
 from reverie.core.files import write_json
-from reverie.store.places import LocalObjects, open_objects
+from reverie.store.local_objects import LocalObjects, open_objects
 
 Upload = Literal["metrics", "checkpoints", "rows"]
 """What a tracker gets; each value includes the ones before it."""

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from reverie.core.files import LARGEST_LOG, open_file
 from reverie.core.logger import survive_broken_pipe, tell
-from reverie.log.metrics import Values, parse_entry, scalars
+from reverie.log.jsonl import Values, parse_entry, scalars
 
 if TYPE_CHECKING:
     from reverie.core.clock import Clock

@@ -17,7 +17,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from reverie.core.errors import plural
 from reverie.core.files import write_atomic
 from reverie.core.statistics import Interval, histogram, running_mean
-from reverie.log.metrics import FINAL, metric_series, read_metrics, split_evaluations
+from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
 
 if TYPE_CHECKING:
     from reverie.log.aggregate import Aggregate, ComparedSetting

@@ -18,10 +18,10 @@ from reverie.core.clock import Clock
 from reverie.core.files import write_json, writing
 from reverie.core.logger import logger
 from reverie.core.protocols import Sink
-from reverie.core.randomness import left_as_found
+from reverie.core.seeding import left_as_found
 from reverie.log.artifacts import tracker_ids
 from reverie.log.console import ConsoleSink
-from reverie.log.metrics import JsonlSink, Values
+from reverie.log.jsonl import JsonlSink, Values
 from reverie.log.trackers import MlflowSink, TrackedRun, WandbSink
 from reverie.log.video import is_video, to_rgb, upscale, video_path, write_video
 

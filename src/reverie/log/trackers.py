@@ -20,7 +20,7 @@ import numpy as np
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
 from reverie.log.artifacts import Export, Uploads, missing_package_error
-from reverie.log.metrics import Values, scalars
+from reverie.log.jsonl import Values, scalars
 from reverie.log.video import is_video, video_path
 
 PROJECT = "reverie"

@@ -25,7 +25,7 @@ from reverie.nn.encoder import flat_vector
 from reverie.nn.functional import masked
 from reverie.nn.memory import BEGUN, Memory, Remembers
 from reverie.nn.normals import DiagonalNormal, SquashedNormal
-from reverie.nn.perceptron import ReluMLP
+from reverie.nn.relu_mlp import ReluMLP
 from reverie.objectives.categorical import join_choices, per_choice
 
 
@@ -89,7 +89,7 @@ class MemoryInputs(Inputs):
     """
 
     memory_key = ""
-    """Name of the state of its memory beside observations: see :class:`~reverie.nn.remember.Memories`."""
+    """Name of the state of its memory beside observations: see :class:`~reverie.nn.replay_memory.Memories`."""
 
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype, memory: Memory) -> None:
         super().__init__(spec, cfg, dtype)

@@ -10,10 +10,10 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above, AtLeast, Ramp, Rate, Within, first
+from reverie.core.collectives import average, is_distributed
 from reverie.core.config import Config
-from reverie.core.learners import average, is_distributed
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.types import Metrics, State
 from reverie.nn.optim import Optim, Tensors, clipped, load_moments, rate_of, to_train
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.accelerate import accelerated
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import ActionSpec
 from reverie.nn.functional import ILLEGAL, one_hot, sample_classes
 from reverie.nn.normals import Normal, Summary

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.accelerate import accelerated
 from reverie.core.bounds import Above, AtLeast, Ramp, Rate, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import MASK
 from reverie.core.types import Mode, Obs, PolicyOutput, Step, Values
 from reverie.nn.functional import is_traced, legal_choice

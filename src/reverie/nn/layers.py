@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from reverie.core.accelerate import accelerated
+from reverie.core.kernel_dispatch import accelerated
 from reverie.nn.functional import linear, norm_silu, strided_conv, transposed_conv
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.bounds import Above, AtLeast, Ramp, Rate, Within, first
+from reverie.core.collectives import average
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, RunError, plural
-from reverie.core.learners import average
 from reverie.core.types import Metrics, State
 
 Tensors = list[Tensor]

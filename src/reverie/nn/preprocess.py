@@ -17,8 +17,8 @@ from reverie.core.errors import ConfigError
 from reverie.core.protocols import Annealed, Memoryless, Policy, RunningStatistics, Telling
 from reverie.core.specs import ObsPart, ObsSpec, without_mask
 from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step, Window
-from reverie.nn.normalise import Normaliser, NormalizeConfig
-from reverie.nn.rewards import Affine, Factor, ReturnRange, ReturnScaler, ReturnStd, RewardScale
+from reverie.nn.normalization import Normaliser, NormalizeConfig
+from reverie.nn.reward_scaling import Affine, Factor, ReturnRange, ReturnScaler, ReturnStd, RewardScale
 
 
 class Frames(nn.Module):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.core.accelerate import accelerated
+from reverie.core.kernel_dispatch import accelerated
 from reverie.nn.layers import Linear, RMSNormSiLU
 
 LatentDraw = Callable[[Tensor], Tensor]

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from reverie.core.bounds import AtLeast, Within
+from reverie.core.collectives import at_least
 from reverie.core.config import Choice
-from reverie.core.learners import at_least
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
 """KL(p || q) ``[...]`` of two distributions, each given by a tensor of its statistics."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from reverie.core.bounds import Within
+from reverie.core.collectives import all_gather
 from reverie.core.config import Choice
-from reverie.core.learners import all_gather
 from reverie.core.tree import same_shape
 
 

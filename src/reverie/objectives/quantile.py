@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.accelerate import accelerated
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.types import Batch
 from reverie.objectives.categorical import per_choice, share, stack_choices
 from reverie.objectives.estimators import OneRow

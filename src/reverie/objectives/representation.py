@@ -1,6 +1,6 @@
 """Losses that tie latents to embedded observations without a decoder.
 
-N rows, E numbers of an embedding, K prototypes. With several learners, the rows of all count (``core/learners.py``).
+N rows, E numbers of an embedding, K prototypes. With several learners, the rows of all count (``core/collectives.py``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.learners import all_gather, all_gather_with_grad, rank
+from reverie.core.collectives import all_gather, all_gather_with_grad, rank
 
 
 def barlow_twins(x: Tensor, y: Tensor, redundancy: float) -> Tensor:

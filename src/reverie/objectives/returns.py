@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.accelerate import accelerated
 from reverie.core.config import Choice
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.tree import same_shape
 
 SCAN = 32

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.accelerate import accelerated
-from reverie.core.learners import is_distributed, mean_across_ranks
+from reverie.core.collectives import is_distributed, mean_across_ranks
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.tree import expect
 from reverie.core.types import Batch, Metrics, Obs, Update
 from reverie.objectives.returns import transition_mask

@@ -17,7 +17,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.types import State, Window
-from reverie.replay.priority import PrioritizedSampler, PriorityConfig
+from reverie.replay.prioritized import PrioritizedSampler, PriorityConfig
 from reverie.replay.samplers import (
     EpisodeEndSampler,
     OnlineQueue,

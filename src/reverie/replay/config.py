@@ -12,11 +12,11 @@ from typing import Literal, NamedTuple
 
 from reverie.core.columns import columns_of
 from reverie.core.errors import ConfigError
-from reverie.core.machine import available_memory
+from reverie.core.hardware import available_memory
 from reverie.core.specs import VERSION, ActionSpec, Column, ObsSpec
 from reverie.core.types import Window
 from reverie.replay.batch_sampler import BatchSamplerConfig
-from reverie.replay.replay import Replay
+from reverie.replay.buffer import Replay
 from reverie.replay.rollout import Rollout, check_rollout
 from reverie.replay.storage import MappedStorage, Storage, row_nbytes, storage_on
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import FLAGS, Batch, State, Step, Update, Window
 from reverie.replay.batch_sampler import BatchSamplerConfig
-from reverie.replay.replay import Replay
+from reverie.replay.buffer import Replay
 from reverie.replay.storage import Storage
 
 

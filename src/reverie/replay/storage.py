@@ -30,7 +30,7 @@ from reverie.core.columns import (
     put_rows,
 )
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.machine import available_memory, gpus
+from reverie.core.hardware import available_memory, gpus
 from reverie.core.specs import EXTRAS
 
 MAX_SMALL_BYTES = 1024

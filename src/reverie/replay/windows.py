@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.accelerate import accelerated
+from reverie.core.kernel_dispatch import accelerated
 from reverie.replay.storage import Storage
 
 SEARCH_FIRST = 64

@@ -11,12 +11,12 @@ from reverie.core.clock import Clock
 from reverie.core.config import call_of
 from reverie.core.errors import ConfigError, brief, did_you_mean
 from reverie.core.files import writing
-from reverie.core.importing import import_object
+from reverie.core.imports import import_object
 from reverie.core.logger import logger
 from reverie.core.protocols import Env, Learner, Sink
-from reverie.core.randomness import left_as_found
+from reverie.core.seeding import left_as_found
 from reverie.core.types import State
-from reverie.run.metrics import check_names
+from reverie.run.metrics_log import check_names
 from reverie.run.result import TrainResult
 
 Values = Mapping[str, float]

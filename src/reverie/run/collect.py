@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.importing import trusts
+from reverie.core.imports import trusts
 from reverie.core.logger import logger
 from reverie.core.protocols import Annealed, Env, Policy, Restorable, RowSink, RunningStatistics
 from reverie.core.signing import is_mine, sign

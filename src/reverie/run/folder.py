@@ -21,7 +21,7 @@ from reverie.core.documents import near, read_json
 from reverie.core.documents import read_yaml as read_yaml
 from reverie.core.errors import RunError, brief
 from reverie.core.files import check_links, check_local, read_file, write_atomic, write_json
-from reverie.core.importing import check_module, names_in, remember, texts_in
+from reverie.core.imports import check_module, names_in, remember, texts_in
 from reverie.core.lock import LOCK, folder_lock
 from reverie.core.specs import differences, other_bounds
 

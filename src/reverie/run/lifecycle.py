@@ -14,7 +14,7 @@ from reverie.core.files import write_json, writing
 from reverie.core.logger import logger
 from reverie.core.protocols import Sink, Stateful
 from reverie.core.types import State
-from reverie.run import train as training
+from reverie.run import loop as training
 from reverie.run.callback import Callback, Callbacks, TrainingRun
 from reverie.run.checkpoint import Checkpoints, name_of
 from reverie.run.evaluate import Evaluation, read_evaluation
@@ -30,7 +30,7 @@ from reverie.run.folder import (
 from reverie.run.manifest import problem_of
 from reverie.run.result import TrainResult
 from reverie.run.schedule import Every
-from reverie.run.signals import Stopped, stopping
+from reverie.run.signal_handling import Stopped, stopping
 from reverie.run.trainable import MeasurementResult, Trainable, numbers_of
 
 FIRST = ("algo", "clock", "run")

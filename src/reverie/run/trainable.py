@@ -60,7 +60,7 @@ class Trainable(Protocol):
     heldout: Callable[[], Mapping[str, float]] = dict
     """Returns what is measured of the learner on rows that it does not learn from."""
     store: Any = None
-    """The :class:`reverie.replay.durable.DurableReplay` of the collected rows; None if there is none."""
+    """The :class:`reverie.replay.persistent.DurableReplay` of the collected rows; None if there is none."""
 
     @property
     def saved(self) -> Saved:

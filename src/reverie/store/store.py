@@ -29,8 +29,8 @@ from reverie.core.errors import ReverieError, RunError, plural
 from reverie.core.logger import logger
 from reverie.core.rows import Rows, concat_rows
 from reverie.store import segment as segments
+from reverie.store.local_objects import LocalObjects, open_objects
 from reverie.store.objects import Objects
-from reverie.store.places import LocalObjects, open_objects
 from reverie.store.read import Chunk, Damage, Room, read_chunk
 from reverie.store.retry import for_each
 from reverie.store.segment import META, Part, Segment

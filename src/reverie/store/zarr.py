@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from reverie.core.accelerate import accelerated
 from reverie.core.columns import Column
+from reverie.core.kernel_dispatch import accelerated
 from reverie.store.segment import FORMAT, META, Segment
 
 ZSTD_LEVEL = 1

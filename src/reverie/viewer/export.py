@@ -19,8 +19,8 @@ from torch import Tensor
 from reverie.core.errors import DataError
 from reverie.core.files import file_stem
 from reverie.log.video import BACKGROUND_COLOR, IMAGINED_COLOR, OBSERVED_COLOR, border, caption, upscale, write_video
+from reverie.viewer.episode_source import decode_png
 from reverie.viewer.session import Session
-from reverie.viewer.source import decode_png
 
 
 def export_episode(session: Session, kind: Any, name: str) -> tuple[str, bytes]:

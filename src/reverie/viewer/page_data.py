@@ -11,8 +11,8 @@ from torch import Tensor
 
 from reverie.agent.agent import Agent
 from reverie.agent.conversion import to_numpy
-from reverie.agent.dreaming import error_unit, one_hot_classes, prediction_error
-from reverie.agent.imagining import ModelState, Predictions, WorldModelInspector, predicted_observations
+from reverie.agent.dream_report import error_unit, one_hot_classes, prediction_error
+from reverie.agent.world_model_inspector import ModelState, Predictions, WorldModelInspector, predicted_observations
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.nn.probe import Probe
 from reverie.viewer.timeline import DreamRow, RealRow, Timeline

@@ -33,12 +33,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.core.errors import DataError, ReverieError, RunError, brief
-from reverie.log.metrics import FINAL, metric_series, read_metrics
+from reverie.log.jsonl import FINAL, metric_series, read_metrics
 from reverie.run.checkpoint import Checkpoints, number_of
 from reverie.run.folder import RunFolder, read_saved
+from reverie.viewer.episode_source import RecordedEnv
 from reverie.viewer.export import export_episode, to_json_value
 from reverie.viewer.session import Session
-from reverie.viewer.source import RecordedEnv
 
 MAX_AGENTS, MAX_REQUEST_BYTES, MAX_PICTURES, STRIP = 4, 2**16, 24, 6
 """Agents kept in memory; bytes of a request; pictures that an answer brings unasked, and of a future."""

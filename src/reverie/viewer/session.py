@@ -13,15 +13,17 @@ import torch
 from torch import Tensor
 
 from reverie.agent.agent import Agent
-from reverie.agent.imagining import WorldModelInspector, replace_classes
 from reverie.agent.player import policy_mode
+from reverie.agent.world_model_inspector import WorldModelInspector, replace_classes
 from reverie.algos.base import INSIDE
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
 from reverie.core.protocols import Env, Policy
-from reverie.core.randomness import derived_seeds
+from reverie.core.seeding import derived_seeds
 from reverie.core.types import Step
 from reverie.nn.state_space import Latent
 from reverie.run.collect import executed
+from reverie.viewer.episode_source import PictureRenderer, RecordedEnv, action_names, make_live_env
+from reverie.viewer.model_free_values import model_free_values
 from reverie.viewer.page_data import (
     MAX_SHOWN_NUMBERS,
     agent_info,
@@ -31,9 +33,7 @@ from reverie.viewer.page_data import (
     split_rows,
     vector_names,
 )
-from reverie.viewer.source import PictureRenderer, RecordedEnv, action_names, make_live_env
 from reverie.viewer.timeline import DreamBranch, DreamRow, RandomStream, RealRow, Timeline
-from reverie.viewer.values import model_free_values
 
 NUM_BRANCHES, MAX_STEPS = 8, 1000
 """Number of futures that a branch imagines, and maximum number of steps imagined at once."""

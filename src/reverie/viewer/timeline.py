@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from reverie.agent.imagining import Predictions
-from reverie.core.randomness import RngState, left_as_found, seed_everything
+from reverie.agent.world_model_inspector import Predictions
+from reverie.core.seeding import RngState, left_as_found, seed_everything
 from reverie.core.types import Step
 from reverie.nn.state_space import Latent
 

@@ -1,4 +1,4 @@
-/* Running statistics of the rows of a run: nn/normalise.py and nn/rewards.py. Called by kernels/rows.py. */
+/* Running statistics of the rows of a run: nn/normalization.py and nn/reward_scaling.py. Called by kernels/rows.py. */
 
 #include <math.h>
 #include <stdint.h>

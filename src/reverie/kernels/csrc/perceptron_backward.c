@@ -1,4 +1,4 @@
-/* The backward pass of multilayer perceptrons (see perceptron.c for their parameters). nn/perceptron.py calls it.
+/* The backward pass of multilayer perceptrons (see perceptron.c for their parameters). nn/relu_mlp.py calls it.
  *
  * The order of each sum, and so its result, does not depend on the threads.
  */

@@ -1,4 +1,4 @@
-/* The computation of perceptron.c by matrix units (tiles.h), where the processor has them. nn/perceptron.py calls it for
+/* The computation of perceptron.c by matrix units (tiles.h), where the processor has them. nn/relu_mlp.py calls it for
  * batches.
  *
  * The order of each sum depends neither on the threads nor on the other rows of the batch.

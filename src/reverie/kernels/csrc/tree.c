@@ -1,4 +1,4 @@
-/* A sum tree whose nodes have 32 children each. Described in replay/priority.py (SumTree); called by kernels/rows.py.
+/* A sum tree whose nodes have 32 children each. Described in replay/prioritized.py (SumTree); called by kernels/rows.py.
  *
  * levels[0] are the weights, levels[d + 1][i] is the sum of levels[d][32 i .. 32 i + 31]. Numbers are added in NumPy's
  * order, so that draws do not depend on whether there is a compiler.

@@ -1,0 +1,317 @@
+"""Compare a world model's open-loop predictions with what happens: it sees how episodes begin and imagines the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.agent.agent import Agent
+from reverie.agent.conversion import to_numpy
+from reverie.agent.dream_figures import Arrays, draw_dream_figures
+from reverie.agent.player import policy_mode
+from reverie.algos.base import INSIDE, dreamt_name
+from reverie.core.bounds import AtLeast
+from reverie.core.errors import ConfigError, RunError, plural
+from reverie.core.files import check_writable, write_atomic, write_json, writing
+from reverie.core.logger import logger
+from reverie.core.protocols import Env
+from reverie.core.seeding import derived_seeds, reproducible
+from reverie.core.specs import ObsPart, ObsSpec
+from reverie.core.types import FLAGS, Batch, Mode, Step
+from reverie.datasets.in_memory import DataLike
+from reverie.experiment.environments import make_eval_env
+from reverie.run.collect import executed
+from reverie.run.folder import RunFolder
+
+CONTEXT = 8
+"""Most rows that the model sees, unless others are asked for."""
+MAX_EPISODES = 50
+"""Most episodes that are played to find some that are long enough."""
+
+Episodes = tuple[Iterator[Batch], dict[str, str | bool]]
+"""The rows of one episode after the other, ``[1, T]`` each, and what dream.json says of where they are from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DreamReport:
+    """Errors of open-loop predictions, and the files written about them."""
+
+    context: int
+    """Rows of each episode that the model has seen."""
+    num_episodes: int
+    """Number of episodes predicted; fewer than asked for if others were too short."""
+    errors: dict[str, np.ndarray]
+    """Mean error by observation key, "reward" and "cont", at each imagined step ``[H]``, in ``units``. Keys that are
+    names of the dream themselves, such as "reward", have "obs/" before them, here and in the files."""
+    baseline_errors: dict[str, np.ndarray]
+    """The same errors of a baseline that repeats the last row seen."""
+    units: dict[str, str]
+    """Definition of the error of each key."""
+    files: dict[str, Path]
+    """Written files by name: "numbers" (dream.json), "arrays" (dream.npz), "traces", "errors", and videos."""
+
+
+def dream(
+    agent: Agent, *, context: int | None = None, horizon: int = 48, episodes: int = 6, deterministic: bool = True,
+    seed: int | None = None, data: DataLike | None = None,
+) -> DreamReport:  # fmt: skip
+    """Show the model ``context`` rows of episodes, let it imagine the rest, and compare the two.
+
+    The agent plays the episodes, or they are recorded ones: then nothing is played and no environment is needed, and
+    several models or checkpoints can be compared on the same rows. Videos of images and of what the environment can
+    draw, traces of vectors, the error at each step, and all arrays (:func:`dream_arrays_npz`) go to ``<run>/dream/``.
+
+    Args:
+        agent: an agent whose algorithm has a world model.
+        context: rows of each episode that the model sees, at least 1. None: 8, or a third of the usual episode if that
+            is less.
+        horizon: most env steps to imagine after them, at least 1: decisions of the policy, action repeat not counted.
+        episodes: number of episodes to predict, at least 1. All are held in memory, and predicted as one batch.
+        deterministic: play the episodes with the policy's most likely actions. False: with sampled ones.
+        seed: of environments and predictions. None: follows from the run's seed.
+        data: recorded episodes to predict: a path, minari:NAME, data in memory, or a DatasetConfig.
+            The first ones with ``context + horizon`` rows count, or, if they are fewer than ``episodes``,
+            also the longest others. None: the agent plays.
+
+    Raises:
+        ConfigError: a number is out of range, ``deterministic`` is False with ``data``, or the algorithm has no world
+            model.
+        DataError: ``data`` cannot be read, or do not fit the agent.
+        RunError: no episode is longer than ``context`` rows, a prediction is NaN or infinite, or the run folder cannot
+            be written.
+        EnvError: the environment cannot be made.
+    """
+    for name, value in {"context": context, "horizon": horizon, "episodes": episodes}.items():
+        AtLeast(1).check(name, value)
+    folder = RunFolder(agent.run).dream
+    check_writable(folder)
+    seed = derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
+    mode, longest = policy_mode(deterministic), (CONTEXT if context is None else context) + horizon
+    if data is not None and mode != "eval":
+        raise ConfigError("deterministic = False with data: recorded episodes keep their actions. Leave one out.")
+    if data is None:
+        source = open_played_episodes(agent, longest, mode, seed)
+    else:
+        source = open_recorded_episodes(agent, data, longest)
+    with source as (beginnings, origin), reproducible(seed):
+        if context is None:
+            context, beginnings = choose_context(beginnings, episodes)
+        batch = collect_beginnings(beginnings, context, episodes, context + (1 if data is None else horizon), horizon)
+        predictions = predict_open_loop(agent, batch, context)
+    predicted = {key: value for key, value in predictions.items() if not key.startswith(INSIDE)}
+    check_finite(predicted, agent.checkpoint)
+    truth = dream_targets(batch, agent.obs_spec)
+    errors, baseline_errors, units = dream_errors(truth, predicted, agent.obs_spec, context)
+    if (clip := agent.config.env.clip_reward) != "none":
+        units["reward"] += f" of rewards after env.clip_reward = {clip}"
+    report_data = {
+        "updates" if agent.config.offline else "env_steps": agent.step,
+        "checkpoint": agent.checkpoint.name,
+        **origin,
+        "episodes": batch.index.tolist(),
+        "seed": seed,
+        "context": context,
+        "num_episodes": batch.shape[0],
+        "units": units,
+        "error_per_step": {key: value.tolist() for key, value in errors.items()},
+        "last_row_repeated": {key: value.tolist() for key, value in baseline_errors.items()},
+    }
+    with writing(folder):
+        name = str(origin.get("data", ""))
+        files = draw_dream_figures(agent, batch, predicted, context, errors, baseline_errors, units, name)
+        files |= {"numbers": folder / "dream.json", "arrays": folder / "dream.npz"}
+        write_json(files["numbers"], report_data)
+        write_atomic(files["arrays"], dream_arrays_npz(batch, truth, predictions))
+    return DreamReport(
+        context=context,
+        num_episodes=batch.shape[0],
+        errors=errors,
+        baseline_errors=baseline_errors,
+        units=units,
+        files=files,
+    )
+
+
+def predict_open_loop(agent: Agent, batch: Batch, context: int) -> Arrays:
+    """Return the model's predictions ``[B, T, ...]``; ConfigError if the algorithm has no world model."""
+    try:
+        predictions = agent.algo.dream(batch, context)
+    except NotImplementedError as error:
+        raise ConfigError(str(error)) from None
+    return {key: to_numpy(value) for key, value in predictions.items()}
+
+
+def check_finite(predicted: Arrays, checkpoint: Path) -> None:
+    """Raise RunError if a prediction ``[B, T, ...]`` is NaN or infinite: it has no error that could be shown."""
+    for key, values in predicted.items():
+        if not np.isfinite(values).all():
+            raise RunError(
+                f"the world model of {checkpoint.name} predicts NaN or infinity for '{key}'; nothing was written. "
+                "Use an earlier --checkpoint, or a smaller --horizon."
+            )
+
+
+def dream_arrays_npz(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
+    """Return an ``.npz`` of arrays ``[B, T, ...]``: what happened, and what the model predicted, row by row.
+
+    ``truth/KEY`` and ``dream/KEY`` for each observation (``algos/base.py: dreamt_name``), for ``reward``, and for
+    ``cont``, which is 0 where an episode is terminal and 1 elsewhere; ``action``, ``is_first`` and ``is_last``;
+    ``inside/deter``, ``inside/stoch`` and ``inside/value``. The first rows, ``context`` in dream.json, were seen.
+    """
+    arrays = {"action": batch.action.numpy(), "is_first": batch.is_first.numpy(), "is_last": batch.is_last.numpy()}
+    arrays |= {f"truth/{key}": value for key, value in truth.items()}
+    arrays |= {key if key.startswith(INSIDE) else f"dream/{key}": value for key, value in dreamt.items()}
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # its stubs take names for options
+    return file.getvalue()
+
+
+# ---------------------------------------------------------------- errors
+
+
+def dream_targets(batch: Batch, spec: ObsSpec) -> Arrays:
+    """Return the targets of the predictions, in the same units; categorical observations one-hot."""
+    out: Arrays = {}
+    for key, part in spec.items():
+        values = batch.obs[key].numpy()
+        classes = part.kind == "categorical"
+        out[dreamt_name(key)] = one_hot_classes(values, part) if classes else values.astype(np.float32)
+    return out | {"reward": batch.reward.numpy(), "cont": 1.0 - batch.is_terminal.float().numpy()}
+
+
+def one_hot_classes(index: np.ndarray, part: ObsPart) -> np.ndarray:
+    """Return class indices ``[B, T, *shape]`` one-hot ``[B, T, n, C]``, C the most classes of any; -1 gives zeros."""
+    flat: np.ndarray = index.reshape(*index.shape[:2], -1, 1)
+    hot: np.ndarray = flat == np.arange(max(part.classes))
+    return hot.astype(np.float32)
+
+
+def dream_errors(
+    truth: Arrays, predicted: Arrays, spec: ObsSpec, context: int
+) -> tuple[Arrays, Arrays, dict[str, str]]:
+    """Return by key the error per imagined step ``[H]``, of the dream and of repeating the last row, and its unit."""
+    errors: Arrays = {}
+    baseline_errors: Arrays = {}
+    units: dict[str, str] = {}
+    parts = {dreamt_name(key): part for key, part in spec.items()}
+    for key, values in predicted.items():
+        part = parts.get(key)
+        real = truth[key].reshape(*truth[key].shape[:2], -1)
+        last_row = np.broadcast_to(real[:, context - 1 : context], real.shape)
+        for out, guess in ((errors, values.reshape(real.shape)), (baseline_errors, last_row)):
+            out[key] = prediction_error(guess[:, context:], real[:, context:], part)
+        units[key] = error_unit(key, part)
+    return errors, baseline_errors, units
+
+
+def prediction_error(guess: np.ndarray, real: np.ndarray, part: ObsPart | None) -> np.ndarray:
+    """Return the error ``[T]`` of predictions ``[B, T, n]`` in the unit of :func:`error_unit`."""
+    if part is not None and part.kind == "categorical":
+        shares: np.ndarray = np.abs(guess - real).sum(-1).mean(0) / 2 / len(part.classes)
+        return shares
+    wrong = np.subtract(guess, real, dtype=np.float64)  # float32 does not hold large squares
+    return np.asarray(np.sqrt(np.square(wrong).mean((0, 2))))
+
+
+def error_unit(key: str, part: ObsPart | None) -> str:
+    """Return what the error of an observation is measured in; ``part`` is None for the reward and the continuation."""
+    if part is None:
+        return "root-mean-square error" if key == "reward" else "root-mean-square error of a probability"
+    if part.kind == "categorical":
+        return "probability not assigned to the true class"
+    if part.kind == "vector":
+        width_text = f", over all {width} numbers" if (width := math.prod(part.shape)) > 1 else ""
+        return f"root-mean-square error in the environment's units{width_text}"
+    return f"root-mean-square error in {part.low:g}..{part.high:g}"
+
+
+# ---------------------------------------------------------------- episodes
+
+
+@contextlib.contextmanager
+def open_played_episodes(agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Episodes]:
+    """Make the environment, to play up to ``MAX_EPISODES`` episodes, each cut off after ``longest`` rows."""
+    config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
+    env = make_eval_env(config, agent.factory, as_trained=True)
+    try:
+        yield _iter_episodes(env, agent, longest, mode, seed), {"deterministic": mode == "eval"}
+    finally:
+        env.close()
+
+
+def _iter_episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Batch]:
+    policy = agent.algo.policy
+    for number in range(MAX_EPISODES):
+        step, state = env.reset(seed if number == 0 else None), agent.initial_state(1)
+        steps: list[Step] = []
+        actions: list[Tensor] = []
+        while True:
+            action, state = policy.act(step, state, mode)
+            steps.append(step)
+            actions.append(executed(action, step))
+            if len(steps) == longest or bool(step.is_last[0]):
+                break
+            step = env.step(actions[-1])
+        columns = {f"obs/{key}": torch.stack([step.obs[key] for step in steps], 1) for key in step.obs}
+        columns |= {name: torch.stack([getattr(step, name) for step in steps], 1) for name in ("reward", *FLAGS)}
+        yield Batch.from_columns({**columns, "action": torch.stack(actions, 1)}, torch.tensor([number]))
+
+
+@contextlib.contextmanager
+def open_recorded_episodes(agent: Agent, data: DataLike, longest: int) -> Iterator[Episodes]:
+    """Open recorded data, to read their episodes, each cut off after ``longest`` rows; then say their remarks."""
+    with agent.open_dataset(data) as dataset:
+        yield dataset.beginnings(longest), {"data": str(dataset.reader.path)}
+        for remark in dataset.remarks():
+            logger.warning(f"{dataset.reader.path}: {remark}")
+
+
+def choose_context(episodes: Iterator[Batch], num_episodes: int) -> tuple[int, Iterator[Batch]]:
+    """Return how many rows to show, a third of the median length, 1 to ``CONTEXT``; and all episodes ``[1, T]``."""
+    first = list(itertools.islice(episodes, num_episodes))
+    lengths = sorted(episode.shape[1] for episode in first) or [0]
+    return max(1, min(CONTEXT, lengths[len(lengths) // 2] // 3)), itertools.chain(first, episodes)
+
+
+def collect_beginnings(episodes: Iterable[Batch], context: int, num_episodes: int, enough: int, horizon: int) -> Batch:
+    """Return the beginnings of up to ``num_episodes`` episodes ``[1, T]`` as one batch ``[B, T]``, cut to one length T.
+
+    T is at most ``context + horizon``. They are the first with ``enough`` rows or, if ``episodes`` end before there are
+    so many, also the longest others.
+    """
+    long: list[Batch] = []
+    count = 0
+    for episode in episodes:
+        count += 1
+        if episode.shape[1] > context:
+            long.append(episode)
+        if len(long) > num_episodes:
+            del long[min(range(len(long)), key=lambda i: (long[i].shape[1], -i))]  # the latest of the shortest
+        if sum(episode.shape[1] >= enough for episode in long) == num_episodes:
+            break
+    if not long:
+        raise RunError(
+            f"none of {plural(count, 'episode')} is longer than context = {context} rows. Use a smaller --context."
+        )
+    # A few long dreams are better than many short ones: cut to the length that half of the episodes have.
+    lengths = sorted(episode.shape[1] for episode in long)
+    length = min(lengths[len(lengths) // 2], context + horizon)
+    chosen = [episode.rows(0, length) for episode in long if episode.shape[1] >= length]
+    return stack_windows(chosen)
+
+
+def stack_windows(windows: Sequence[Batch]) -> Batch:
+    """Return windows ``[B, T]`` of one length as one batch, without extras."""
+    names = ("action", "reward", *FLAGS, "weight", "index")
+    obs = {key: torch.cat([window.obs[key] for window in windows]) for key in windows[0].obs}
+    columns = {name: torch.cat([getattr(window, name) for window in windows]) for name in names}
+    return Batch(obs=obs, **columns, extras={})

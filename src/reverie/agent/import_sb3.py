@@ -1,0 +1,270 @@
+"""Agents of Stable-Baselines3 and sb3-contrib as runs, from their zip files, of which nothing is unpickled.
+
+Read are the JSON ``data``, where it holds plain values, and the weights, as tensors alone.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.base import Algorithm
+from reverie.algos.settings import AlgorithmConfig
+from reverie.core.discover import algorithm_config
+from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.core.files import write_json
+from reverie.core.logger import logger
+from reverie.core.specs import ActionSpec, ObsSpec, signature
+from reverie.envs.flat_env import make_flat
+from reverie.envs.make import EnvLike, close_quietly, env_factory
+from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.resolve import saved_settings
+from reverie.nn.relu_mlp import ReluMLP
+from reverie.run.checkpoint import Checkpoints
+from reverie.run.folder import RunFolder, new_path, write_saved
+
+Layers = list[tuple[Tensor, Tensor]]
+"""Weights ``[outputs, inputs]`` and biases ``[outputs]`` of the layers of a perceptron, first to last."""
+ON_POLICY = {
+    "n_steps": "rollout", "ent_coef": "entropy_coef", "vf_coef": "value_coef", "gamma": "discount",
+    "max_grad_norm": "clip_gradient", "normalize_advantage": "normalise_advantage", "learning_rate": "lr",
+}  # fmt: skip
+OFF_POLICY = {"gamma": "discount", "batch_size": "batch_size", "tau": "tau"}
+LEARNING_RATES = {"learning_rate": ("actor_lr", "critic_lr")}
+SETTINGS: dict[str, Mapping[str, Any]] = {
+    "ppo": ON_POLICY | {"batch_size": "batch_size", "n_epochs": "epochs", "target_kl": "target_kl"},
+    "a2c": ON_POLICY,
+    "sac": OFF_POLICY | {"learning_rate": ("actor_lr", "critic_lr", "temperature_lr"),
+                         "target_entropy": "target_entropy"},
+    "td3": OFF_POLICY | LEARNING_RATES | {"policy_delay": "policy_delay", "target_policy_noise": "target_noise",
+                                 "target_noise_clip": "noise_clip"},
+    "ddpg": OFF_POLICY | LEARNING_RATES,
+    "dqn": OFF_POLICY | {"learning_rate": "lr"},
+    "qr_dqn": OFF_POLICY | {"learning_rate": "lr", "n_quantiles": "quantiles"},
+}  # fmt: skip
+"""Stable-Baselines3's settings and the equal ones here, by our algorithm."""
+
+
+POLICY_LAYER_NAMES = {
+    "ppo": "mlp_extractor.policy_net", "a2c": "mlp_extractor.policy_net", "sac": "actor.latent_pi", "td3": "actor.mu",
+    "ddpg": "actor.mu", "dqn": "q_net.q_net", "qr_dqn": "quantile_net.quantile_net",
+}  # fmt: skip
+"""Places of the layers of the policy."""
+
+
+@dataclass(frozen=True)
+class SB3Archive:
+    """Content of a zip file."""
+
+    data: Mapping[str, Any]
+    weights: Mapping[str, Tensor]
+    variables: Mapping[str, Tensor]
+
+    @classmethod
+    def load(cls, file: Path | str) -> SB3Archive:
+        """Read it; DataError if it is none of theirs, or holds what only unpickling could read."""
+        try:
+            with zipfile.ZipFile(file) as zip_file:
+                data = json.loads(zip_file.read("data"))
+                tensors = [
+                    torch.load(io.BytesIO(zip_file.read(name)), map_location="cpu", weights_only=True)
+                    for name in ("policy.pth", "pytorch_variables.pth")
+                ]
+            return cls(data, *tensors)
+        except Exception as error:  # of many kinds: zipfile's, json's, PyTorch's
+            raise DataError(f"{file} is no agent of Stable-Baselines3: {error}.") from error
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm of ours."""
+        names, prefixes = self.weights.keys(), {name.partition(".")[0] for name in self.weights}
+        if "mlp_extractor" in prefixes:
+            return "ppo" if "clip_range" in self.data else "a2c"
+        if any(name.startswith("actor.latent_pi") for name in names) and "critic.qf1.0.weight" in names:
+            return "sac"
+        if any(name.startswith("actor.mu") for name in names):
+            return "td3" if "critic.qf1.0.weight" in names else "ddpg"
+        if algorithm := {"q_net": "dqn", "quantile_net": "qr_dqn"}.get(min(prefixes, default="")):
+            return algorithm
+        raise ConfigError(
+            f"weights of {', '.join(sorted(prefixes))}: expected those of PPO, A2C, SAC, TD3, DDPG or DQN, or of "
+            "sb3-contrib's MaskablePPO, RecurrentPPO or QRDQN, with perceptrons."
+        )
+
+    def layers(self, prefix: str, *last: str) -> Layers:
+        """Return the linear layers ``prefix.0``, ``prefix.2`` ..., then the ``last`` ones by name."""
+        matches = (re.fullmatch(rf"{re.escape(prefix)}\.(\d+)\.weight", name) for name in self.weights)
+        numbers = sorted(int(match[1]) for match in matches if match)
+        names = [*(f"{prefix}.{number}" for number in numbers), *last]
+        return [(self.weights[f"{name}.weight"].float(), self.weights[f"{name}.bias"].float()) for name in names]
+
+    @property
+    def activation(self) -> str:
+        """Between the layers, by its class's name; "" for that of the algorithm."""
+        kwargs = self.data.get("policy_kwargs")
+        match = re.search(r"\.(\w+)'>", str(kwargs.get("activation_fn", ""))) if isinstance(kwargs, dict) else None
+        return match[1] if match else ""
+
+
+def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None = None, **options: Any) -> Path:
+    """Make a run folder of an agent of Stable-Baselines3 or sb3-contrib, for :func:`reverie.load` and ``init_from``.
+
+    Args:
+        file: the zip file of ``model.save``: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO or QRDQN with
+            perceptrons (``MlpPolicy``). Nothing of it is unpickled.
+        env: its environment: an id of Gymnasium's registry, ``module:Id``, or a function that makes it.
+        run: the new run folder; None: one below ``runs/``.
+        **options: further settings of the run, by dotted path, such as ``**{"env.max_episode_steps": 200}``.
+
+    Raises:
+        DataError: the file is none of theirs.
+        ConfigError: its networks are none that we have, or do not fit the environment.
+        RunError: the folder exists already.
+        EnvError: the environment cannot be made.
+    """
+    archive = SB3Archive.load(file)
+    name = archive.algorithm
+    env_source = None if isinstance(env, str) else env
+    overrides = {"env.id": env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__), **options}
+    config = ExperimentConfig(algo=_settings(archive, name)).merge(overrides)
+    folder = RunFolder.at(run if run is not None else new_path(config.env.id, name))
+    if folder.path.exists():
+        raise RunError(f"{folder} exists already: choose the name of a new run folder.")
+    factory = env_factory(config.env.merge({"num": 1, "vectorization": "sync"}), env_source)
+    flat = make_flat(config.env, factory, 0, False)
+    try:
+        obs, action = flat.obs_spec, flat.action_spec
+    finally:
+        close_quietly(flat)
+    learner = config.algo.build(obs, action, "cpu", config.seed)
+    with torch.no_grad():
+        WEIGHT_COPIERS[name](archive, learner, obs, action)
+    Checkpoints(folder.checkpoints).save(int(archive.data.get("num_timesteps", 0)), {"algo": learner})
+    write_json(folder.spec, signature(obs, action))
+    write_saved(folder.config, saved_settings(config, env_source))
+    return folder.path
+
+
+def _settings(archive: SB3Archive, name: str) -> AlgorithmConfig:
+    """Return our settings: what the file says in plain values, and the sizes of its networks."""
+    data, changes = archive.data, dict[str, Any]()
+    if data.get("use_sde"):
+        raise ConfigError("use_sde = True: its policy explores by the state, which ours does not.")
+    for name_in_sb3, setting in SETTINGS[name].items():
+        value = data.get(name_in_sb3)
+        if isinstance(value, int | float):
+            changes |= dict.fromkeys((setting,) if isinstance(setting, str) else setting, value)
+    if isinstance(data.get("gae_lambda"), int | float):
+        changes["value_estimator"] = f"gae({data['gae_lambda']})"
+    hidden = archive.layers(POLICY_LAYER_NAMES[name])[: None if name in ("ppo", "a2c", "sac") else -1]
+    changes["networks.units"] = tuple(len(bias) for _, bias in hidden)
+    activation = archive.activation or ("Tanh" if name in ("ppo", "a2c") else "ReLU")
+    if name in ("ppo", "a2c") and activation in ("Tanh", "ReLU"):
+        changes["networks.activation"] = activation.lower()
+    elif activation != "ReLU":
+        raise ConfigError(f"activation_fn = {activation}: expected ReLU, or Tanh of PPO and A2C.")
+    if "lstm_actor.weight_hh_l0" in archive.weights:
+        changes |= _memory(archive, changes["rollout"])
+    if name == "ppo" and (clip := re.search(r"val=([\d.e-]+)", str(data["clip_range"]))):
+        changes["clip"] = float(clip[1])
+    config: Any = algorithm_config(name)()
+    merged: AlgorithmConfig = config.merge(changes)
+    return merged
+
+
+def _memory(archive: SB3Archive, rollout: int) -> dict[str, Any]:
+    """Return the settings of an LSTM; the rows of a sequence are ours, as theirs are whole episodes."""
+    layers = sum(name.startswith("lstm_actor.weight_hh_l") for name in archive.weights)
+    return {
+        "networks.memory": f"lstm({archive.weights['lstm_actor.weight_hh_l0'].shape[1]}, {layers})",
+        "networks.critic_memory": "own" if "lstm_critic.weight_hh_l0" in archive.weights else "shared",
+        "batch_length": math.gcd(16, rollout),
+    }
+
+
+# ---------------------------------------------------------------- weights
+
+
+def copy_weights(mlp: nn.Module, layers: Layers, copy: int = 0) -> None:
+    """Copy weights into a perceptron, or one of its copies; ConfigError if they are of another size."""
+    assert isinstance(mlp, ReluMLP)
+    widths = [layers[0][0].shape[1], *(len(bias) for _, bias in layers)]
+    if widths != list(mlp.layout.widths):
+        raise ConfigError(
+            f"its networks have the widths {widths}, and those for this environment {list(mlp.layout.widths)}: pass "
+            "its own environment. Other networks than perceptrons cannot be read."
+        )
+    for (weight, bias), (w, b) in zip(mlp.layers(), layers, strict=True):
+        weight[copy].copy_(w.T)
+        bias[copy].copy_(b)
+
+
+def _on_policy(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: ActionSpec) -> None:
+    network: Any = learner.objective.network  # type: ignore[union-attr]
+    actor = archive.layers("mlp_extractor.policy_net", "action_net")
+    (part,) = action.parts.values()
+    if part.kind == "continuous":  # theirs act in the units of the environment
+        low, high = (np.asarray(bound, np.float64) for bound in (part.low, part.high))
+        half, middle = (torch.from_numpy(x).float() for x in (high / 2 - low / 2, high / 2 + low / 2))
+        weight, bias = actor[-1]
+        actor[-1] = (weight / half[:, None], (bias - middle) / half)
+        network.actor.log_std.copy_(archive.weights["log_std"] - half.log())
+    copy_weights(network.actor.body, actor)
+    for branch, lstm in ((network.actor, "lstm_actor"), (network.critic, "lstm_critic")):
+        for number, cell in enumerate(branch.memory.cells if branch.memory is not None else ()):
+            for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+                getattr(cell, kind).copy_(archive.weights[f"{lstm}.{kind}_l{number}"])
+    value = archive.layers("mlp_extractor.value_net", "value_net")
+    same = [len(bias) for _, bias in value] == list(network.critic.body.layout.widths[1:])
+    if same and "critic.weight" not in archive.weights:
+        copy_weights(network.critic.body, value)
+    else:
+        logger.warning(
+            "the layers of its value network differ from the policy's, which reverie lacks: the value is learned anew"
+        )
+
+
+def _q_values(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: ActionSpec) -> None:
+    objective: Any = learner.objective
+    for network, suffix in ((objective.network, ""), (objective.target_network.model, "_target")):
+        name = "q_net" if "q_net.q_net.0.weight" in archive.weights else "quantile_net"
+        layers = archive.layers(f"{name}{suffix}.{name}")
+        if name == "quantile_net":  # theirs have the quantiles outside, the actions inside
+            parts = (x.view(-1, action.width, *x.shape[1:]).transpose(0, 1) for x in layers[-1])
+            weight, bias = (part.flatten(0, 1) for part in parts)
+            layers[-1] = weight, bias
+        copy_weights(network.body, layers)
+
+
+def _actor_critic(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: ActionSpec) -> None:
+    objective: Any = learner.objective
+    if "actor.latent_pi.0.weight" in archive.weights:
+        heads = [archive.layers("", f"actor.{name}")[0] for name in ("mu", "log_std")]
+        weight, bias = (torch.cat(parts) for parts in zip(*heads, strict=True))
+        copy_weights(objective.actor.body, [*archive.layers("actor.latent_pi"), (weight, bias)])
+        alpha = archive.variables.get("log_ent_coef", archive.variables.get("ent_coef_tensor", torch.ones(1)).log())
+        objective.log_temperature.copy_(alpha.reshape(()))
+    else:
+        copy_weights(objective.actor.body, archive.layers("actor.mu"))
+        copy_weights(objective.target_actor.model.body, archive.layers("actor_target.mu"))
+    for critic, prefix in ((objective.critic, "critic"), (objective.target_critic.model, "critic_target")):
+        for copy in range(critic.body.layout.copies):
+            copy_weights(critic.body, archive.layers(f"{prefix}.qf{copy}"), copy)
+
+
+WEIGHT_COPIERS: dict[str, Any] = {
+    "ppo": _on_policy, "a2c": _on_policy, "sac": _actor_critic, "td3": _actor_critic, "ddpg": _actor_critic,
+    "dqn": _q_values, "qr_dqn": _q_values,
+}  # fmt: skip
+"""What copies the weights, by our algorithm."""

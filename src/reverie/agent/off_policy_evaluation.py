@@ -1,0 +1,140 @@
+"""The return of a run's agent, estimated from recorded data, and the file that holds it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reverie.agent.loading import check_code, read_config
+from reverie.agent.off_policy_estimator import OffPolicyEstimator, ProgressFn, fqe_config_for
+from reverie.agent.player import policy_mode
+from reverie.agent.return_estimate import METHODS, Method, ReturnEstimate
+from reverie.algos.settings import AlgorithmConfig
+from reverie.core.bounds import AtLeast
+from reverie.core.errors import ConfigError, EnvError, RunError
+from reverie.core.files import writing
+from reverie.core.hardware import choose_device
+from reverie.core.imports import trust_modules
+from reverie.core.logger import logger
+from reverie.core.seeding import derived_seeds
+from reverie.core.types import Window
+from reverie.datasets.dataset import dataset_config, open_recorded, read_progress
+from reverie.datasets.in_memory import DataLike
+from reverie.datasets.reader import PROPENSITY
+from reverie.experiment.config import NO_ENV
+from reverie.experiment.environments import probe_env
+from reverie.experiment.offline import check_dataset_fits
+from reverie.run.checkpoint import Checkpoints
+from reverie.run.folder import RunFolder, read_saved, read_spec, write_found
+from reverie.run.manifest import step_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateReport:
+    """An estimate, and the file that holds it."""
+
+    estimate: ReturnEstimate
+    files: dict[str, Path]
+    """Written files by name: "estimate", or empty if it could not be written."""
+
+
+def estimate_return(
+    run: Path | str, data: DataLike | None = None, *,
+    method: Method = "fqe", updates: int = 20_000, deterministic: bool = True, num_action_samples: int = 10,
+    discount: float | None = None, fqe: Mapping[str, Any] | None = None, checkpoint: Path | str | None = None,
+    algo: AlgorithmConfig | None = None, device: str = "auto", seed: int | None = None, trust: bool = False,
+    progress: ProgressFn | None = None,
+) -> EstimateReport:  # fmt: skip
+    """Estimate the return of a run's agent from recorded data, and write ``<run>/estimate.json``.
+
+    Nothing is played and no environment is needed. World models see the recorded episodes in order.
+
+    Args:
+        run: the run folder.
+        data: recorded data to estimate from: a path, minari:NAME, data in memory, or a DatasetConfig. None:
+            the data that the run was trained on.
+        method: "fqe", fitted Q evaluation; "wis", per-decision weighted importance sampling; or "dr", the weighted
+            doubly robust estimator, which is both. The last two need discrete actions and a column for the propensity,
+            the logging policy's probability of each recorded action.
+        updates: gradient updates of FQE, at least 1.
+        deterministic: evaluate the policy's most likely actions. False: sampled ones.
+        num_action_samples: sampled actions of each row, at least 1; their values are averaged.
+        discount: gamma. None: the learner's, or 0.99 if it has none.
+        fqe: further settings of :class:`~reverie.algos.fqe.FQEConfig`, such as ``{"lr": 1e-4}``.
+        checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest that is whole.
+        algo: the config the run was trained with, if it held objects of your own.
+        device: where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
+        seed: of networks and batches, >= 0. None: follows from the run's seed.
+        trust: import modules that the run names and no installed package offers, such as one in the current folder.
+        progress: called after each update as ``progress(num_done, updates)``; False ends the updates.
+
+    Raises:
+        RunError: there is no such run or checkpoint, it is damaged, or no data are known.
+        DataError: the data cannot be read, or do not fit the agent.
+        UntrustedError: the run names a module that no installed package offers and that you have not named yourself.
+        ConfigError: a number, ``method`` or one of ``fqe`` is out of range, or the device does not exist
+            here; the method needs propensities or other actions.
+    """
+    AtLeast(0).check("seed", seed)
+    if method not in METHODS:
+        raise ConfigError(f"method = {method!r}: expected one of {', '.join(METHODS)}.")
+    mode = policy_mode(deterministic)
+    folder = RunFolder.at(run)
+    saved, overrides = read_saved(folder.path), {"algo": algo, "data": data}
+    with trust_modules(trust):
+        check_code(saved, folder.path, *(name for name, value in overrides.items() if value is not None))
+    run_config = read_config(folder.path, NO_ENV, algo)
+    data_config = run_config.data if data is None else dataset_config(data, run_config.data.storage)
+    if not data_config.path:
+        raise RunError(f"{folder.path} was not trained on a dataset. Pass the dataset to use: --data PATH.")
+    config = run_config.merge({"data": data_config, "env.clip_reward": "none"})
+    checkpoints = Checkpoints(folder.checkpoints)
+    path = checkpoints.select(checkpoint)
+    seed = derived_seeds(config.seed)["test"] if seed is None else seed
+    # What data do not declare is the environment's; one that was given from Python cannot be made again.
+    action_space = obs_space = None
+    if "env" not in saved.custom and config.env.id != NO_ENV:
+        with contextlib.suppress(EnvError):
+            obs_space, action_space, _ = probe_env(config, None)
+    with contextlib.closing(open_recorded(config.data, config.env, action_space, obs_space)) as recorded:
+        if (spec := read_spec(folder)) is not None:
+            check_dataset_fits(recorded, spec, NO_ENV)
+        specs = recorded.obs_spec, recorded.action_spec
+        learner = config.algo.build(*specs, choose_device(device), config.seed)
+        checkpoints.load(path, {"algo": learner})
+        step = step_of(path)  # a run that goes on deletes its old checkpoints
+        settings = fqe_config_for(learner).merge(fqe or {}, "fqe")
+        settings = settings.merge({} if discount is None else {"discount": discount})
+        window = Window(batch=1, length=2, context=settings.frames - 1, context_crosses=settings.frames > 1)
+        with read_progress(f"reading {recorded.reader.path.name}", recorded.rows()) as track_progress:
+            extra_columns: dict[str, list[np.ndarray]] = {PROPENSITY: []}
+            parts = track_progress(recorded.parts(extra_columns))
+            dataset = config.data.build(recorded, window=window, seed=seed, parts=parts)
+        for remark in recorded.remarks():
+            logger.warning(f"{config.data.label}: {remark}")
+    estimator = OffPolicyEstimator(
+        learner, dataset, *specs, settings, seed=seed, reward_clipping=recorded.clipped,
+        propensity=np.concatenate(extra_columns[PROPENSITY]) if extra_columns[PROPENSITY] else None,
+    )  # fmt: skip
+    num_action_samples = 1 if deterministic else num_action_samples
+    result = estimator.estimate(
+        updates,
+        method=method,
+        mode=mode,
+        num_action_samples=num_action_samples,
+        env_steps=run_config.exploration_step(step),
+        progress=progress,
+    )
+    content, files = {"step": step, **result.to_dict(), "checkpoint": path.name, "data": config.data.label}, {}
+    try:
+        with writing(folder.path):
+            write_found(folder.estimate, content)
+            files["estimate"] = folder.estimate
+    except RunError as error:
+        logger.warning(str(error))
+    return EstimateReport(estimate=result, files=files)

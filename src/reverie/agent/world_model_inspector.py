@@ -1,0 +1,315 @@
+"""States of a world model: observed, edited, imagined on from, and the predictions of the networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.agent.conversion import to_numpy
+from reverie.agent.dream_figures import FPS, open_renderer_or_image
+from reverie.agent.player import AgentState, Player, policy_mode
+from reverie.algos.base import INSIDE, dreamt_name
+from reverie.algos.dreamer import Dreamer
+from reverie.algos.world_model import Context, WorldModel
+from reverie.core.errors import ConfigError, DataError, plural
+from reverie.core.files import writing
+from reverie.core.seeding import derived_seeds, reproducible
+from reverie.core.types import Batch, Mode, Step
+from reverie.log.video import IMAGINED_COLOR, OBSERVED_COLOR, border, tile, write_video
+from reverie.nn.actor import JointDistribution
+from reverie.nn.dense_rssm import Categorical, Gaussian
+from reverie.nn.distributions import Categoricals
+from reverie.nn.state_space import Latent
+
+STEPS = 15
+"""Steps that are imagined by default."""
+Predictions = dict[str, np.ndarray]
+"""Predictions of a state, by the names of ``Dreamer.dream``, and ``prior_entropy`` and ``policy``."""
+ActionFn = Callable[[int, Latent], Tensor]
+"""The actions ``[B, A]`` of an imagined step, from its number and the states ``[B, ...]`` before it."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ModelState:
+    """States s = (h, z) of a world model, of B episodes at one moment each. Arrays are in float32."""
+
+    deter: np.ndarray
+    """h, the deterministic part ``[B, D]``."""
+    stoch: np.ndarray
+    """z, the stochastic part ``[B, S, C]``: S categorical latents as one-hot vectors of C classes; C is 1 if they are
+    numbers. Of TD-MPC2, whose latent is h, the reward that is predicted to come with it."""
+
+    def __repr__(self) -> str:
+        return f"ModelState(deter {list(self.deter.shape)}, stoch {list(self.stoch.shape)})"
+
+    @property
+    def classes(self) -> np.ndarray:
+        """The class of each categorical latent, ``[B, S]``."""
+        classes: np.ndarray = self.stoch.argmax(-1)
+        return classes
+
+    def replace(
+        self, *, deter: np.ndarray | float | None = None, stoch: np.ndarray | float | None = None,
+        classes: Mapping[int, Any] | np.ndarray | None = None,
+    ) -> ModelState:  # fmt: skip
+        """Return these states with parts replaced; arrays may lack the first axis, for all B states alike.
+
+        Args:
+            deter: h ``[B, D]``.
+            stoch: z ``[B, S, C]``.
+            classes: of categorical latents: ``{3: 7}`` sets latent 3 to class 7, ``{3: [7, 0]}`` that of two states to
+                7 and 0; or of all latents, ``[B, S]``.
+
+        Raises:
+            DataError: the latents have no classes.
+        """
+        h = self.deter if deter is None else broadcast_like(self.deter, deter)
+        z = self.stoch if stoch is None else broadcast_like(self.stoch, stoch)
+        return ModelState(h, z if classes is None else to_numpy(replace_classes(torch.from_numpy(z), classes)))
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class ImaginedTrajectory:
+    """What a world model imagines in B episodes. Row 0 is the given state, the T others are imagined."""
+
+    observations: dict[str, np.ndarray]
+    """Predicted observations by key, ``[B, T + 1, *shape]`` in their own units; if categorical, the probabilities of
+    the classes ``[B, T + 1, n, C]``."""
+    rewards: np.ndarray
+    """Predicted reward that comes with each row ``[B, T + 1]``, after ``env.clip_reward``."""
+    continues: np.ndarray
+    """Predicted probability that the episode goes on after each row ``[B, T + 1]``."""
+    values: np.ndarray
+    """The critic's value of each row ``[B, T + 1]``: the discounted sum of the rewards after it."""
+    actions: np.ndarray
+    """Taken at each row but the last, ``[B, T, A]``, as rows hold them: one-hot where discrete, or in [-1, 1]."""
+    deter: np.ndarray
+    """h of each row ``[B, T + 1, D]``."""
+    stoch: np.ndarray
+    """z of each row ``[B, T + 1, S, C]``."""
+    agent: Player
+    """The agent that imagined them."""
+
+    def __repr__(self) -> str:
+        episodes, steps = self.actions.shape[:2]
+        return f"ImaginedTrajectory({plural(steps, 'step')} in {plural(episodes, 'episode')}, by {self.agent})"
+
+    def state(self, row: int) -> ModelState:
+        """Return the states of one row, to edit them and imagine on: 0 is the given one, -1 the last."""
+        return ModelState(self.deter[:, row], self.stoch[:, row])
+
+    def video(self, path: Path | str) -> Path:
+        """Write an mp4 of the B episodes side by side, framed green in row 0 and red in the imagined ones.
+
+        The environment draws the observations, where that is possible (docs/environments.md); otherwise the first image
+        among them is shown.
+
+        Raises:
+            ConfigError: there is no way to draw them.
+            RunError: the file cannot be written.
+        """
+        frames = [OBSERVED_COLOR] + [IMAGINED_COLOR] * (len(self.rewards[0]) - 1)
+        with open_renderer_or_image(self.agent, self.observations) as draw:
+            pictures = draw(self.observations)
+        with writing(Path(path)):
+            return write_video(Path(path), tile(np.stack([border(picture, frames) for picture in pictures])), FPS)
+
+
+def require_world_model(player: Player) -> Dreamer:
+    """Return the agent's learner; ConfigError if it has no world model."""
+    if getattr(player.algo, "world", None) is None:
+        raise ConfigError(f"{type(player.algo).__name__} has no world model, whose states could be looked at.")
+    return cast(Dreamer, player.algo)
+
+
+def default_seed(player: Player, seed: int | None) -> int:
+    """Return ``seed``, or the one that follows from the run's."""
+    return derived_seeds(player.config.seed)["evaluation"] if seed is None else seed
+
+
+class WorldModelInspector:
+    """The world model of an agent, asked one state after the other."""
+
+    def __init__(self, player: Player) -> None:
+        """Raise ConfigError if the agent has no world model."""
+        self.learner: Dreamer = require_world_model(player)
+        self.world: WorldModel = self.learner.world
+        rssm, initial = self.world.rssm, self.world.rssm.initial(1, self.world.dtype)
+        self.draws: bool = bool(rssm.stats_by_name(rssm.p(initial.deter)))
+        """Whether its states are drawn from distributions."""
+        self.keys: list[str] = list(predicted_observations(self.learner.decode(initial), player.obs_spec))
+        """The observations that are dreamt."""
+
+    def act(self, latent: Latent, mode: Mode) -> Tensor:
+        """Return the policy's actions ``[B, A]`` in states ``[B, ...]``: drawn ("explore") or most likely ("eval")."""
+        policy = self.policy(latent)
+        return (policy.sample() if mode == "explore" else policy.mode()).clamp(-1, 1)
+
+    def policy(self, latent: Latent) -> JointDistribution:
+        """Return the distribution of actions in states ``[..., D]``, ``[..., S, C]``."""
+        legal = self.world.legal
+        policy: JointDistribution = self.learner.actor(latent.feature, None if legal is None else legal(latent.feature))
+        return policy
+
+    @torch.no_grad()
+    def imagine(
+        self, latent: Latent, steps: int, choose: ActionFn, pinned_classes: Mapping[int, int] | None = None
+    ) -> tuple[list[Latent], list[Tensor]]:
+        """Return imagined states ``[B, ...]`` and the actions before them ``[B, A]``.
+
+        ``pinned_classes``: the classes of latents, by number, that stay the same.
+        """
+        latents, actions = list[Latent](), list[Tensor]()
+        for number in range(steps):
+            actions.append(choose(number, latent))
+            latent = self.world.rssm.imagine(latent, actions[-1])
+            if pinned_classes:
+                latent = latent._replace(stoch=replace_classes(latent.stoch, pinned_classes))
+            latents.append(latent)
+        return latents, actions
+
+    @torch.no_grad()
+    def predict(self, latents: Sequence[Latent]) -> Predictions:
+        """Return the predictions of all heads for T states ``[B, ...]``, as ``[B, T, ...]``."""
+        latent = Latent(*(torch.stack(parts, 1) for parts in zip(*latents, strict=True)))  # [B, T, ...]
+        predictions = {name: to_numpy(values) for name, values in self.learner.describe_latent(latent).items()}
+        predictions |= {"policy": to_numpy(action_probabilities(self.policy(latent)))}
+        if not self.draws:
+            return predictions
+        kind, prior = self._distribution(self.world.rssm.p(latent.deter))
+        return predictions | {"prior_entropy": to_numpy(kind.entropy(prior))}
+
+    @torch.no_grad()
+    def divergence(self, step: Step, state: Context) -> dict[str, float]:
+        """Return KL[posterior | prior] of a row and both entropies, in nats, if states are drawn."""
+        world, latent = self.world, state.latent
+        if not self.draws:
+            return {}
+        device = latent.deter.device
+        embed = world.embed(step.obs_on(device), step.reward.to(device), step.is_terminal.to(device))
+        outputs = world.rssm.posterior(torch.cat([latent.deter, embed.to(latent.deter.dtype)], -1))
+        kind, posterior = self._distribution(world.rssm.stats(outputs))
+        _, prior = self._distribution(world.rssm.p(latent.deter))
+        values = {"kl": kind.kl(posterior, prior), "posterior_entropy": kind.entropy(posterior)}
+        values["prior_entropy"] = kind.entropy(prior)
+        return {name: float(value[0]) for name, value in values.items()}
+
+    def _distribution(self, stats: Tensor) -> tuple[Categorical | Gaussian, Tensor]:
+        """Return the kind of z, and its statistics as that kind has them."""
+        named = self.world.rssm.stats_by_name(stats)
+        if "logits" in named:
+            return Categorical(), named["logits"]
+        return Gaussian(), torch.stack([named["mean"], named["std"]], -1)
+
+    def predicted_return(self, predictions: Predictions) -> np.ndarray:
+        """Return the return ``[B]`` of imagined states ``[B, H]``, in the critic's units.
+
+        sum_k d_k r_k + d_{H+1} v_H, where d_1 = 1 and d_{k+1} = d_k gamma c_k; c is the probability to go on.
+        """
+        reward = to_numpy(self.world.transform(torch.from_numpy(predictions["reward"])))  # [B, H]
+        cont_product = np.cumprod(self.world.discount * predictions["cont"], 1)  # [B, H]
+        discounts = np.concatenate([np.ones_like(cont_product[:, :1]), cont_product[:, :-1]], 1)
+        total: np.ndarray = (discounts * reward).sum(1) + cont_product[:, -1] * predictions[f"{INSIDE}value"][:, -1]
+        return total
+
+
+def action_probabilities(policy: JointDistribution) -> Tensor:
+    """Return the probability of each class of an action ``[..., A]``, or its most likely value where continuous."""
+    parts: list[Any] = []
+    for part in policy.parts.values():
+        if isinstance(part, Categoricals):
+            parts += [part.probs[..., i, :count] for i, count in enumerate(part.classes)]
+        else:
+            parts.append(part.mode())
+    return torch.cat(parts, -1)
+
+
+def predicted_observations(predictions: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """Return the predicted observations by key; ``predictions`` have the names of ``Dreamer.dream``."""
+    return {key: predictions[dreamt_name(key)] for key in keys if dreamt_name(key) in predictions}
+
+
+def replace_classes(stoch: Tensor, classes: Mapping[int, Any] | np.ndarray) -> Tensor:
+    """Return z ``[B, S, C]`` with other classes: of some latents by number, or of all ``[B, S]``."""
+    count = stoch.shape[-1]
+    if count == 1:
+        raise DataError("the latents of this world model are numbers, without classes: replace stoch instead.")
+    index = stoch.argmax(-1)  # [B, S]
+    for latent, value in classes.items() if isinstance(classes, Mapping) else [(slice(None), classes)]:
+        index[:, latent] = torch.as_tensor(value)
+    return torch.nn.functional.one_hot(index, count).to(stoch.dtype)
+
+
+def broadcast_like(old: np.ndarray, new: Any) -> np.ndarray:
+    """Return ``new`` with the shape and type of ``old``, whose first axis it may lack."""
+    return np.broadcast_to(np.asarray(new), old.shape).astype(old.dtype)
+
+
+def state_to_latent(world: WorldModel, state: ModelState) -> Latent:
+    """Return states as latents ``[B, ...]`` of ``world``, on its device."""
+    like = world.rssm.initial(len(state.deter), world.dtype)
+    return Latent(torch.from_numpy(state.deter).to(like.deter), torch.from_numpy(state.stoch).to(like.stoch))
+
+
+def broadcast_actions(player: Player, actions: Any, count: int) -> Tensor:
+    """Return actions ``[T, A]`` or ``[B, T, A]`` as ``[B, T, A]`` on the agent's device."""
+    width = player.action_spec.width
+    flat = actions if isinstance(actions, Tensor) else torch.from_numpy(np.array(actions, np.float32))
+    if flat.ndim not in (2, 3) or flat.shape[-1] != width or 0 in flat.shape or (flat.ndim == 3 and len(flat) != count):
+        raise DataError(
+            f"actions have shape {list(flat.shape)}: expected [T, {width}] or [{count}, T, {width}], as "
+            "agent.flatten_actions makes them of the environment's."
+        )
+    return flat.to(player.algo.device, torch.float32).expand(count, -1, -1)
+
+
+# ---------------------------------------------------------------- what an agent asks
+
+
+def model_state(state: ModelState | AgentState) -> ModelState:
+    """Return the states of the world model in ``state``."""
+    if isinstance(state, ModelState):
+        return state
+    latent = state.policy.latent
+    return ModelState(to_numpy(latent.deter), to_numpy(latent.stoch))
+
+
+def observe(player: Player, batch: Batch, seed: int | None = None) -> ModelState:
+    """Return the world model's state after rows ``[B, T]``: see ``Agent.observe``."""
+    world = require_world_model(player).world
+    with torch.no_grad(), reproducible(default_seed(player, seed)):
+        latent = world.observe(batch.to(player.algo.device)).latent  # [B, T, ...]
+    return ModelState(to_numpy(latent.deter[:, -1]), to_numpy(latent.stoch[:, -1]))
+
+
+def imagine_trajectory(
+    player: Player, state: ModelState | AgentState, steps: int | None = None, *,
+    actions: Any = None, deterministic: bool = True, seed: int | None = None,
+) -> ImaginedTrajectory:  # fmt: skip
+    """Imagine on from a state of the world model: see ``Agent.imagine``."""
+    inspector, act_mode, state = WorldModelInspector(player), policy_mode(deterministic), model_state(state)
+    fixed = None if actions is None else broadcast_actions(player, actions, len(state.deter))  # [B, T, A]
+    if steps is None:
+        steps = STEPS if fixed is None else fixed.shape[1]
+    start = state_to_latent(inspector.world, state)
+    with torch.no_grad(), reproducible(default_seed(player, seed)):
+        latents, action_list = inspector.imagine(
+            start, steps, lambda t, latent: inspector.act(latent, act_mode) if fixed is None else fixed[:, t]
+        )
+        predictions = inspector.predict([start, *latents])
+    return ImaginedTrajectory(
+        observations=predicted_observations(predictions, player.obs_spec),
+        rewards=predictions["reward"],
+        continues=predictions["cont"],
+        values=predictions[f"{INSIDE}value"],
+        actions=to_numpy(torch.stack(action_list, 1)),
+        deter=predictions[f"{INSIDE}deter"],
+        stoch=to_numpy(torch.stack([latent.stoch for latent in (start, *latents)], 1)),  # TD-MPC2 predicts none
+        agent=player,
+    )

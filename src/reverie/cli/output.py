@@ -1,0 +1,64 @@
+"""Print results and files, the same way for every command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reverie.core.errors import plural
+
+if TYPE_CHECKING:  # it imports torch, which --help does not need
+    from reverie.run.evaluate import Evaluation
+
+
+def score_line(evaluation: Evaluation) -> str:
+    """Format mean, interquartile mean with its interval, and spread of an evaluation."""
+    metrics, scores, middle = evaluation.metrics(), evaluation.scores, evaluation.iqm()
+    logged = [f"\n  {name} {value:.4g}" for name, value in evaluation.info_means().items()]
+    sure = f"95 % {middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few episodes for an interval"
+    return (
+        f"mean return {metrics['eval/score']:.2f} (IQM {middle.value:.2f}, {sure}) over "
+        f"{plural(len(scores), 'episode')}\n"
+        f"  median {metrics['eval/score_median']:.2f}, std {metrics['eval/score_std']:.2f}, "
+        f"min {min(scores):.2f}, max {max(scores):.2f}; mean length {metrics['eval/length']:.1f}"
+        + (f"\n  {evaluation.cut_text()}" if evaluation.cut_off else "")
+        + "".join(logged)
+    )
+
+
+def print_files(files: Mapping[str, Path] | Iterable[tuple[str, Path]], run: Path | None = None) -> None:
+    """Print the files that were written; relative to the working folder where ``run`` was given by a relative path."""
+    named = list(files.items() if isinstance(files, Mapping) else files)
+    width = max([14, *(len(label) for label, _ in named)]) + 2
+    for label, path in named:
+        print(f"  {label + ':':<{width}}{path if run is None else as_given(path, run)}")
+
+
+def as_given(path: Path, run: Path | None) -> Path:
+    """Return ``path`` relative to the working folder, unless ``run`` was given by an absolute path."""
+    cwd = Path.cwd()
+    return path.relative_to(cwd) if path.is_relative_to(cwd) and not (run and run.is_absolute()) else path
+
+
+def print_sections(sections: Mapping[str, Iterable[tuple[str, ...]]]) -> None:
+    """Print titles with the lines below them, as they are: brackets in them are no markup of Rich."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for title, lines in sections.items():
+        if lines:
+            table.add_row(Text(title, style="bold"))
+        for line in lines:
+            table.add_row(*line)
+    Console(markup=False, emoji=False).print(table)
+
+
+def print_trouble(device: str) -> None:
+    """Say why there are no compiled kernels, if the device is a CPU, where they are missed."""
+    from reverie.core.kernel_dispatch import kernel_problem  # torch comes with it
+
+    if device == "cpu" and kernel_problem():
+        print(kernel_problem())

@@ -1,0 +1,89 @@
+"""Definitions that a faster kernel may take over. ``reverie.kernels`` has the kernels; without it all runs, slower."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any, NamedTuple, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+SWITCH, ROOM = "REVERIE_KERNELS", "reverie.kernels"
+
+
+class Kernel(NamedTuple):
+    """Another computation of a definition."""
+
+    fits: Callable[..., bool]
+    """Whether ``run`` computes what the definition does for these arguments. Reads no values of tensors."""
+    run: Callable[..., Any]
+
+
+_kernels: dict[Callable[..., Any], list[Kernel]] = {}
+_loaded, _lock = False, threading.RLock()
+
+
+def accelerated(definition: F) -> F:
+    """Mark a function or method that a kernel may take over; ``.definition`` is the function itself."""
+    if switched_off():
+        definition.definition = definition  # type: ignore[attr-defined]
+        return definition
+
+    @functools.wraps(definition)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for fits, run in kernels:
+            if fits(*args, **kwargs):
+                return run(*args, **kwargs)
+        return definition(*args, **kwargs)
+
+    kernels = [] if _loaded else [Kernel(_load, call)]  # the first call of all loads the table, then calls again
+    _kernels[call] = kernels
+    call.definition = definition  # type: ignore[attr-defined]
+    return cast(F, call)
+
+
+def switched_off() -> bool:
+    """Return whether the user disabled the kernels by the environment variable: everything runs in PyTorch."""
+    return os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false")
+
+
+def _load(*_: Any, **__: Any) -> bool:
+    global _loaded
+    with _lock:  # a second thread waits until the rows are there
+        if not _loaded:
+            is_enabled = not switched_off() and find_spec(ROOM) is not None
+            rows = (
+                importlib.import_module(f"{ROOM}.registry").ROWS if is_enabled else []
+            )  # the one line that knows of kernels
+            _loaded = True
+            for definition, kernels in _kernels.items():
+                kernels[:] = [kernel for of, kernel in rows if of is definition]
+    return True
+
+
+def kernel_status(device: Any) -> str:
+    """Return which kernels are used on a ``torch.device``, or why none are: for reports."""
+    return str(importlib.import_module(f"{ROOM}.registry").kernels_status(device))
+
+
+def kernel_problem() -> str:
+    """Return why there are no compiled kernels, though the user wants them; else an empty string."""
+    return str(importlib.import_module(f"{ROOM}.compiler").compile_problem()) if find_spec(ROOM) else ""
+
+
+@contextmanager
+def only(*chosen: Kernel) -> Iterator[None]:
+    """Use these kernels alone, or none, within: for tests and measurements."""
+    _load()
+    before = {call: kernels[:] for call, kernels in _kernels.items()}
+    for call, kernels in before.items():
+        _kernels[call][:] = [kernel for kernel in kernels if kernel in chosen]
+    try:
+        yield
+    finally:
+        for call, kernels in before.items():
+            _kernels[call][:] = kernels

@@ -1,0 +1,189 @@
+"""Opens data: detects the format of a file or folder by its contents, and joins several datasets."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from reverie.core.config import call_in
+from reverie.core.errors import ConfigError, DataError, did_you_mean
+from reverie.core.imports import import_object, points_of
+from reverie.datasets.concat import ConcatReader
+from reverie.datasets.hdf5 import NEEDED as OF_D4RL
+from reverie.datasets.hdf5 import D4RLReader, open_hdf5
+from reverie.datasets.in_memory import OBJECT, ArraysReader, DataLike, open_in_memory, path_of, paths_in
+from reverie.datasets.minari import METADATA, local_names, metadata_of, minari_path, minari_reader
+from reverie.datasets.npz import array_names
+from reverie.datasets.pydreamer import OF_ROWS as OF_PYDREAMER
+from reverie.datasets.pydreamer import OwnPyDreamerReader, PyDreamerReader, is_own
+from reverie.datasets.reader import Reader, ReadOptions, by_number, format_of, list_files, reading
+from reverie.datasets.replay_store import StoreReader, is_store
+from reverie.datasets.rl_unplugged import RLUnpluggedReader, looks_like_records, shards_in
+from reverie.datasets.table import FORMATS as OF_TABLES
+from reverie.datasets.table import TableReader, tables_in
+from reverie.datasets.tianshou import TianshouReader
+
+GROUP = "reverie.readers"
+"""Group of the entry points by which packages give their readers short names."""
+KNOWN_FORMATS = (
+    "a Minari dataset (a folder, or minari:NAME), an HDF5 or npz file with D4RL's arrays, an HDF5 file of a Tianshou "
+    "buffer, RL Unplugged's Atari shards, PyDreamer's npz files, a run folder or replay store, Arrow, Parquet or CSV "
+    "tables, or a folder or glob of these"
+)
+
+
+def open_reader(data: DataLike, options: ReadOptions | None = None) -> Reader:
+    """Return the reader of ``data``: a file, a folder, a glob, ``minari:NAME``, an object in memory, or several."""
+    options, location = options or ReadOptions(), path_of(data)
+    readers = [_open_path(path, options) for path in paths_in(location)]
+    reader = ConcatReader(Path(", ".join(location)), readers, options) if isinstance(location, tuple) else readers[0]
+    for name in () if options.reader else ("columns", "classes", "max_episode_steps", "partial"):
+        if (value := getattr(options, name)) and not reader.uses(name):
+            reader.close()
+            raise ConfigError(f"data.{name} = {value} has no effect on {reader.path} ({reader.format}): leave it out.")
+    return reader
+
+
+def _open_path(path: str, options: ReadOptions) -> Reader:
+    if path.startswith(OBJECT):
+        return open_in_memory(path, options)
+    if options.reader:
+        return custom_reader(path, options)
+    if path.startswith("minari:"):
+        with reading(path):
+            return minari_reader(minari_path(path.removeprefix("minari:")), options)
+    with reading(path):
+        return StoreReader(path, options) if "://" in path else _open_all(Path(path), _matching_paths(path), options)
+
+
+def custom_reader(path: str, options: ReadOptions) -> Reader:
+    """Return the user's reader that ``options`` name: ``module:Class(setting=value)``, or that of an entry point."""
+    setting_name = f"data.reader = '{options.reader}'"
+    name, bracket, arguments = options.reader.partition("(")
+    points = {point.name: point for point in points_of(GROUP)}
+    kind = points[name].load() if name in points else import_object(name, what=setting_name, base=Reader)
+    _, args, settings = call_in(f"f({arguments}" if bracket else "f()")
+    readers: list[Reader] = [kind(file, options, *args, **settings) for file in _matching_paths(path)]
+    return readers[0] if len(readers) == 1 else ConcatReader(Path(path), readers, options)
+
+
+def _matching_paths(path: str) -> list[Path]:
+    """Return the file or folder at ``path``, or what the glob ``path`` matches, by number."""
+    location = Path(path).expanduser()
+    if location.exists():  # a name may contain brackets
+        return [location]
+    if matches := [Path(p) for p in glob.glob(str(location), recursive=True)] if glob.has_magic(path) else []:
+        return sorted(matches, key=by_number)
+    siblings = sorted(p.name for p in location.parent.iterdir()) if location.parent.is_dir() else []
+    hint = f" Did you mean 'minari:{path}'?" if path in local_names() else did_you_mean(location.name, siblings)
+    listing = ", ".join(siblings[:10]) + (" ..." if len(siblings) > 10 else "")
+    contents = f" {location.parent} contains: {listing}." if siblings else ""
+    raise DataError(
+        f"there is no dataset at {path}.{hint or contents} Expected {KNOWN_FORMATS}. "
+        "See `reverie data download --help` to download one."
+    )
+
+
+def _open_all(path: Path, paths: list[Path], options: ReadOptions) -> Reader:
+    if len(paths) == 1:
+        with reading(paths[0]):
+            return _open_folder(paths[0], options) if paths[0].is_dir() else _open_file(paths[0], options)
+    kinds = {format_of(p) if p.is_file() else "" for p in paths}
+    if kinds == {"npz"}:
+        return _open_npz(path, options, paths)
+    if kinds <= set(OF_TABLES):
+        return TableReader(path, options, paths)
+    readers = [_open_all(p, [p], options) for p in paths]
+    if len(named := {reader.format: reader.path.name for reader in readers}) > 1:
+        listing = "; ".join(f"{kind} (such as {name})" for kind, name in named.items())
+        raise DataError(f"{path} contains several formats: {listing}. Pass a path or glob of one format, or a list.")
+    return ConcatReader(path, readers, options)
+
+
+def _open_npz(path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> Reader:
+    files = paths or (list_files(path, "npz") if path.is_dir() else [path])
+    names = set(array_names(files[0]))
+    if len(OF_PYDREAMER & names) > 1:  # an episode may go on in the next file
+        return (OwnPyDreamerReader if is_own(files) else PyDreamerReader)(path, options, paths)
+    if not names.intersection(OF_D4RL):
+        raise DataError(
+            f"{files[0]} contains {', '.join(sorted(names)) or 'nothing'}: expected {', '.join(OF_D4RL)} (arrays of "
+            f"D4RL's names), or {', '.join(sorted(OF_PYDREAMER))} and observations (PyDreamer)."
+        )
+    readers = [ArraysReader(file, options) for file in files]
+    return readers[0] if len(readers) == 1 else ConcatReader(path, readers, options)
+
+
+def _open_folder(path: Path, options: ReadOptions) -> Reader:
+    if metadata_of(path) is not None:
+        return minari_reader(path, options)
+    if is_store(path):
+        return StoreReader(path, options)
+    if (path / "meta").is_dir() and next((path / "data").rglob("*.parquet"), None) is not None:
+        raise DataError(
+            f"{path} is a dataset of LeRobot: its steps are the tables in {path / 'data'}. Pass that folder, with "
+            "--data.columns '{obs: observation.state, action: action, reward: next.reward, terminal: next.done, "
+            "episode: episode_index}' or its other columns. Its videos are not read."
+        )
+    inside = [p for p in sorted(path.iterdir(), key=by_number) if not p.name.startswith(".")]  # or being written
+    candidates = {
+        "npz": list_files(path, "npz"),
+        "TFRecord": shards_in(path),
+        "HDF5": list_files(path, "HDF5"),
+        "folders of datasets": [p for p in inside if p.is_dir() and (metadata_of(p) is not None or is_store(p))],
+    }
+    has_others = any(candidates.values())  # beside which CSV files are logs or notes
+    candidates["tables"] = [] if candidates["folders of datasets"] else tables_in(path, with_text=not has_others)
+    kinds = [kind for kind, those in candidates.items() if those]
+    if len(kinds) > 1:  # all but one would not be read
+        raise DataError(f"{path} contains datasets of several formats ({', '.join(kinds)}). Pass one, or a glob.")
+    if not kinds:
+        datasets = ", ".join((path / name).as_posix() for name in local_names(path)[:6])
+        hint = f" There are datasets at {datasets}." if datasets else ""
+        names = ", ".join(p.name for p in inside[:10]) or "nothing"
+        raise DataError(f"{path} contains no dataset, only {names}.{hint} Expected {KNOWN_FORMATS}.")
+    openers: dict[str, Callable[[Path, ReadOptions], Reader]] = {
+        "npz": _open_npz, "TFRecord": RLUnpluggedReader, "tables": TableReader,
+    }  # fmt: skip
+    kind = kinds[0]
+    return openers[kind](path, options) if kind in openers else _open_all(path, candidates[kind], options)
+
+
+def _open_file(path: Path, options: ReadOptions) -> Reader:
+    kind = content(path)
+    openers: dict[str, Callable[[Path, ReadOptions], Reader]] = {
+        "HDF5": _open_hdf5, "npz": _open_npz, "TFRecord": RLUnpluggedReader, **dict.fromkeys(OF_TABLES, TableReader),
+    }  # fmt: skip
+    if kind not in openers:
+        error_prefix = f"{path} ({path.stat().st_size:,} bytes) cannot be read: its format is not known"
+        raise DataError(f"{error_prefix}. Expected {KNOWN_FORMATS}.")
+    return openers[kind](path, options)
+
+
+def content(path: Path) -> str:
+    """Return the format that the first bytes of a file show, as ``format_of`` names it; "" if unknown."""
+    with path.open("rb") as file:
+        head = file.read(4)
+    begins = {
+        b"\x89HDF": "HDF5", b"PK\x03\x04": "npz", b"PAR1": "Parquet", b"ARRO": "Arrow", b"\xff\xff\xff\xff": "Arrow",
+    }  # fmt: skip
+    text = "CSV" if format_of(path) == "CSV" else ""
+    return begins.get(head) or ("TFRecord" if looks_like_records(path) else text)
+
+
+def _open_hdf5(path: Path, options: ReadOptions) -> Reader:
+    with open_hdf5(path) as file:
+        names = list(file)
+    if "_meta" in names:
+        return TianshouReader(path, options)
+    if "episode_0" in names and metadata_of(path.parent) is not None:
+        return minari_reader(path.parent, options)
+    if set(names) & set(OF_D4RL):
+        return D4RLReader(path, options)
+    if "episode_0" in names:
+        raise DataError(f"{path} is a part of a Minari dataset, whose {METADATA} is missing beside it. Copy it, too.")
+    raise DataError(
+        f"{path} is an HDF5 file that contains {', '.join(names[:10]) or 'nothing'}: expected {', '.join(OF_D4RL)} "
+        "(D4RL) or _meta (Tianshou). How to convert d3rlpy 2's buffers: docs/datasets.md."
+    )

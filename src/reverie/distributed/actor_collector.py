@@ -1,0 +1,299 @@
+"""The learner's side of actors: it starts them, takes their rows, and gives them weights."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from reverie.algos.base import Algorithm
+from reverie.core.clock import Clock, Ratio
+from reverie.core.columns import Column, columns_of
+from reverie.core.errors import RunError
+from reverie.core.logger import logger
+from reverie.core.protocols import Env, MeterLike
+from reverie.core.seeding import derived_seeds
+from reverie.core.specs import EXTRAS, ObsSpec
+from reverie.core.types import FLAGS, State, Step, Window
+from reverie.distributed.actor_connection import BLOCKS, Failure, RowBlock, acting, serialize_weights
+from reverie.distributed.actor_replays import Lanes, LaneStores
+from reverie.distributed.actors import Work
+from reverie.distributed.local_actors import PATIENCE, SHARE, LocalActorConnection, Processes
+from reverie.distributed.ray_actors import Distant, Nodes
+from reverie.distributed.ray_learners import PLACES
+from reverie.envs.make import MakeEnv
+from reverie.experiment.config import ExperimentConfig
+from reverie.replay.config import check_capacity, check_memory, max_rows, parse_size
+from reverie.replay.persistent import DurableReplay
+from reverie.replay.storage import row_nbytes
+from reverie.run.collect import EpisodeStats
+
+DEATHS, WITHIN = 3, 60.0
+"""The run fails if an actor dies ``DEATHS`` times within ``WITHIN`` seconds."""
+IDLE = 0.1
+"""Longest time in seconds that the learner waits for rows before it looks at everything else."""
+
+
+@dataclass
+class ActorHandle:
+    """One actor, over all its processes."""
+
+    number: int
+    link: LocalActorConnection | Distant | None = None
+    env_steps: int = 0
+    """Env steps of the present process."""
+    restarts: int = 0
+    """How often the present process has restarted environments."""
+    starts: int = 0
+    has_sent_rows: bool = False
+    """Whether any of its processes has sent rows."""
+    deaths: deque[float] = field(default_factory=lambda: deque(maxlen=DEATHS))
+
+
+class Feed:
+    """Takes the rows of actors into their replays, in place of a ``Collector``. A part of a checkpoint.
+
+    ``collect`` takes what there is. It waits only if the clock's ratio forbids an update. Actors begin with the first
+    call, and are asked to end when the run is over.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        factory: MakeEnv | None,
+        algo: Algorithm,
+        env: Env,
+        source: Lanes,
+        clock: Clock,
+        meter: MeterLike,
+        seed: int,
+    ) -> None:
+        """``env`` has the spaces of the environments that actors make by ``config`` and ``factory``."""
+        self.config = config
+        self.factory = factory
+        self.seed = seed
+        self.source = source
+        self.clock = clock
+        self.meter = meter
+        self.algo = algo
+        self.obs_spec: ObsSpec = env.obs_spec
+        self.ratio: Ratio = clock.ratio
+        self.columns: dict[str, Column] = columns_of(env.obs_spec, env.action_spec, algo.extra_spec)
+        self.lanes: list[ActorHandle] = [ActorHandle(number) for number in range(len(source.replays))]
+        self.rank = 0
+        self.learners = 1
+        self.dealt = False
+        """Number of this learner, of how many; whether all learn from the actors of learner 0 (``team.py``)."""
+        self.home: Processes | Nodes | None = None  # not before the weights are those that the run begins with
+        self.incoming: Callable[[], Iterable[tuple[int, RowBlock]]] = self.receive_blocks
+        statistics = algo.running_statistics
+        self.watch: Callable[[Step], None] | None = None if statistics is None else statistics.watch
+        self.sums: np.ndarray = np.zeros(3)  # blocks, updates that their versions were behind, blocks that waited
+        self.published: int = -1  # version of the newest weights; when others may follow
+        self.due: float = 0.0
+        self.new_steps: int = 0  # env steps that the loop does not know of yet
+        self.restarts: int = 0  # of environments in this run
+        self.finished: list[EpisodeStats] = []
+        self.unlogged: list[EpisodeStats] = []
+        self.seconds: dict[str, float] = {"time/update_seconds": 0.0}
+
+    # ------------------------------------------------------------ the loop's side
+
+    def collect(self) -> int:
+        """Take the rows that have arrived. Return their env steps: one for each row that is not ``is_last``."""
+        if self.home is None and (self.rank == 0 or not self.dealt):
+            self.begin()
+        self.publish()
+        self.allow()
+        for number, block in self.incoming():
+            self.add(number, block)
+        if self.learners == 1:
+            self.measure(self.sums)
+        steps, self.new_steps = self.new_steps, 0
+        return steps
+
+    def measure(self, sums: np.ndarray) -> None:
+        """Add what ``sums`` says of the blocks of this turn, of all learners, to the metrics."""
+        if sums[0]:
+            self.meter.add({"train/staleness": sums[1] / sums[0], "actors/queue": sums[2] / sums[0]})
+        self.sums[:] = 0
+
+    def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
+        if at_the_end:
+            self.close()
+        finished, self.finished = self.finished, []
+        return finished
+
+    def state_dict(self) -> State:
+        """Return the counters. Exploration follows the clock; episodes and generators of actors begin anew."""
+        unlogged = [[score, length, dict(info)] for score, length, info in self.unlogged]
+        return {"taken": self.new_steps, "restarts": self.restarts, "unlogged": unlogged,
+                "starts": [lane.starts for lane in self.lanes]}  # fmt: skip
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore the counters; actors begin new episodes."""
+        self.new_steps, self.restarts = int(state["taken"]), int(state["restarts"])
+        self.unlogged[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
+        for lane, starts in zip(self.lanes, state["starts"], strict=False):  # there may be more actors now, or fewer
+            lane.starts = int(starts)
+        logger.info("actors start new episodes: a run with actors is not resumed within them")
+
+    def close(self) -> None:
+        """Let all actors end, and wait for it. May be called twice."""
+        links = [lane.link for lane in self.lanes if lane.link is not None]
+        for link in links:
+            link.sign("stop", 1)
+        deadline = time.monotonic() + PATIENCE
+        for link in links:
+            link.end(deadline)
+        for lane in self.lanes:
+            lane.link = None
+
+    # ------------------------------------------------------------ the actors' side
+
+    @property
+    def envs(self) -> int:
+        """Environments of an actor."""
+        return self.config.env.num * (self.learners if self.dealt else 1)
+
+    def begin(self) -> None:
+        """Publish the first weights, and start the actors."""
+        self.home = (Nodes if PLACES in os.environ else Processes)(self.columns, self.envs)
+        self.weights: dict[str, torch.Tensor] = acting(self.algo, self.obs_spec)
+        self.publish()
+        for lane in self.lanes:
+            lane.number += 0 if self.dealt else self.rank * len(self.lanes)
+            self.start(lane)
+
+    def start(self, lane: ActorHandle) -> None:
+        """Start a process of an actor, whose seed is that of no other; episodes of an earlier process are truncated."""
+        assert self.home is not None
+        seed = int(np.random.SeedSequence([self.seed, lane.number, lane.starts]).generate_state(1)[0]) >> 1
+        config = self.config.merge({"env.num": self.envs})
+        work = functools.partial(Work, config, self.factory, lane.number, seed)
+        lane.link, lane.env_steps, lane.restarts = self.home.start(work, lane.number), 0, 0
+        lane.starts += 1
+        self.allow()
+
+    def publish(self) -> None:
+        """Publish the weights if they are newer, and as often as leaves the learner most of its time."""
+        start = time.monotonic()
+        if self.home is None or self.published == self.clock.updates or start < self.due:
+            return
+        self.home.publish(serialize_weights(self.weights), self.clock.updates)
+        self.published, spent = self.clock.updates, time.monotonic() - start
+        self.due = start + spent / SHARE
+
+    def allow(self) -> None:
+        """Tell each actor how far it may go: by the ratio, and to the end of the run."""
+        missing = 0 if self.ratio.counts else max(0, self.clock.learning_starts - len(self.source)) * self.learners
+        room = min(missing + self.ratio.room, self.clock.length - self.clock.env_steps)
+        quota = max(0, math.ceil(room / (len(self.lanes) * (1 if self.dealt else self.learners))))
+        for lane in self.lanes:
+            if lane.link is not None:
+                lane.link.sign("env_steps", self.clock.env_steps)
+                lane.link.sign("limit", lane.env_steps + quota)
+                lane.link.sign("waits", int(self.ratio.waits))
+
+    def receive_blocks(self) -> Iterator[tuple[int, RowBlock]]:
+        """Yield the blocks that have arrived, each after the index of its actor. Its memory is then written again."""
+        assert self.home is not None
+        waits = self.ratio.waits
+        for _ in range(len(self.lanes) * BLOCKS):  # or fast actors would keep the learner for ever
+            ready: list[LocalActorConnection | Distant] = list(
+                self.home.ready(IDLE if waits and not self.new_steps else 0)
+            )
+            if not ready:
+                break
+            for link in ready:
+                index, lane = next((i, lane) for i, lane in enumerate(self.lanes) if lane.link is link)
+                try:
+                    message = link.receive()
+                except (EOFError, OSError):
+                    message = Failure("", final=False)
+                if isinstance(message, Failure):
+                    self.lost(lane, message)
+                    continue
+                yield index, message
+                self.sums += 1, self.clock.updates - message.version, link.waiting
+                steps = int((~message.rows["is_last"]).sum())
+                self.restarts += message.restarts - lane.restarts
+                self.new_steps, lane.env_steps = self.new_steps + steps, lane.env_steps + steps
+                lane.restarts, lane.has_sent_rows = message.restarts, True
+                link.free()
+
+    def add(self, number: int, block: RowBlock) -> None:
+        """Add the rows of a block to the replay of an actor."""
+        columns = {name: torch.from_numpy(column) for name, column in block.rows.items()}
+        for turn in range(columns["reward"].shape[1]):
+            row = {name: column[:, turn] for name, column in columns.items()}
+            obs = {key: row[f"obs/{key}"] for key in self.obs_spec}
+            step = Step(obs=obs, reward=row["reward"], **{name: row[name] for name in FLAGS})
+            if self.watch is not None:
+                self.watch(step)
+            extras = {name.removeprefix(EXTRAS): x for name, x in row.items() if name.startswith(EXTRAS)}
+            self.source.replays[number].add(step, row["action"], extras, block.version)
+        self.finished += block.episodes
+
+    def lost(self, lane: ActorHandle, failure: Failure) -> None:
+        """Start an actor again that has ended; RunError if it fails too often, or would fail again."""
+        link, lane.link = lane.link, None
+        assert link is not None
+        how = link.end(time.monotonic() + PATIENCE)
+        lane.deaths.append(time.monotonic())
+        often = len(lane.deaths) == DEATHS and lane.deaths[-1] - lane.deaths[0] < WITHIN
+        why = failure.text.rstrip() or how
+        if often or failure.final or (failure.text and not lane.has_sent_rows):
+            early = "" if lane.has_sent_rows else " before it acted"
+            times = f" {DEATHS} times within {WITHIN:.0f} seconds" if often else early
+            raise RunError(f"actor {lane.number} failed{times}: {why}")
+        logger.warning(f"actor {lane.number} is started again, in new episodes: {why.splitlines()[-1]}")
+        self.start(lane)
+
+
+def feeding(
+    factory: MakeEnv | None,
+    meter: MeterLike,
+    config: ExperimentConfig,
+    algo: Algorithm,
+    env: Env,
+    window: Window,
+    seeds: Mapping[str, int],
+    run: Path | None,
+    clock: Clock,
+) -> tuple[Lanes, Feed, LaneStores | None]:
+    """Build what takes the rows of actors and keeps them, as ``experiment/build.py: build_collection`` does without.
+
+    ``env`` has the spaces of the environments of actors.
+    """
+    row_bytes = row_nbytes(columns_of(env.obs_spec, env.action_spec, algo.extra_spec))
+    capacity = config.replay.capacity_rows(row_bytes) // config.actors
+    buffer = parse_size(config.replay.write_buffer, "replay.write_buffer").amount // config.actors
+    replay_config = config.replay.merge({"capacity": max(1, capacity), "buffer": f"{max(1, buffer)}B"})  # of each actor
+    replays = []
+    for number in range(config.actors):
+        replay = replay_config.build(
+            obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec, num_envs=config.env.num,
+            window=window, seed=derived_seeds(seeds["replay"], number)["replay"],
+            max_rows=max_rows(replay_config, config.steps, config.env.num), scratch=run, versions=True,
+        )  # fmt: skip
+        replay.annotator = algo.annotator
+        replays.append(replay)
+    lanes = Lanes(replays, seeds["replay"])
+    source: Any = lanes
+    check_memory(config.replay, source, config.steps)
+    check_capacity(config.replay, source, config.learning_starts)
+    stores = None
+    if run is not None:
+        parts = [DurableReplay(replay, replay_config, run, stop=lambda: clock.stop) for replay in replays]
+        stores = LaneStores(parts, lanes)
+    return lanes, Feed(config, factory, algo, env, lanes, clock, meter, seeds["collector"]), stores

@@ -1,0 +1,219 @@
+"""What an actor and the learner exchange: blocks of rows, how far the actor may go, and the weights of its policy.
+
+On one machine rows and weights (safetensors) lie in shared memory; a pipe carries a few bytes for each block. Nothing
+that arrives at the learner is unpickled. ``ray_actors.py`` does the same by Ray. Versions count gradient updates.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Semaphore
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from reverie.algos.base import Algorithm
+from reverie.core.columns import Column
+from reverie.core.kernel_dispatch import only
+from reverie.core.seeding import left_as_found
+from reverie.core.specs import MASK, ObsSpec
+from reverie.core.types import Step
+from reverie.envs.worker import SharedColumn, allocate_shared
+from reverie.run.collect import EpisodeStats
+
+TURNS = 16
+"""Most turns of a block: one row of each environment in each turn."""
+BLOCKS, QUEUE_BYTES = 32, 2**26
+"""Most blocks that may wait for the learner, and most bytes of them, though at least two blocks."""
+SOON = 0.1
+"""Seconds after which a block is sent that is not full."""
+NAP = 0.001
+"""Seconds between two looks of an actor that has to wait."""
+ROWS, FAILED = 1, 2
+HEAD = struct.Struct("<BIIqq")
+"""Beginning of a message: its kind, slot, turns, version of the policy, restarts of environments. JSON follows."""
+WEIGHTS = struct.Struct("<qqI")
+"""In front of the weights in shared memory: version, bytes, CRC-32 of them."""
+FAR = 2**62
+Rows = dict[str, np.ndarray]
+
+
+class Over(Exception):
+    """The learner has asked the actor to end, or is gone."""
+
+
+class RowBlock(NamedTuple):
+    """Rows of E environments that one version of the policy has acted in."""
+
+    rows: Rows
+    """Columns ``[E, n, *shape]``, in memory that is written again after ``LocalActorConnection.free``."""
+    version: int
+    episodes: list[EpisodeStats]
+    restarts: int
+    """How often environments of the actor were restarted."""
+
+
+class Failure(NamedTuple):
+    """The error that has ended an actor."""
+
+    text: str
+    final: bool
+    """Whether another process would fail as well: a setting, or an environment that has failed too often."""
+
+
+class Signs(NamedTuple):
+    """Numbers in shared memory, each written by one side alone."""
+
+    stop: int
+    """1: the actor is to end."""
+    limit: int
+    """Env steps that the actor may take."""
+    waits: int
+    """1: the learner waits for rows, and takes any number of them."""
+    env_steps: int
+    """Env steps of the whole run."""
+    sent: int
+    """Blocks that the actor has sent."""
+
+
+def num_slots(columns: Mapping[str, Column], envs: int) -> int:
+    """Return how many blocks of so many environments may wait."""
+    return min(BLOCKS, max(2, QUEUE_BYTES // (envs * TURNS * sum(column.nbytes for column in columns.values()))))
+
+
+class Port:
+    """The actor's end, in its process. ``blocks`` hold the columns ``[slots, E, TURNS, *shape]``."""
+
+    def __init__(
+        self, pipe: Connection, blocks: Mapping[str, SharedColumn], signs: SharedColumn, free: Semaphore
+    ) -> None:
+        self.pipe = pipe
+        self.free = free
+        self.blocks: Rows = {name: column.array() for name, column in blocks.items()}
+        self.signs: np.ndarray = signs.array()
+        self.slots: int = len(self.blocks["reward"])
+        self.used: int = 0
+        self.poll: select.poll = select.poll()
+        self.poll.register(self.pipe.fileno(), select.POLLIN)  # nothing comes but its end
+
+    def check(self) -> Signs:
+        """Return the learner's signs; raise Over if the actor is to end."""
+        signs = Signs(*self.signs.tolist())
+        if signs.stop or self.poll.poll(0):
+            raise Over
+        return signs
+
+    def room(self) -> Rows:
+        """Return the memory of the next block, ``[E, TURNS, *shape]``. Waits while too many blocks wait."""
+        while not self.free.acquire(timeout=0.2):
+            self.check()
+        return {name: column[self.used % self.slots] for name, column in self.blocks.items()}
+
+    def send(self, rows: Rows, turns: int, version: int, episodes: Sequence[EpisodeStats], restarts: int) -> None:
+        """Send the ``rows`` that ``room`` gave, of which ``turns`` are filled."""
+        payload = json.dumps([[score, length, dict(info)] for score, length, info in episodes])
+        self.signs[Signs._fields.index("sent")] += 1
+        self._say(HEAD.pack(ROWS, self.used % self.slots, turns, version, restarts) + payload.encode())
+        self.used += 1
+
+    def fail(self, failure: Failure) -> None:
+        """Report the error that ends the actor."""
+        self._say(HEAD.pack(FAILED, 0, 0, 0, 0) + json.dumps([failure.text[-20_000:], failure.final]).encode())
+
+    def _say(self, message: bytes) -> None:
+        try:
+            self.pipe.send_bytes(message)
+        except OSError:
+            raise Over from None
+
+
+# ---------------------------------------------------------------- weights
+
+
+class _Reads(TorchFunctionMode):
+    """Remembers the memory of tensors that operations get. A ``TorchDispatchMode`` would import TorchDynamo."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: set[int] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.read |= {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        return func(*args, **(kwargs or {}))
+
+
+def acting(algo: Algorithm, spec: ObsSpec) -> dict[str, Tensor]:
+    """Return the parameters and buffers, by name, that the policy of ``algo`` reads when it acts in ``explore``.
+
+    It acts twice for this, in an environment's first row and in a later one, without kernels.
+    """
+    with left_as_found(), only(), _Reads() as reads, torch.no_grad():
+        state = algo.policy.initial(1)
+        for first in (True, False):
+            action, state = algo.policy.act(blank(spec, 1, first), state, "explore")
+            algo.policy.extras(algo.policy.override(state, action))
+    named_tensors = {**dict(algo.named_parameters()), **dict(algo.named_buffers())}
+    return {name: x for name, x in named_tensors.items() if x.untyped_storage().data_ptr() in reads.read and x.numel()}
+
+
+def blank(spec: ObsSpec, rows: int, first: bool = False) -> Step:
+    """Return rows of zeros, in which every action is legal."""
+    obs = {key: torch.zeros(rows, *part.shape, dtype=getattr(torch, part.dtype)) for key, part in spec.items()}
+    obs |= {key: torch.ones_like(x) for key, x in obs.items() if key == MASK}
+    no = torch.zeros(rows, dtype=torch.bool)
+    return Step(obs=obs, reward=torch.zeros(rows), is_first=no | first, is_last=no, is_terminal=no.clone())
+
+
+def serialize_weights(weights: Mapping[str, Tensor]) -> bytes:
+    """Return copies of the ``weights`` as safetensors. Waits for their device."""
+    data: bytes = save({name: x.detach().to("cpu", copy=True).contiguous() for name, x in weights.items()})
+    return data
+
+
+@torch.no_grad()
+def adopt(weights: Mapping[str, Tensor], data: bytes) -> None:
+    """Copy safetensors into the ``weights`` of the same names and shapes."""
+    tensors = load(data)
+    for name, x in weights.items():
+        x.copy_(tensors[name])
+
+
+class WeightBoard:
+    """The newest weights, in shared memory that one process writes and any number read without locks.
+
+    Two places take turns: whoever reads one while it is written again finds a wrong checksum, and looks once more. So
+    a process may be killed at any moment without holding up another.
+    """
+
+    def __init__(self, context: Any, size: int) -> None:
+        """Make room for ``size`` bytes, for processes of the multiprocessing ``context``."""
+        self.memory: SharedColumn = allocate_shared(context, (2, WEIGHTS.size + size), "uint8")
+        self.newest: SharedColumn = allocate_shared(context, (1,), "int64")
+
+    def publish(self, data: bytes, version: int) -> None:
+        """Replace the weights."""
+        newest = self.newest.array()
+        slot = 1 - int(newest[0]) % 2
+        head = WEIGHTS.pack(version, len(data), zlib.crc32(data))
+        view = memoryview(self.memory.array()[slot])
+        view[: WEIGHTS.size], view[WEIGHTS.size : WEIGHTS.size + len(data)] = head, data
+        newest[0] = 2 * (int(newest[0]) // 2 + 1) + slot  # its parity says where, and it always grows
+
+    def read(self, known_version: int | None) -> tuple[int, bytes] | None:
+        """Return version and weights; None if the version is ``known_version`` or they are being replaced."""
+        slot = self.memory.array()[int(self.newest.array()[0]) % 2]
+        version, size, check = WEIGHTS.unpack(slot[: WEIGHTS.size].tobytes())
+        if version == known_version or not 0 < size <= slot.size - WEIGHTS.size:
+            return None
+        data = slot[WEIGHTS.size : WEIGHTS.size + size].tobytes()
+        return (version, data) if zlib.crc32(data) == check else None

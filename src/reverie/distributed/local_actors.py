@@ -1,0 +1,148 @@
+"""The learner's side of actors that are processes of this machine; ``ray_actors.py`` has those of a Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import selectors
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
+from typing import Any
+
+import numpy as np
+from gymnasium.vector.utils import CloudpickleWrapper
+
+from reverie.core.columns import Column
+from reverie.core.errors import format_error
+from reverie.distributed.actor_connection import (
+    FAILED,
+    FAR,
+    HEAD,
+    ROWS,
+    TURNS,
+    Failure,
+    RowBlock,
+    Signs,
+    WeightBoard,
+    num_slots,
+)
+from reverie.distributed.actors import Work, act
+from reverie.envs.worker import allocate_shared
+from reverie.run.collect import EpisodeStats
+
+PATIENCE = 5.0
+"""Seconds that actors have to end."""
+SHARE = 0.05
+"""Part of a learner's time that publishing weights may take."""
+
+
+class Processes:
+    """Starts processes beside the learner, and gives them weights."""
+
+    def __init__(self, columns: Mapping[str, Column], envs: int) -> None:
+        """``envs``: environments of each actor, whose rows have these ``columns``."""
+        self.columns = columns
+        self.envs = envs
+        self.selector: selectors.DefaultSelector = selectors.DefaultSelector()
+        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        self.context: Any = multiprocessing.get_context(method)
+        self.board: WeightBoard | None = None  # not before the weights are those that the run begins with
+
+    def start(self, work: Callable[[], Work], number: int) -> LocalActorConnection:
+        """Start actor ``number``."""
+        child = LocalActorConnection(self.context, self.columns, self.envs)
+        child.start(work, self.board, self.selector)
+        return child
+
+    def ready(self, seconds: float) -> Iterable[LocalActorConnection]:
+        """Return those with a message, as soon as there is one, or after so many ``seconds``."""
+        return [key.data for key, _ in self.selector.select(seconds)]
+
+    def publish(self, data: bytes, version: int) -> None:
+        """Give all actors these weights."""
+        self.board = self.board or WeightBoard(self.context, len(data))
+        self.board.publish(data, version)
+
+
+class LocalActorConnection:
+    """The learner's end of the connection with one process of an actor."""
+
+    def __init__(self, context: Any, columns: Mapping[str, Column], envs: int) -> None:
+        """Allocate for rows with these ``columns`` of so many environments."""
+        self.context = context
+        self.slots: int = num_slots(columns, envs)
+        blocks = {
+            name: allocate_shared(context, (self.slots, envs, TURNS, *column.shape), column.dtype)
+            for name, column in columns.items()
+        }
+        signs = allocate_shared(context, (len(Signs._fields),), "int64")
+        self.free_slots: Any = context.Semaphore(self.slots)
+        self.pipe: Connection
+        self.far: Connection
+        self.pipe, self.far = context.Pipe()
+        self.port: tuple[Any, ...] = (self.far, blocks, signs, self.free_slots)  # of which the process makes its Port
+        self.blocks: dict[str, np.ndarray] = {name: column.array() for name, column in blocks.items()}
+        self.signs: np.ndarray = signs.array()
+        self.received: int = 0
+
+    def start(self, work: Callable[[], Work], board: WeightBoard | None, selector: selectors.BaseSelector) -> None:
+        """Start the process, which takes its weights from ``board``; ``selector`` tells of its messages."""
+        task: Any = work  # Gymnasium's wrapper is meant for environments
+        self.process: Any = self.context.Process(target=act, args=(CloudpickleWrapper(task), self.port, board))
+        self.process.start()
+        self.far.close()
+        self.kill: Finalize[None] = Finalize(self, kill, (self.process, self.pipe), exitpriority=0)
+        self.selector = selector
+        self.selector.register(self.pipe, selectors.EVENT_READ, self)
+
+    def sign(self, name: str, value: int) -> None:
+        """Tell the actor a number of ``wire.py: Signs``."""
+        self.signs[Signs._fields.index(name)] = min(value, FAR)
+
+    @property
+    def waiting(self) -> int:
+        """Number of blocks that wait."""
+        return int(self.signs[Signs._fields.index("sent")]) - self.received
+
+    def receive(self) -> RowBlock | Failure:
+        """Return the next message. EOFError or OSError: the actor is gone."""
+        message = self.pipe.recv_bytes()
+        try:
+            return self.decode(message)
+        except (struct.error, ValueError, TypeError, RecursionError) as error:  # JSON's errors are ValueErrors
+            return Failure(f"its message of {len(message)} bytes is damaged ({format_error(error)})", final=False)
+
+    def decode(self, message: bytes) -> RowBlock | Failure:
+        """Return what a message says."""
+        kind, slot, turns, version, restarts = HEAD.unpack_from(message)
+        content = json.loads(message[HEAD.size :])
+        if kind == FAILED:
+            text, final = content
+            return Failure(str(text), bool(final))
+        if kind != ROWS or slot >= self.slots or not 0 < turns <= TURNS:
+            raise ValueError(f"kind {kind}, slot {slot} of {self.slots}, {turns} of {TURNS} turns")
+        episodes = [EpisodeStats(float(score), int(length), dict(info)) for score, length, info in content]
+        self.received += 1
+        rows = {name: column[slot, :, :turns] for name, column in self.blocks.items()}
+        return RowBlock(rows, version, episodes, restarts)
+
+    def free(self) -> None:
+        """Let the actor use the memory of the block received last again."""
+        self.free_slots.release()
+
+    def end(self, deadline: float) -> str:
+        """End the actor, by force at the ``deadline`` of ``time.monotonic``; return how it has ended. Once only."""
+        self.selector.unregister(self.pipe)
+        self.process.join(max(0.0, deadline - time.monotonic()))
+        self.kill()
+        return f"its process died (exit code {self.process.exitcode}); its output is above, if any"
+
+
+def kill(process: Any, pipe: Connection) -> None:
+    """End a process at once."""
+    pipe.close()
+    process.kill()
+    process.join()

@@ -1,0 +1,374 @@
+"""Learners of a run on a Ray cluster: a bundle of a placement group for each, and in it a process of ``reverie train``.
+
+Actors get bundles of the same group, in which the learners start them (``ray_actors.py``). Learners find each other as
+they do below torchrun, by environment variables; ``launch.py`` joins them. A learner that is lost ends the others, and
+all start again from the newest checkpoint, which any node can read: the folder of the run must lie on storage that all
+nodes see.
+
+Imports PyTorch and Ray only where they are used: Ray's workers import this module, and need neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reverie.core.errors import ConfigError, RunError, plural
+from reverie.core.logger import logger, survive_broken_pipe
+from reverie.core.signals import PARENT
+from reverie.run.signal_handling import collected
+
+if TYPE_CHECKING:
+    from reverie.experiment.config import ExperimentConfig
+
+PLACES = "REVERIE_PLACES"
+"""Environment variable by which a learner knows where its actors have their places."""
+PATIENCE = 20.0
+"""Seconds to wait for free resources at the beginning."""
+RETURN = 600.0
+"""Seconds to wait for them after a loss: a new node may take as long."""
+RESTARTS = 3
+"""Times in a row that all learners start from the same checkpoint again."""
+GRACE = 10.0
+"""Seconds that the other learners have to end by themselves after one has failed."""
+SAVING = 600.0
+"""The same after somebody has asked a learner to end: all save first."""
+SILENCE = 60.0
+"""Seconds after which a learner that does not answer is lost."""
+POLL = 0.5
+"""Seconds between two looks at a learner."""
+
+
+class RayLearner:
+    """One learner, as an actor of Ray's: it starts the process, which ends with it, and watches it."""
+
+    child: subprocess.Popen[bytes]
+
+    def address(self) -> tuple[str, int]:
+        """Return the address of this node and a port that is free there."""
+        import ray.util
+
+        host = ray.util.get_node_ip_address()
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return host, probe.getsockname()[1]
+
+    def start(self, words: Sequence[str], env: Mapping[str, str], folder: str) -> None:
+        """Start ``reverie WORDS``, in ``folder`` if this node has it."""
+        self.child = subprocess.Popen(
+            [sys.executable, "-u", "-m", "reverie", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, env={**os.environ, **env, PARENT: str(os.getpid())},
+            cwd=folder if os.path.isdir(folder) else None, start_new_session=True,
+        )  # fmt: skip
+        assert self.child.stdout is not None
+        os.set_blocking(self.child.stdout.fileno(), False)
+
+    def look(self) -> tuple[bytes, int | None]:
+        """Return what the process has written since the last look, and its exit code, None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.child.wait(POLL)
+        code = self.child.poll()  # before it is read, so that its last words are not missed
+        assert self.child.stdout is not None
+        return self.child.stdout.read() or b"", code
+
+    def tell(self, number: int) -> None:
+        """Send a signal to the process."""
+        self.child.send_signal(number)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClusterRequest:
+    """What is asked of a Ray cluster, besides the settings of a run."""
+
+    address: str = ""
+    """Of the cluster; "" that of RAY_ADDRESS, or of this machine, or a new one of this machine alone."""
+    learner: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Resources of each learner, by their names at Ray. CPU and GPU have defaults."""
+    actor: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Resources of each actor: a core if nothing else is said."""
+    strategy: str = "PACK"
+    """How Ray places them, its strategy of placement groups."""
+
+
+def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, request: ClusterRequest) -> int:
+    """Run ``reverie WORDS`` as ``config.learners`` processes of a Ray cluster; return the exit code of the run.
+
+    The first signal to this process has all learners save and end, the second ends them at once, the third kills them.
+    ``words``: without the run folder, which is at the same path on all nodes, and without what is asked of Ray.
+    """
+    namespace = uuid.uuid4().hex
+    with cluster(request.address, namespace) as ray:
+        resources = needs(config, request.learner, ray.cluster_resources().get("GPU", 0.0))
+        actor = {"CPU": 1, **request.actor}
+        command = [*words, "--run", str(run)]
+        command += [] if config.threads else ["--threads", str(max(1, int(resources["CPU"])))]
+        command += [] if resources["GPU"] or config.device != "auto" else ["--device", "cpu"]
+        bundles = [resources] * config.learners + [actor] * config.actors
+        placement = {"address": ray.get_runtime_context().gcs_address, "namespace": namespace, "first": config.learners}
+        with collected() as got:
+            return lives(command, config.learners, bundles, request.strategy, {**placement, "each": actor}, run, got)
+
+
+@contextlib.contextmanager
+def cluster(address: str, namespace: str | None = None) -> Iterator[Any]:
+    """Connect to the cluster and yield the package ray; RunError where Ray fails, as when a node has no memory left."""
+    ray = connect(address, namespace)
+    try:
+        yield ray
+    except ray.exceptions.RayError as error:
+        raise RunError(
+            f"the Ray cluster failed: {type(error).__name__}: {first_line(error)} What the run has saved is in its "
+            "folder, and the same command goes on from there. Check the nodes with `ray status`."
+        ) from error
+    finally:
+        ray.shutdown()
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message."""
+    return str(error).strip().partition("\n")[0]
+
+
+def connect(address: str, namespace: str | None = None) -> Any:
+    """Connect to the cluster; return the package ray. Ray's tokens are required unless RAY_AUTH_MODE says otherwise."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")  # read when the package is imported
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError("The package ray is not installed. Install it: pip install 'reverie-rl[ray]'.") from error
+    location = address or os.environ.get("RAY_ADDRESS", "")
+    host, _, port = location.rpartition(":")
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        if host and port.isdecimal() and "/" not in host:
+            socket.create_connection((host, int(port)), PATIENCE / 2).close()  # Ray itself would try for minutes
+        ray.init(address or None, namespace=namespace, log_to_driver=False, logging_level="ERROR")
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise RunError(
+            f"No connection to the Ray cluster{f' at {location}' if location else ''}: {first_line(error)} "
+            "Check the address, and that `ray status` works there. A cluster has a token (`ray get-auth-token "
+            "--generate` before `ray start`, the same on each node) unless RAY_AUTH_MODE=disabled."
+        ) from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)  # Ray's own would end a learner before it has saved
+    return ray
+
+
+def needs(config: ExperimentConfig, resources: Mapping[str, float], gpus: float) -> dict[str, float]:
+    """Return the resources of each learner: a GPU, if the settings ask for one or there are enough, and its threads."""
+    enough = config.device == "auto" and gpus >= config.learners
+    gpu = int(enough or config.device.startswith("cuda"))
+    return {"CPU": config.threads or 1, "GPU": gpu, **resources}
+
+
+def amounts(resources: Mapping[str, float]) -> dict[str, Any]:
+    """Return resources as the options of an actor of Ray's."""
+    options = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
+    custom = {name: amount for name, amount in resources.items() if name not in options}
+    return {**{options[name]: resources[name] for name in options if name in resources}, "resources": custom}
+
+
+def lives(
+    words: Sequence[str],
+    count: int,
+    bundles: Sequence[Mapping[str, float]],
+    strategy: str,
+    placement: Mapping[str, Any],
+    run: Path,
+    got: Sequence[int],
+) -> int:
+    """Start the learners, again whenever one is lost; return the exit code of the run. ``got``: received signals."""
+    from ray.exceptions import RayError
+
+    losses, before = 0, newest(run)
+    while True:
+        hosts = ["a node that has gone"] * count
+        codes: list[int | None] = [None] * count
+        with place_learners(bundles, count, strategy, losses > 0, got) as (group, learners):
+            try:
+                hosts = start(learners, words, os.getcwd(), {**placement, "group": group})
+                codes = watch(learners, got)
+            except RayError as error:
+                log_loss("a learner", error)
+        if got:
+            return 128 + got[0] if any(code != 0 for code in codes) else 0
+        lost = {rank: code for rank, code in enumerate(codes) if code is None or code < 0 or code > 128}
+        if not lost:
+            return max(code or 0 for code in codes)
+        current = newest(run)
+        losses, before = (1 if current != before else losses + 1), current
+        rank, code = next(iter(lost.items()))
+        loss = f"learner {rank} of {count}, on {hosts[rank]}, was lost ({why(code)})"
+        if losses > RESTARTS:
+            raise RunError(
+                f"{loss}, for the {losses}th time from {current or 'the beginning'}. The same command goes on."
+            )
+        logger.warning(f"{loss}: {'all start' if count > 1 else 'it starts'} again from {current or 'the beginning'}")
+        wait_until_unlocked(run)
+
+
+def why(code: int | None) -> str:
+    """Return how a learner was lost."""
+    if code is None:
+        return "its node or Ray's process there has ended"
+    number = -code if code < 0 else code - 128
+    return f"ended by {signal.Signals(number).name}" if number in [*signal.Signals] else f"exit code {code}"
+
+
+@contextlib.contextmanager
+def place_learners(
+    bundles: Sequence[Mapping[str, float]], count: int, strategy: str, is_retry: bool, got: Sequence[int]
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the name of a placement group, and a :class:`RayLearner` in each of its ``count`` first bundles.
+
+    RunError if there are no such resources, after a loss (``is_retry``) not even in ten minutes.
+    """
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    name = uuid.uuid4().hex
+    group = placement_group([{k: v for k, v in bundle.items() if v} for bundle in bundles], strategy, name)
+    try:
+        is_placed = wait_until_placed(group, PATIENCE, got)
+        if not is_placed and is_retry:
+            logger.warning(f"{missing(ray, bundles, count, strategy)} Waiting for them for {RETURN / 60:.0f} minutes.")
+            is_placed = wait_until_placed(group, RETURN, got)
+        if not is_placed:
+            raise RunError(missing(ray, bundles, count, strategy))
+        actor = ray.remote(**amounts(bundles[0]))(RayLearner)
+        placements = [PlacementGroupSchedulingStrategy(group, i) for i in range(count)]
+        yield name, [actor.options(scheduling_strategy=placement).remote() for placement in placements]
+    finally:
+        remove_placement_group(group)
+
+
+def wait_until_placed(group: Any, seconds: float, got: Sequence[int]) -> bool:
+    """Return whether the group has its place after at most so many seconds; KeyboardInterrupt after a signal."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if got:
+            raise KeyboardInterrupt(got[0])
+        if group.wait(1):
+            return True
+    return False
+
+
+def missing(ray: Any, bundles: Sequence[Mapping[str, float]], count: int, strategy: str) -> str:
+    """Return what is needed, by ``count`` learners and then by actors, and what the cluster has."""
+    names = list(dict.fromkeys(name for bundle in bundles for name, amount in bundle.items() if amount))
+
+    def format_resources(available: Mapping[str, float], names: Iterable[str] = names) -> str:
+        return ", ".join(f"{name} {available.get(name, 0):g}" for name in names)
+
+    kinds = {"learner": bundles[:count], "actor": bundles[count:]}
+    needed = [
+        f"{plural(len(group), kind)} with {format_resources(group[0], [name for name in group[0] if group[0][name]])}"
+        for kind, group in kinds.items() if group
+    ]  # fmt: skip
+    nodes = [
+        f"{node['NodeManagerAddress']}: {format_resources(node['Resources'])}" for node in ray.nodes() if node["Alive"]
+    ]
+    how = "" if strategy == "PACK" else f", placed as {strategy}"
+    total, free = format_resources(ray.cluster_resources()), format_resources(ray.available_resources())
+    return (
+        f"The Ray cluster lacks resources: {' and '.join(needed)} each{how}. It has {total}, of which are free: {free}"
+        f". Nodes: {'; '.join(nodes)}. Add nodes, or ask for less with --learners, --actors, --resources and "
+        "--actor-resources."
+    )
+
+
+def start(learners: Sequence[Any], words: Sequence[str], folder: str, placement: Mapping[str, Any]) -> list[str]:
+    """Start the processes, whose actors have this place; return the addresses of their nodes."""
+    import ray
+
+    addresses = ray.get([learner.address.remote() for learner in learners])
+    hosts, port = [host for host, _ in addresses], addresses[0][1]
+    main = hosts[0] if len(set(hosts)) > 1 else "127.0.0.1"
+    meeting = {"MASTER_ADDR": main, "MASTER_PORT": str(port), "WORLD_SIZE": str(len(learners)),
+               PLACES: json.dumps(placement)}  # fmt: skip
+    alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # each sees its own GPU only
+    env_vars = [{**meeting, **alone, "RANK": str(rank)} for rank in range(len(learners))]
+    ray.get([learner.start.remote(words, env, folder) for learner, env in zip(learners, env_vars, strict=True)])
+    return hosts
+
+
+def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
+    """Pass output and signals on until all have ended; return their exit codes, None of those that were lost."""
+    import ray
+
+    codes: dict[int, int | None] = {}
+    pending = {learner.look.remote(): rank for rank, learner in enumerate(learners)}
+    num_forwarded, killed, end = 0, False, float("inf")
+    while pending and time.monotonic() < end + SILENCE:
+        for _ in got[num_forwarded:]:
+            num_forwarded += 1
+            send(learners, signal.SIGTERM if num_forwarded < 3 else signal.SIGKILL)
+        for reference in ray.wait(list(pending), num_returns=len(pending), timeout=POLL)[0]:
+            rank = pending.pop(reference)
+            try:
+                text, code = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                log_loss(f"learner {rank}", error)
+                codes[rank] = None
+                continue
+            with survive_broken_pipe(sys.stdout):
+                sys.stdout.buffer.write(text)
+                sys.stdout.buffer.flush()
+            if code is None:
+                pending[learners[rank].look.remote()] = rank
+            else:
+                codes[rank] = 1 if killed and code < 0 else code
+        if any(codes.values()) or None in codes.values():
+            asking = got or any(code is not None and code > 128 for code in codes.values())
+            end = min(end, time.monotonic() + (SAVING if asking else GRACE))
+        if time.monotonic() > end and not killed:
+            send(learners, signal.SIGKILL)
+            killed = True
+    return [codes.get(rank) for rank in range(len(learners))]
+
+
+def log_loss(learner: str, error: Exception) -> None:
+    """Log why Ray has lost a learner, as when a node has no memory left; an ended node or process needs no words."""
+    from ray.exceptions import RayActorError
+
+    if not isinstance(error, RayActorError):
+        logger.warning(f"{learner}: {type(error).__name__}: {first_line(error)}")
+
+
+def send(learners: Sequence[Any], number: int) -> None:
+    """Send a signal to the process of each learner."""
+    for learner in learners:
+        learner.tell.remote(int(number))
+
+
+def newest(run: Path) -> str:
+    """Return the name of the newest checkpoint that is whole; "" if there is none."""
+    from reverie.run.checkpoint import Checkpoints
+    from reverie.run.folder import RunFolder
+
+    path = Checkpoints(RunFolder.at(run).checkpoints).latest()
+    return f"checkpoint {path.name}" if path else ""
+
+
+def wait_until_unlocked(run: Path) -> None:
+    """Wait until no process writes to the run; one that has lost its node's Ray may still be saving."""
+    from reverie.run.folder import RunFolder
+
+    end = time.monotonic() + SILENCE
+    while run.is_dir() and time.monotonic() < end:
+        with contextlib.suppress(RunError), RunFolder.at(run).lock():
+            return
+        time.sleep(POLL)

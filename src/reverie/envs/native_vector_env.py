@@ -1,0 +1,186 @@
+"""A vector of Gymnasium or EnvPool as rows: implements the ``Env`` protocol without slots, processes and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from reverie.core.action_codec import ActionCodec
+from reverie.core.config import LARGEST
+from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, format_error
+from reverie.core.images import ImageOptions
+from reverie.core.masks import MaskCodec, with_choice
+from reverie.core.obs_codec import ObsCodec
+from reverie.core.obs_conversion import surely_finite
+from reverie.core.signals import is_interrupt
+from reverie.core.spaces import column, follow, nested
+from reverie.core.specs import MASK, ActionSpec, ObsSpec
+from reverie.core.types import Step
+from reverie.envs.config import EnvConfig
+from reverie.envs.limits import LimitCheck, declared_bounds
+from reverie.envs.make import MakeEnv
+from reverie.envs.make_native_vector import check_alone, make_together
+from reverie.envs.masks import has_choices, mask_in
+
+CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh": np.tanh, "none": np.asarray}
+
+
+class Batched:
+    """N environments that one object steps; satisfies ``core.protocols.Env``. Rows are as those of ``VectorEnv``.
+
+    The vector resets ended environments in the step that follows, as rows do (``AutoresetMode.NEXT_STEP``).
+    """
+
+    def __init__(self, config: EnvConfig, factory: MakeEnv | None, seed: int, warns: bool = True) -> None:
+        """``warns``: of observations outside of their space, which are used as they are."""
+        check_alone(config)
+        self._vector = make_together(config, factory, config.num)
+        self._seed, self._clip = seed, CLIPS[config.clip_reward]
+        self._actions = self._vector.single_action_space
+        self._codec = ActionCodec(self._actions)
+        space: Any = self._vector.single_observation_space
+        self._mask = None
+        if isinstance(space, spaces.Dict) and MASK in space.spaces and config.uses_key(MASK):
+            self._mask = MaskCodec(self._actions)
+            space = spaces.Dict({**space.spaces, MASK: spaces.MultiBinary(self._mask.spec.width)})
+        self._obs = ObsCodec(space, config.uses_key, config.channel_axis)
+        self._options = ImageOptions(self._obs.spec, config.resize, config.grayscale)
+        self.num_envs: int = config.num
+        self.obs_spec: ObsSpec = self._options.spec
+        self.action_spec: ActionSpec = self._codec.spec
+        spec = self._vector.spec
+        self.max_episode_steps: int | None = spec.max_episode_steps if spec is not None else None
+        self._check_limits = LimitCheck(declared_bounds(self._obs) if warns else {})
+        self._unmasked = self._mask is None and config.uses_key(MASK) and has_choices(self._actions)
+        self._none, self._must_reset = np.zeros(self.num_envs, bool), False
+        self._ended = self._none
+        self.exact_rewards: list[float] = []
+        self.logged: dict[int, dict[str, float]] = {}
+        self._answer: Step | None = None
+
+    def reset(self, seed: int | None = None) -> Step:
+        """Start N new episodes. Without a ``seed`` the generators go on; the first reset uses the seed given before."""
+        seed, self._seed = self._seed if seed is None else seed, None  # type: ignore[assignment]  # used up
+        self._must_reset = False
+        obs, info = self._call_vector(self._vector.reset, seed=seed)
+        self._check_masks(info)
+        self._ended = self._none
+        return self._step(self._rows(obs, self._none), np.zeros(self.num_envs), ~self._none, self._none, self._none)
+
+    def send(self, action: Tensor) -> None:
+        self._answer = self.step(action)
+
+    def receive(self) -> Step:
+        """Return the rows of that step."""
+        assert self._answer is not None
+        return self._answer
+
+    def step(self, action: Tensor) -> Step:
+        """Take ``action`` ``[N, A]``. After an ``is_last`` row an ``is_first`` row follows, whatever the action."""
+        flat = check_flat_actions(action, (self.num_envs, self.action_spec.width))
+        if self._must_reset:
+            return self.reset()
+        actions = nested(self._actions, self._codec.decode(flat, self._none), "action")
+        obs, reward, terminal, truncated, info = self._call_vector(self._vector.step, actions)
+        self._check_masks(info)
+        first, terminal = self._ended, np.asarray(terminal, bool)
+        last = (terminal | np.asarray(truncated, bool)) & ~first
+        self._ended = last
+        return self._step(self._rows(obs, last), np.where(first, 0.0, reward), first, last, terminal & last)
+
+    def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
+        """End all episodes with the current rows, ``step``: no vector can end those of ``numbers`` alone."""
+        self._must_reset = True
+        return replace(step, is_last=torch.ones_like(step.is_last))
+
+    def _call_vector(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return what the vector returns; what it raises, SystemExit too, as EnvError."""
+        try:
+            return method(*args, **kwargs)
+        except BaseException as error:
+            if isinstance(error, ReverieError) or is_interrupt(error):
+                raise
+            raise EnvError(f"the environments failed with {format_error(error)}") from error
+
+    def _check_masks(self, info: Any) -> None:
+        if self._unmasked and mask_in(info) is not None:
+            raise EnvError(
+                f"env.vectorization = native: the info has an {MASK}, which is read from single environments alone. "
+                f"Show it as the observation {MASK}, use env.vectorization = sync, or leave it out with "
+                f"env.exclude_keys = {MASK}"
+            )
+
+    def _rows(self, obs: Any, last: np.ndarray) -> dict[str, np.ndarray]:
+        if self._mask is not None:
+            spec = self._mask.spec
+            flags = [with_choice(self._mask(mask), spec, over) for mask, over in zip(obs[MASK], last, strict=True)]
+            obs = {**obs, MASK: np.array(flags, np.int8)}
+        if missing := self._obs.missing(obs):
+            raise DataError(f"the observations lack '{missing[0]}', which their space declares.")
+        columns = {column("obs", leaf.path): np.asarray(follow(obs, leaf.path)) for leaf in self._obs.leaves}
+        rows = self._options(self._obs.encode(columns), "obs/")
+        arrays = {key.removeprefix("obs/"): np.array(values) for key, values in rows.items()}  # it may reuse its memory
+        self._check_limits(arrays, lambda number: f"environment {number}")
+        return arrays
+
+    def _step(
+        self, rows: dict[str, np.ndarray], reward: Any, first: np.ndarray, last: np.ndarray, terminal: np.ndarray
+    ) -> Step:
+        reward = self._clip(np.asarray(reward, np.float64))
+        fits = np.abs(reward) <= LARGEST
+        if not fits.all():
+            bad = int(np.argmin(fits))
+            raise DataError(f"environment {bad}: the reward is {reward[bad]}: expected a finite float32 number")
+        self.exact_rewards = reward.tolist()
+        return Step(
+            obs={key: torch.from_numpy(values) for key, values in rows.items()},
+            reward=torch.from_numpy(reward.astype(np.float32)),
+            is_first=torch.from_numpy(first.copy()),
+            is_last=torch.from_numpy(last.copy()),
+            is_terminal=torch.from_numpy(terminal.copy()),
+        )
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call the method ``name`` of each environment, if the vector can, as those of Gymnasium."""
+        return list(self._vector_method("call")(name, *args, **kwargs))
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Set the attribute ``name``, which each environment has, to ``value``, if the vector can."""
+        self._vector_method("get_attr")(name)  # AttributeError if there is none
+        self._vector_method("set_attr")(name, [value] * self.num_envs)
+
+    def _vector_method(self, method: str) -> Callable[..., Any]:
+        vector: Any = self._vector.unwrapped
+        if not hasattr(vector, method):
+            raise EnvError(
+                f"env.vectorization = native: {type(vector).__name__} has no method '{method}' that would reach its "
+                "environments. Use env.vectorization = sync or async."
+            )
+        return getattr(vector, method)  # type: ignore[no-any-return]
+
+    def render(self) -> np.ndarray | None:
+        """Return nothing: vectors draw all their environments at once, or none."""
+        return None
+
+    def close(self) -> None:
+        """Close all environments. May be called twice."""
+        self._vector.close()
+
+
+def check_flat_actions(action: Tensor, shape: tuple[int, int]) -> np.ndarray:
+    """Return ``action`` as float32 ``[N, A]``; DataError if it has another ``shape``, ActionError if not finite."""
+    if action.requires_grad or action.dtype is not torch.float32 or not action.is_cpu:
+        action = action.detach().to("cpu", torch.float32)
+    flat: np.ndarray = action.numpy()
+    if flat.shape != shape:
+        raise DataError(f"the action has shape {flat.shape}: expected [N, A] = {shape}.")
+    if not surely_finite(flat) and not np.isfinite(flat).all():
+        bad = int(np.argwhere(~np.isfinite(flat))[0, 0])
+        raise ActionError(f"the action for environment {bad} is {flat[bad].tolist()}: expected finite numbers.")
+    return flat

@@ -1,0 +1,367 @@
+"""N environments as rows: implements the ``Env`` protocol on slots of one environment each.
+
+The step after the end of an episode ignores the action and returns the first observation of a new episode. A failed
+environment is started again and returns the same; the others go on. Until it is started again, it shows its newest
+observation in episodes of a single row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.core.errors import EnvError, ReverieError
+from reverie.core.logger import logger
+from reverie.core.specs import ActionSpec, ObsSpec, differences, signature
+from reverie.core.types import Step
+from reverie.envs.config import EnvConfig
+from reverie.envs.episode_info import Summary
+from reverie.envs.flat_env import make_flat
+from reverie.envs.limits import LimitCheck
+from reverie.envs.make import EnvLike, env_factory
+from reverie.envs.native_vector_env import Batched, check_flat_actions
+from reverie.envs.slot import EnvSpecs, Failed, Maker, Restarter, Slot, close, derive_seeds
+from reverie.envs.worker import workers
+
+
+def make_env(
+    config: EnvConfig, *, seed: int, factory: EnvLike | None = None, render: bool = False, new: bool = True,
+    warns: bool = True,
+) -> VectorEnv | Batched:  # fmt: skip
+    """Make ``config.num`` environments that are stepped together, each with its own seed derived from ``seed``.
+
+    ``factory`` is called once for each of them in place of ``config.id``, and again for one that failed; an instance
+    is allowed for ``num=1`` in this process. ``render`` makes ``VectorEnv.render`` return frames if the environment
+    can draw. ``new``: they are those of a new run, which ends at once if ``env.log_info`` names what the first episode
+    does not have; otherwise that is logged. ``warns``: of observations outside of their space, which are used as they
+    are. Raises EnvError if they cannot be made, or their spaces are not supported.
+    """
+    seeds, make = derive_seeds(seed, config.num), env_factory(config, factory)
+    if config.vectorization == "native":
+        return Batched(config, make, seeds[0], warns)
+    makers: list[Maker] = [functools.partial(make_flat, config, make, index, render) for index in range(config.num)]
+    if config.vectorization == "async":
+        slots, arrays = workers(makers, config.timeout)
+        specs = _start(slots)
+    else:
+        slots, specs, arrays = _serial(makers)
+    restarter = Restarter(slots, specs, seeds, config.restarts, config.restart_window)
+    return VectorEnv(slots, arrays, restarter, bool(config.log_info), new, warns)
+
+
+def _serial(makers: list[Maker]) -> tuple[list[Slot], EnvSpecs, dict[str, np.ndarray]]:
+    """Return slots, the specs of their environments, and arrays of observations by key, ``[N, *shape]``."""
+    slots = [Slot(number, make) for number, make in enumerate(makers)]
+    specs = _start(slots)
+    if len({id(slot.env.unwrapped) for slot in slots}) < len(slots):
+        close(slots)
+        raise EnvError("the environment factory returned the same environment twice: make a new one in each call.")
+    arrays = {key: np.zeros((len(makers), *part.shape), part.dtype) for key, part in specs.obs_spec.items()}
+    for number, slot in enumerate(slots):
+        slot.rows = {key: array[number, ...] for key, array in arrays.items()}
+    return slots, specs, arrays
+
+
+def _start(slots: Sequence[Slot]) -> EnvSpecs:
+    """Start all ``slots`` and return the specs of their environments, which must be the same."""
+    try:
+        for slot in slots:
+            slot.start()
+        all_specs: list[EnvSpecs] = [slot.receive() for slot in slots]
+    except Failed as failed:
+        close(slots)
+        raise failed.error from failed
+    for number, specs in enumerate(all_specs):
+        if mismatches := differences(
+            signature(*all_specs[0][:2]), signature(*specs[:2]), ("environment 0", f"environment {number}")
+        ):
+            close(slots)
+            raise EnvError(f"the environments have different spaces: {'; '.join(mismatches)}.")
+    return all_specs[0]
+
+
+class VectorEnv:
+    """N environments with the same spaces; satisfies ``core.protocols.Env`` and ``Restorable``.
+
+    Rows: ``reward`` is 0 where ``is_first``; ``is_last`` is any end of an episode; ``is_terminal`` only a termination,
+    also if the episode is truncated in the same step. After a failure the next row is ``is_first``, and the row before
+    it stays as it was. While an environment is down, each of its rows is ``is_first`` and ``is_last``.
+    """
+
+    def __init__(
+        self, slots: list[Slot], arrays: dict[str, np.ndarray], restarter: Restarter, logs: bool, new: bool,
+        warns: bool = True,
+    ) -> None:  # fmt: skip
+        """``slots`` hold environments that write to ``arrays``, each ``[N, *shape]``.
+
+        ``logs``: they are asked at the end of each episode for what ``env.log_info`` names. ``new``, ``warns``: see
+        ``make_env``.
+        """
+        self._slots, self._arrays, self._restarter = slots, arrays, restarter
+        self._due: list[int | None] = list(restarter.seeds)  # the seed of each environment's next reset
+        self._ended: list[bool] | None = None  # which rows were is_last; None before the first reset
+        self._answer: Callable[[], Step] | None = None  # gives the answer that is due
+        self._shown: Step | None = None  # the current rows
+        self._torn = False  # whether a step was begun and not finished
+        self._error: ReverieError | None = None  # why all environments have ended
+        self.exact_rewards: list[float] = []
+        """The rewards of the current rows before they became float32; empty if unknown, after ``restore``."""
+        self.logged: dict[int, Summary] = {}
+        """What ``env.log_info`` names, of the episodes that end with the current rows, by environment."""
+        self._logs, self._new = logs, new
+        self._known = False  # whether some episode had all that ``env.log_info`` names, or it was told
+        self.num_envs: int = len(slots)
+        self.obs_spec: ObsSpec = restarter.specs.obs_spec
+        self.action_spec: ActionSpec = restarter.specs.action_spec
+        self.max_episode_steps: int | None = restarter.specs.max_episode_steps
+        self._check_limits = LimitCheck(restarter.specs.bounds if warns else {})
+        self._action_shape = (self.num_envs, self.action_spec.width)
+
+    @property
+    def restarts(self) -> int:
+        """Number of restarts so far."""
+        return self._restarter.count
+
+    def reset(self, seed: int | None = None) -> Step:
+        """Start N new episodes. Without a ``seed`` the generators go on; the first reset uses the seed of ``make_env``.
+
+        An answer that was not received is lost. Raises as ``step``.
+        """
+        self._check_open()
+        self._store_pending_answer()
+        self._answer = None
+        if seed is not None:
+            seeds = derive_seeds(seed, self.num_envs)
+            self._due = list(seeds)
+            self._restarter.set_seeds(seeds)
+        self._ended = [True] * self.num_envs
+        self._begin(None)
+        return self._finish()
+
+    def step(self, action: Tensor) -> Step:
+        """Take ``action`` ``[N, A]``. After an ``is_last`` row an ``is_first`` row follows, whatever the action.
+
+        Raises:
+            DataError: the action has the wrong shape or is not finite, or an environment returned invalid values and
+                ``env.restarts`` is 0.
+            EnvError: an environment failed and ``env.restarts`` is 0, or there were too many failures.
+        """
+        self.send(action)
+        return self.receive()
+
+    def send(self, action: Tensor) -> None:
+        """Begin a step: workers take ``action`` ``[N, A]`` while the caller goes on, until it calls ``receive``.
+
+        Environments in this process are stepped at once. Raises as ``step``.
+        """
+        self._check_open()
+        self._begin(check_flat_actions(action, self._action_shape))
+        self._answer = self._finish
+
+    def receive(self) -> Step:
+        """End a step: return the rows that follow the action sent last. Raises as ``step``."""
+        answer, self._answer = self._answer, None
+        assert answer is not None
+        return answer()
+
+    def _check_open(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _begin(self, action: np.ndarray | None) -> None:
+        """Request the next row of each environment: a reset where the last episode ended, or for all without action."""
+        assert self._ended is not None
+        self._torn = True
+        for number, slot in enumerate(self._slots):  # those that are down take no requests
+            if self._ended[number] or action is None:
+                slot.send("reset", self._due[number])
+                self._due[number] = None
+            else:
+                slot.send("step", action[number])
+
+    def _finish(self) -> Step:
+        """Return the requested rows. Failed environments are started again once all have answered."""
+        assert self._ended is not None
+        first, down = self._ended, self._restarter.retry_at
+        last, terminal, reward = [False] * self.num_envs, [False] * self.num_envs, [0.0] * self.num_envs
+        failures: dict[int, Failed] = {}
+        for number, slot in enumerate(self._slots):
+            if number in down:
+                continue
+            try:
+                reward[number], terminal[number], truncated = slot.receive()
+            except Failed as failed:
+                failures[number] = failed
+            else:
+                last[number] = terminal[number] or truncated
+                if not first[number]:
+                    self._restarter.has_stepped[number] = self._restarter.works[number] = True
+        if failures or down:
+            first = [begun or number in failures for number, begun in enumerate(first)]
+            self._restart(failures)
+            for number in down:
+                last[number] = True
+                self._show_again(number)
+        self._ended, self._torn, self.exact_rewards = last, False, reward
+        self._check_limits(self._arrays, self._location)
+        if self._logs:
+            self._log([number for number, over in enumerate(last) if over])
+        self._shown = Step(  # with copies, as the next step writes to the same memory
+            obs={key: torch.from_numpy(array.copy()) for key, array in self._arrays.items()},
+            reward=torch.from_numpy(np.array(reward, np.float32)),
+            is_first=to_bool_tensor(first),
+            is_last=to_bool_tensor(last),
+            is_terminal=to_bool_tensor(terminal),
+        )
+        return self._shown
+
+    def _restart(self, failures: dict[int, Failed]) -> None:
+        """Take down the environments with ``failures``, and restart all whose time has come."""
+        try:
+            for number, failed in failures.items():
+                self._restarter.take_down(number, failed)
+            self._restarter.restart_due()
+        except ReverieError as error:
+            self._end(error)
+            raise
+
+    def _show_again(self, number: int) -> None:
+        """Let environment ``number`` show its observation of the row before, as a failed one may have written half."""
+        assert self._shown is not None, "one that has never taken a step does not stay down"
+        for key, array in self._arrays.items():
+            array[number] = self._shown.obs[key][number].numpy()
+
+    def _location(self, number: int) -> str:
+        self._slots[number].send("location")
+        return self._receive_or_none(number) or f"environment {number}"
+
+    def _log(self, over: list[int]) -> None:
+        """Ask the environments ``over``, whose episodes have ended, for the numbers to log."""
+        for number in over:
+            self._slots[number].send("episode_summary")
+        # All of them, as each request has one answer.
+        answers = {number: self._receive_or_none(number) for number in over}
+        summaries: dict[int, tuple[Summary, str]] = {n: answer for n, answer in answers.items() if answer is not None}
+        self.logged = {number: numbers for number, (numbers, _) in summaries.items() if numbers}
+        if summaries and not self._known:
+            self._known = True
+            missing = [text for _, text in summaries.values()]
+            if all(missing) and self._new:
+                self._end(EnvError(missing[0]))
+                self._check_open()
+            elif all(missing):
+                logger.warning(missing[0])
+
+    def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
+        """End the episodes of the environments ``numbers`` with their current rows, those of ``step``; return the rows.
+
+        ``logged`` is then of their episodes.
+        """
+        assert self._ended is not None
+        if self._logs:
+            self._log(list(numbers))
+        self._ended = [ended or number in numbers for number, ended in enumerate(self._ended)]
+        return dataclasses.replace(step, is_last=to_bool_tensor(self._ended))
+
+    def render(self) -> np.ndarray | None:
+        """Return a rendering of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
+        self._check_open()
+        self._store_pending_answer()
+        self._slots[0].send("frame")
+        frame: np.ndarray | None = self._receive_or_none(0)
+        return frame
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call the method ``name`` of each environment, of its outermost wrapper that has one; return the N results.
+
+        An attribute that is no method is read. Waits for a step under way. An environment that is started again after
+        a failure gets the newest call of each name again. Raises EnvError if there is no such name, or it fails.
+        """
+        return self._ask("call", name, args, kwargs)
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Set the attribute ``name``, which each environment or a wrapper has, to ``value``. Otherwise as ``call``."""
+        self._ask("set_attr", name, value)
+
+    def _ask(self, request: str, name: str, *args: Any) -> list[Any]:
+        self._check_open()
+        self._store_pending_answer()
+        for slot in self._slots:
+            slot.send(request, name, *args)
+        # All of them, as each request has one answer.
+        answers = [self._receive_or_none(number) or (None, "") for number in range(self.num_envs)]
+        if wrong := next((why for _, why in answers if why), ""):
+            raise EnvError(wrong)
+        self._restarter.requests[request, name] = args
+        return [result for result, _ in answers]
+
+    def _receive_or_none(self, number: int) -> Any:
+        """Return the answer of one environment between two steps; None if it fails, which the next step handles."""
+        try:
+            return self._slots[number].receive()
+        except Failed:
+            return None
+
+    def _store_pending_answer(self) -> None:
+        """Wait for an answer that is due and keep it for ``receive``, so that workers are free for other requests."""
+        due, self._answer = self._answer, None
+        if due is not None:
+            answer = due()
+            self._answer = lambda: answer
+
+    def snapshot(self) -> list[bytes | None]:
+        """Return for each environment all that it needs to go on from here; None if that cannot be saved.
+
+        Waits for an answer that is due; it can still be received. All are None after an error that ended all
+        environments, and after an interrupted step.
+        """
+        self._store_pending_answer()
+        if self._ended is None or self._torn or self._error is not None:
+            return [None] * self.num_envs
+        for number in range(self.num_envs):
+            self._slots[number].send("snapshot")
+        inside = [self._receive_or_none(number) for number in range(self.num_envs)]
+        return [self._restarter.snapshot(i, self._ended[i], state) for i, state in enumerate(inside)]
+
+    def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
+        """Go on from ``snapshots``, taken when ``step`` were the current rows; return the rows that are current now.
+
+        An environment without a usable snapshot begins a new episode: its current row becomes ``is_last``.
+        """
+        self._check_open()
+        self._store_pending_answer()
+        self._answer, self.exact_rewards, self.logged = None, [], {}
+        self._torn = False
+        last: list[bool] = step.is_last.tolist()
+        for number, snapshot in enumerate(snapshots):
+            why = self._restarter.restore(number, snapshot, last[number]) if snapshot else None
+            if why == "":
+                self._due[number] = None
+                continue
+            last[number] = True
+            if why:
+                logger.warning(f"environment {number} begins a new episode because its snapshot cannot be used: {why}")
+        self._ended = last
+        self._restarter.has_stepped = [True] * self.num_envs
+        self._shown = dataclasses.replace(step, is_last=to_bool_tensor(last))
+        return self._shown
+
+    def close(self) -> None:
+        """Close all environments and end their processes. May be called twice."""
+        self._end(EnvError("the environments are closed."))
+
+    def _end(self, error: ReverieError) -> None:
+        if self._error is None:
+            self._error = error
+            close(self._slots)
+
+
+def to_bool_tensor(values: list[bool]) -> Tensor:
+    """Return ``values`` as a tensor ``[N]`` bool."""
+    return torch.from_numpy(np.array(values, np.bool_))

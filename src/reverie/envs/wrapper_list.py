@@ -1,0 +1,255 @@
+"""The list ``env.wrappers``: Gymnasium's, reverie's or a user's wrappers by name, in the order of application."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces, wrappers
+from gymnasium.utils import RecordConstructorArgs
+
+from reverie.core.bounds import AtLeast
+from reverie.core.config import call_of
+from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, brief, did_you_mean, format_error
+from reverie.core.images import check_colors, grayscale, resize
+from reverie.core.imports import import_object
+from reverie.core.obs_conversion import conversion, looks_like_image
+from reverie.core.spaces import Space, children, follow, leaves_of, with_leaves
+from reverie.envs.wrappers import ActionRepeat, NoopReset
+
+Env = gymnasium.Env[Any, Any]
+
+
+class Leaves(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs):
+    """Changes each leaf of the observation that ``fits``, inside dictionaries and tuples too."""
+
+    expected = "images"
+
+    def __init__(self, env: Env, **settings: Any) -> None:
+        RecordConstructorArgs.__init__(self, **settings)
+        gymnasium.ObservationWrapper.__init__(self, env)
+        space = env.observation_space
+        if not any(self.fits(leaf) for _, leaf in leaves_of(space)):
+            raise EnvError(f"expected {self.expected} among the observations, but found only {space}.")
+        self._changes: dict[str, Callable[[Any], Any]] = {}
+        self.observation_space = with_leaves(space, "obs", self._transform_leaf)
+
+    def _transform_leaf(self, name: str, leaf: Space) -> Space:
+        if not self.fits(leaf):
+            return leaf
+        space, self._changes[name] = self.change(leaf)
+        return space
+
+    def fits(self, leaf: Space) -> bool:
+        """Return whether ``leaf`` is changed."""
+        return isinstance(leaf, spaces.Box) and looks_like_image(leaf)
+
+    def change(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
+        """Return what ``leaf`` becomes, and the function that changes its values."""
+        raise NotImplementedError
+
+    def observation(self, observation: Any) -> Any:
+        try:
+            return self._of(self.env.observation_space, observation, "obs")
+        except DataError as error:
+            raise DataError(f"the observation {error}") from None
+
+    def _of(self, space: Space, value: Any, name: str) -> Any:
+        if change := self._changes.get(name):
+            return change(value)
+        inside = {key: self._of(inner, follow(value, (key,)), f"{name}/{key}") for key, inner in children(space)}
+        return inside if isinstance(space, spaces.Dict) else tuple(inside.values()) if inside else value
+
+    def snapshot(self, *state: tuple[()]) -> tuple[()]:
+        """Return the state of this wrapper, or restore it: it has none."""
+        return ()
+
+    restore = snapshot
+
+
+class Images(Leaves):
+    """Changes images, which become ``[H, W, C]``."""
+
+    def change(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
+        part, encode, _ = conversion(leaf, "auto")
+        shape = self.image(np.zeros(part.shape, part.dtype)).shape
+        dtype = np.dtype(part.dtype).type
+        return spaces.Box(dtype(part.low), dtype(part.high), shape, dtype), lambda value: self.image(encode(value, 0))
+
+    def image(self, image: np.ndarray) -> np.ndarray:
+        """Return the changed ``image`` ``[H, W, C]``."""
+        raise NotImplementedError
+
+
+class Grayscale(Images):
+    """Converts colour images to greyscale, as ``env.grayscale`` does."""
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+
+    def image(self, image: np.ndarray) -> np.ndarray:
+        if image.shape[-1] == 1:
+            return image
+        check_colors(image.shape[-1], "the image")
+        return grayscale(image)
+
+
+class Resize(Images):
+    """Resizes images to ``height`` and ``width`` in pixels, as ``env.resize`` does."""
+
+    def __init__(self, env: Env, height: int, width: int) -> None:
+        self._size = height, width
+        super().__init__(env, height=height, width=width)
+
+    def image(self, image: np.ndarray) -> np.ndarray:
+        return resize(image, self._size)
+
+
+class Crop(Images):
+    """Cuts so many pixels off each side of images."""
+
+    def __init__(self, env: Env, top: int = 0, bottom: int = 0, left: int = 0, right: int = 0) -> None:
+        AtLeast(0).check("top, bottom, left, right", (top, bottom, left, right))
+        self._cut = top, bottom, left, right
+        super().__init__(env, top=top, bottom=bottom, left=left, right=right)
+
+    def image(self, image: np.ndarray) -> np.ndarray:
+        (height, width, _), (top, bottom, left, right) = image.shape, self._cut
+        return image[top : height - bottom, left : width - right]
+
+
+class OneHot(Leaves):
+    """Shows discrete observations as one-hot vectors of numbers."""
+
+    expected = "discrete parts"
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+
+    def fits(self, leaf: Space) -> bool:
+        return isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
+
+    def change(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
+        return spaces.flatten_space(leaf), lambda value: spaces.flatten(leaf, value)
+
+
+class Normalise(Leaves):
+    """Shows vectors as ``(x - mean) / std``, with numbers that stay as they are: one, or one for each element."""
+
+    expected = "vectors"
+
+    def __init__(self, env: Env, mean: Any, std: Any) -> None:
+        self._mean, self._std = (np.asarray(number, np.float64) for number in (mean, std))
+        super().__init__(env, mean=mean, std=std)
+
+    def fits(self, leaf: Space) -> bool:
+        return isinstance(leaf, spaces.Box) and not looks_like_image(leaf)
+
+    def change(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
+        low, high = ((bound - self._mean) / self._std for bound in (leaf.low, leaf.high))
+        if low.shape != leaf.shape:
+            raise EnvError(f"mean and std have shape {low.shape}, but an observation has {leaf.shape}.")
+        box = spaces.Box(low.astype(np.float32), high.astype(np.float32))
+        return box, lambda value: ((value - self._mean) / self._std).astype(np.float32)
+
+
+class ScaleReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
+    """Multiplies rewards ``by`` a number."""
+
+    def __init__(self, env: Env, by: float) -> None:
+        RecordConstructorArgs.__init__(self, by=by)
+        gymnasium.RewardWrapper.__init__(self, env)
+        self._by = by
+
+    def reward(self, reward: Any) -> Any:
+        return reward * self._by
+
+
+class TanhReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
+    """Replaces rewards by their tanh, as ``env.clip_reward = tanh`` does in training."""
+
+    def __init__(self, env: Env) -> None:
+        RecordConstructorArgs.__init__(self)
+        gymnasium.RewardWrapper.__init__(self, env)
+
+    def reward(self, reward: Any) -> Any:
+        return math.tanh(reward)
+
+
+SHORT: dict[str, type[Any]] = {
+    "action_repeat": ActionRepeat, "no_ops": NoopReset, "grayscale": Grayscale, "resize": Resize, "crop": Crop,
+    "stack": wrappers.FrameStackObservation, "time_limit": wrappers.TimeLimit, "reward_scale": ScaleReward,
+    "reward_clip": wrappers.ClipReward, "reward_tanh": TanhReward, "normalise": Normalise, "one_hot": OneHot,
+    "flatten": wrappers.FlattenObservation, "time_aware": wrappers.TimeAwareObservation,
+    "sticky_actions": wrappers.StickyAction, "rescale_action": wrappers.RescaleAction,
+}  # fmt: skip
+"""Classes by the names that ``env.wrappers`` knows."""
+
+MOVING = (wrappers.NormalizeObservation, wrappers.NormalizeReward)
+"""Wrappers whose statistics no checkpoint would hold, and which evaluations would begin anew."""
+LEARNED = (
+    " To normalise by what was seen so far, use algo.normalise = running: its statistics belong to the agent, and are "
+    "saved with it."
+)
+
+
+class WrapperCall(NamedTuple):
+    """One entry of ``env.wrappers``, a ``name`` in ``SHORT`` or ``module:Class``. ``error_prefix`` begins errors."""
+
+    error_prefix: str
+    name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def parse_wrapper(text: str) -> WrapperCall:
+    """Return what an entry asks for, checked; the module of ``module:Class`` is not imported."""
+    error_prefix = f"env.wrappers = {brief(text)}"
+    call = WrapperCall(error_prefix, *call_of(text, error_prefix))
+    if ":" not in call.name:
+        if call.name not in SHORT:
+            choices = f" Available: {', '.join(SHORT)}, or 'module:Class' for another."
+            raise ConfigError(f"{error_prefix}: unknown name '{call.name}'.{did_you_mean(call.name, SHORT)}{choices}")
+        _check_settings(call, SHORT[call.name])
+    return call
+
+
+def _check_settings(call: WrapperCall, kind: type[Any]) -> None:
+    parameters = dict(list(inspect.signature(kind).parameters.items())[1:])  # without ``env``
+    try:
+        inspect.signature(kind).bind(None, *call.args, **call.kwargs)
+    except TypeError as error:
+        unknown = [name for name in call.kwargs if name not in parameters]
+        near = next((hint for name in unknown if (hint := did_you_mean(name, parameters))), "")
+        plain = ", ".join(str(setting.replace(annotation=setting.empty)) for setting in parameters.values())
+        has = f"Its settings: {plain}." if parameters else "It has no settings."
+        raise ConfigError(f"{call.error_prefix}: {error}.{near} {has}{LEARNED if kind is Normalise else ''}") from None
+
+
+def apply_wrappers(env: Env, entries: tuple[str, ...]) -> Env:
+    """Return ``env`` inside the wrappers that ``entries`` name, the first one innermost."""
+    for call in map(parse_wrapper, entries):
+        kind = SHORT.get(call.name) or import_object(call.name, what=call.error_prefix, base=gymnasium.Wrapper)
+        _check_settings(call, kind)
+        if issubclass(kind, MOVING):
+            problem = "each environment, evaluation environments too, would have separate statistics."
+            raise ConfigError(f"{call.error_prefix}: {problem}{LEARNED}")
+        try:
+            env = kind(env, *call.args, **call.kwargs)
+        except Exception as error:  # of any kind: the class may be a user's
+            if isinstance(error, ConfigError):
+                raise ConfigError(f"{call.error_prefix}: {error}") from error
+            message = error if isinstance(error, ReverieError) else format_error(error)
+            raise EnvError(f"{call.error_prefix}: {message}") from error
+    return env
+
+
+def repeats(entries: tuple[str, ...]) -> int:
+    """Return how many times ``entries`` take each action."""
+    calls = [call for call in map(parse_wrapper, entries) if call.name == "action_repeat"]
+    arguments = [[*call.args, *call.kwargs.values()] for call in calls]
+    return math.prod(times for times, *_ in arguments)

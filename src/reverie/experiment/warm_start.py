@@ -1,0 +1,262 @@
+"""Begin a run with the agent of another one, or with parts of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from reverie.algos.base import Algorithm
+from reverie.algos.model_free import ModelFree
+from reverie.algos.settings import AlgorithmConfig
+from reverie.core.discover import algorithm_config, algorithm_name, algorithms, same_algorithm
+from reverie.core.errors import RunError, plural
+from reverie.core.imports import check_module
+from reverie.core.logger import logger
+from reverie.core.types import State
+from reverie.experiment.config import ExperimentConfig
+from reverie.nn.target_network import Target
+from reverie.run.checkpoint import Checkpoints
+from reverie.run.folder import RunFolder, read_saved, read_spec, spec_changes
+
+NORMALISER = "preprocess.normaliser."
+"""Beginning of the names of the statistics that normalise observations."""
+MAX_LISTED = 4
+"""Largest number of parameters that a message lists."""
+
+
+def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str, Any]) -> None:
+    """Load what ``config.init_from`` and ``config.init_modules`` name into a new ``learner``, and log what begins anew.
+
+    Without ``init_modules``, a run of the same algorithm gives weights, optimisers and normalisation; else see
+    :class:`PartialLoad`. Steps, updates and decaying rates begin anew. ``spec``: the content of this run's spec.json.
+
+    Raises:
+        RunError: there is no such run or checkpoint; its environment differs, and there are no ``init_modules``; or
+            nothing fits.
+        UntrustedError: its algorithm is of a module that no installed package offers and the user has not named.
+    """
+    if config.init_from is None:
+        return
+    init_path = Path(os.path.expanduser(config.init_from))
+    inside = init_path.parent.name == "checkpoints"
+    folder = RunFolder(init_path.parents[1] if inside else init_path)
+    if not folder.config.is_file():
+        raise RunError(f"init_from = '{init_path}': expected a run folder, or a checkpoint in one.")
+    saved, parts = read_saved(folder.path).algorithm, None
+    if config.init_modules or not is_compatible_start(type(config.algo), saved):
+        has_same_vectors = vector_keys(read_spec(folder) or spec) == vector_keys(spec)
+        parts = PartialLoad(learner, config, saved, statistics=has_same_vectors)
+    changes = spec_changes(folder, spec)
+    if changes and not config.init_modules:
+        raise RunError(
+            f"{'; '.join(changes)}: the environment differs from the one that {folder.path} was trained on. Use the "
+            "same environment with the same env options, or take only parts that fit, with init_modules."
+        )
+    checkpoints = Checkpoints(folder.checkpoints)
+    path = checkpoints.select(init_path.name if inside else None)
+    checkpoints.load(path, {"algo": parts or MatchingNetworks(learner)})
+    if parts is not None:
+        names = ", ".join(common_prefixes(parts.taken, parts.anew))
+        logger.info(f"starting with parts of the agent of {path}: {names}")
+        logger.info(f"beginning anew: {', '.join([*common_prefixes(parts.anew, parts.taken), 'optimisers'])}")
+        for line in (*changes, *parts.remarks):
+            logger.warning(f"init_from: {line}")
+    else:
+        if isinstance(learner, ModelFree):
+            learner.renew()
+        logger.info(f"starting with the agent of {path}")
+    normaliser = learner.preprocess.normaliser if isinstance(learner, ModelFree) else None
+    if normaliser is not None:
+        first = f"the statistics of {path}, of {plural(normaliser.count, 'row')}" if normaliser.count else "new rows"
+        logger.info(f"observations are normalised by {first}")
+
+
+def is_compatible_start(config: type[AlgorithmConfig], saved: str) -> bool:
+    """Return whether a run of ``saved`` has all parts of ``config``'s learner, as Plan2Explore those of DreamerV2."""
+    name = algorithm_name(config)
+    return same_algorithm(saved, name) or (saved in algorithms() and issubclass(algorithm_config(saved), config))
+
+
+def vector_keys(spec: Mapping[str, Any]) -> list[str]:
+    """Return the keys of the vectors in the content of a spec.json, in the order of their statistics."""
+    return sorted(key for key, part in spec["observation"].items() if part["kind"] == "vector")
+
+
+class MatchingNetworks:
+    """A learner that leaves out the networks of a checkpoint that it does not have."""
+
+    def __init__(self, learner: Algorithm) -> None:
+        self.learner = learner
+        self.state_dict: Callable[[], dict[str, Any]] = learner.state_dict
+
+    def load_state_dict(self, state: State) -> None:
+        """Load the state of a learner that has all networks of this one."""
+        current = self.state_dict()["model"]
+        if problem := normalization_mismatch(current, state["model"]):
+            raise RunError(f"init_from: {problem}.")
+        modules = {name.partition(".")[0] for name in current}
+        model = {name: value for name, value in state["model"].items() if name.partition(".")[0] in modules}
+        self.learner.load_state_dict({**state, "model": model})
+
+
+class PartialLoad:
+    """A learner that takes parameters and buffers of a checkpoint where names and shapes fit, each layer as a whole.
+
+    With ``init_modules`` it takes those whose names begin so. Else, if one algorithm derives from the other, it takes
+    all that fit, and if not, the actor, which must fit, and the statistics that normalise observations. Targets follow
+    a network that is taken.
+    """
+
+    def __init__(self, learner: Algorithm, config: ExperimentConfig, saved: str, *, statistics: bool = True) -> None:
+        """``saved``: algorithm of the checkpoint. ``statistics``: those of observations there are of the same ones."""
+        self.learner = learner
+        self.state_dict: Callable[[], dict[str, Any]] = learner.state_dict
+        self.config = config
+        self.saved = saved
+        self.statistics = statistics
+        patterns = config.init_modules
+        self.patterns: tuple[str, ...] = (patterns,) if patterns and isinstance(patterns, str) else tuple(patterns)
+        self.taken: list[str] = []
+        """Names of the parameters and buffers that are taken, and of targets that follow them."""
+        self.anew: list[str] = []
+        """Names of the others."""
+        self.remarks: list[str] = []
+        """What was wanted and does not fit, and what may be wrong."""
+        both = learner.named_parameters(remove_duplicate=False), learner.named_buffers(remove_duplicate=False)
+        self.tensors: set[str] = {name for named in both for name, _ in named}
+        config_class = source = type(config.algo)
+        if not same_algorithm(saved, config.name):
+            check_module(saved, "the run of init_from")
+            source = algorithm_config(saved)  # type: ignore[assignment]
+        self.related: bool = issubclass(config_class, source) or issubclass(source, config_class)
+        self.actor_prefix: str = f"{config_class.learner.actor_place}."
+        self.source_actor_prefix: str = f"{source.learner.actor_place}."
+
+    def load_state_dict(self, state: State) -> None:
+        """Load what fits of the state of another learner, or raise RunError."""
+        current = self.state_dict()
+        model, source = current["model"], {self._to_own_name(name): value for name, value in state["model"].items()}
+        normalised = normalization_mismatch(model, source)
+        if not self.statistics:
+            source = {name: value for name, value in source.items() if not name.startswith(NORMALISER)}
+        unlike = shape_differences(model, source, self.tensors)
+        names = [name for name in model if name in self.tensors and self._wants(name)]
+        unfit = {module_name(name) for name in unlike}
+        self.taken = [name for name in names if module_name(name) not in unfit]
+        if problems := self._problems(source, unlike) + [normalised] * bool(normalised and not self.patterns):
+            raise RunError(f"init_from = '{self.config.init_from}': {'; '.join(problems)}.")
+        self.learner.load_state_dict({**current, "model": model | {name: source[name] for name in self.taken}})
+        self._follow(model)
+        missed = unfit & {module_name(name) for name in names if self.patterns or name in source}
+        self.remarks += [f"does not fit, begins anew: {format_differences(unlike, missed)}"] * bool(missed)
+        self.remarks += [normalised] * bool(normalised)
+
+    def _to_own_name(self, name: str) -> str:
+        """Return the name that a parameter there has here."""
+        actor = self.actor_prefix != "." != self.source_actor_prefix and name.startswith(self.source_actor_prefix)
+        return self.actor_prefix + name.removeprefix(self.source_actor_prefix) if actor else name
+
+    def _wants(self, name: str) -> bool:
+        if self.patterns:
+            return any(re.match(pattern, name) for pattern in self.patterns)
+        return self.related or name.startswith((self.actor_prefix, NORMALISER))
+
+    def _problems(self, source: State, unlike: Mapping[str, str]) -> list[str]:
+        """Return why these parts cannot be taken; [] if they can."""
+        if self.patterns:
+            return [line for pattern in self.patterns for line in self._pattern_problems(pattern, unlike)]
+        if self.related:
+            fits = {*self.taken} & {name for name, _ in self.learner.named_parameters()}
+            return [] if fits else [f"no network of {self.saved} fits one of {self.config.name}"]
+        models = source, self.tensors
+        source_actor, actor = ([name for name in model if name.startswith(self.actor_prefix)] for model in models)
+        if not source_actor or not actor:
+            name = self.config.name if source_actor else self.saved
+            return [f"{name} has no actor that other algorithms could share"]
+        if unlike.keys().isdisjoint(source_actor):
+            return []
+        return [
+            f"the actor of {self.saved} does not fit that of {self.config.name}: "
+            f"{format_differences(unlike, map(module_name, (*source_actor, *actor)))}. Use the same algo.networks for "
+            "both, or take layers that fit with init_modules"
+        ]
+
+    def _pattern_problems(self, pattern: str, unlike: Mapping[str, str]) -> list[str]:
+        """Return what is wrong with one of ``init_modules``, if anything is."""
+        matching = {name for name in self.tensors if re.match(pattern, name)}
+        if not matching:
+            prefixes = sorted({".".join(name.split(".")[:2]) for name in self.tensors})
+            return [f"init_modules = '{pattern}': no name begins so. There are: {', '.join(prefixes)}"]
+        if matching.isdisjoint(self.taken):
+            return [
+                f"init_modules = '{pattern}', nothing fits: {format_differences(unlike, map(module_name, matching))}"
+            ]
+        return []
+
+    def _follow(self, model: State) -> None:
+        """Copy what was taken to its targets, unless they were taken, and note what begins anew."""
+        pointers = {model[name].data_ptr() for name in self.taken}
+        for module_path, target in self.learner.named_modules():
+            inside = [name for name in model if name in self.tensors and name.startswith(f"{module_path}.")]
+            if not isinstance(target, Target) or {*inside} & {*self.taken}:
+                continue
+            if any(p.data_ptr() in pointers for p in target.source.parameters()):
+                target.model.load_state_dict(target.source.state_dict())
+                self.taken += inside
+        pointers |= {model[name].data_ptr() for name in self.taken}  # an encoder that networks share has several names
+        self.anew = [name for name in model if name in self.tensors and model[name].data_ptr() not in pointers]
+
+
+def module_name(name: str) -> str:
+    """Return the name of the module that has the parameter ``name``."""
+    return name.rpartition(".")[0]
+
+
+def shape_differences(model: State, source: State, tensors: Collection[str]) -> dict[str, str]:
+    """Return the names under which two models differ in shape, with the difference in words.
+
+    Entries that are not ``tensors`` of the model, such as the widths of a perceptron, say what its parameters mean:
+    they differ by their values, if both have them.
+    """
+    out = {}
+    for name in dict.fromkeys((*model, *source)):
+        means = name in model and name not in tensors
+        shape, source_shape = (
+            str(tuple(x[name].tolist() if means else x[name].shape)) if name in x else "absent" for x in (model, source)
+        )
+        if shape != source_shape and not (means and source_shape == "absent"):
+            out[name] = f"{name} is {source_shape} there, {shape} here"
+    return out
+
+
+def format_differences(unlike: Mapping[str, str], layers: Iterable[str]) -> str:
+    """Return the differences in these layers, the first of them if there are many."""
+    layers = set(layers)
+    lines = [line for name, line in unlike.items() if module_name(name) in layers]
+    suffix = f", and {len(lines) - MAX_LISTED} more" if len(lines) > MAX_LISTED else ""
+    return ", ".join(lines[:MAX_LISTED]) + suffix
+
+
+def normalization_mismatch(model: State, source: State) -> str:
+    """Return what is wrong if one model normalises observations and the other does not; "" if nothing is."""
+    has_here, has_source = (any(name.startswith(NORMALISER) for name in state) for state in (model, source))
+    if has_source == has_here:
+        return ""
+    if has_source:
+        return "observations are normalised there and not here: set algo.normalise = running"
+    return "observations are normalised here and not there: set algo.normalise = none"
+
+
+def common_prefixes(names: Iterable[str], excluded: Collection[str]) -> list[str]:
+    """Return the fewest names of modules that hold all of ``names`` and none of ``excluded``."""
+    used = {head for name in excluded for head in ancestor_names(name)}
+    return list(dict.fromkeys(next(head for head in ancestor_names(name) if head not in used) for name in names))
+
+
+def ancestor_names(name: str) -> list[str]:
+    """Return the names of the modules around a parameter, from the outermost one, and its own."""
+    parts = name.split(".")
+    return [".".join(parts[: n + 1]) for n in range(len(parts))]

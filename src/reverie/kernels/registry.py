@@ -1,0 +1,94 @@
+"""All kernels: which definition each takes over, and when. Of several, the first that fits is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from reverie.algos import base, imagination
+from reverie.core import columns
+from reverie.core.kernel_dispatch import Kernel
+from reverie.kernels import (
+    capture,
+    dreams,
+    elementwise,
+    gpu,
+    images,
+    inference,
+    losses,
+    matmul,
+    optim,
+    packing,
+    relu_mlp,
+    rows,
+    rssm,
+    steps,
+    strided,
+)
+from reverie.kernels.compiler import compile_state
+from reverie.nn import adam as nn_adam
+from reverie.nn import (
+    distributions,
+    exploration,
+    functional,
+    layers,
+    normalization,
+    reward_scaling,
+    state_space,
+    target_network,
+)
+from reverie.nn import relu_mlp as nn_relu_mlp
+from reverie.objectives import quantile, returns, td
+from reverie.replay import prioritized, windows
+from reverie.store import zarr
+
+ROWS: list[tuple[Callable[..., Any], Kernel]] = [
+    (returns.td0, Kernel(losses.supports_td0, losses.td0_cpu)),
+    (td.mean_over, Kernel(losses.supports_mean_over, losses.mean_over_cpu)),
+    (td.squared_error, Kernel(losses.supports_td_error, losses.squared_error_cpu)),
+    (td.huber_error, Kernel(losses.supports_td_error, losses.huber_error_cpu)),
+    (quantile.quantile_huber, Kernel(losses.supports_quantile_huber, losses.quantile_huber_cpu)),
+    (quantile.greedy_quantiles, Kernel(losses.supports_greedy_quantiles, losses.greedy_quantiles_cpu)),
+    (quantile.quantile_targets, Kernel(losses.supports_quantile_targets, losses.quantile_targets_cpu)),
+    (quantile.quantile_error, Kernel(losses.supports_quantile_error, losses.quantile_error_cpu)),
+    (functional.linear, Kernel(matmul.supports_linear, matmul.linear_cpu)),
+    (functional.norm_silu, Kernel(lambda x, scale, eps: gpu.can_use_triton(x, scale), gpu.norm_silu_triton)),
+    (functional.norm_silu, Kernel(elementwise.supports_norm_silu, elementwise.norm_silu_cpu)),
+    (functional.norm_mish, Kernel(elementwise.supports_norm_mish, elementwise.norm_mish_cpu)),
+    (functional.sim_norm, Kernel(elementwise.supports_sim_norm, elementwise.sim_norm_cpu)),
+    (functional.conv_pool_norm_silu, Kernel(images.supports_conv_pool_norm_silu, images.conv_pool_norm_silu_cpu)),
+    (functional.conv_unfold_norm_silu, Kernel(images.supports_conv_unfold_norm_silu, images.conv_unfold_norm_silu_cpu)),
+    (functional.strided_conv, Kernel(strided.supports_strided_conv, strided.strided_conv_cpu)),
+    (functional.transposed_conv, Kernel(strided.supports_transposed_conv, strided.transposed_conv_cpu)),
+    (distributions.Categoricals.sample, Kernel(gpu.supports_sample_classes, gpu.sample_classes_triton)),
+    (layers.MLP.forward, Kernel(packing.supports_mlp, packing.mlp_forward_cpu)),
+    (state_space.StateSpaceModel.observe, Kernel(rssm.supports_observe_compiled, rssm.observe_compiled)),
+    (state_space.StateSpaceModel.observe, Kernel(steps.supports_prepared, steps.observe_prepared)),
+    (imagination.imagine, Kernel(dreams.supports_imagine, dreams.imagine_prepared)),
+    (imagination.imagine_through_time,
+     Kernel(steps.supports_imagine_through_time, steps.imagine_through_time_prepared)),
+    (imagination.open_loop, Kernel(steps.supports_prepared, steps.open_loop_prepared)),
+    (nn_relu_mlp.perceptron, Kernel(relu_mlp.supports_perceptron, relu_mlp.perceptron_cpu)),
+    (nn_adam.adam, Kernel(optim.supports_adam, optim.adam_cpu)),
+    (nn_adam.adam, Kernel(optim.supports_fused_adam, optim.fused_adam)),
+    (target_network.polyak, Kernel(optim.supports_polyak, optim.polyak_cpu)),
+    (base.run_step, Kernel(capture.supports_capture, capture.run_captured)),
+    (columns.put_rows, Kernel(rows.has_compiled_functions, rows.put_rows_cpu)),
+    (columns.extend_rows, Kernel(rows.has_compiled_functions, rows.extend_rows_cpu)),
+    (columns.gather_rows, Kernel(rows.has_compiled_functions, rows.gather_rows_cpu)),
+    (normalization.add_and_standardise, Kernel(rows.supports_add_and_standardize, rows.add_and_standardize_cpu)),
+    (reward_scaling.add_returns, Kernel(rows.supports_add_returns, rows.add_returns_cpu)),
+    (prioritized.tree_set, Kernel(rows.has_compiled_functions, rows.tree_set_cpu)),
+    (prioritized.tree_draw, Kernel(rows.has_compiled_functions, rows.tree_draw_cpu)),
+    (windows.random_integers, Kernel(rows.supports_random_integers, rows.random_integers_cpu)),
+    (zarr.checksums, Kernel(rows.has_compiled_functions, rows.checksums_cpu)),
+    (exploration.Inference.__call__, Kernel(inference.supports_infer, inference.infer_captured)),
+]  # fmt: skip
+"""Definitions and their kernels."""
+
+
+def kernels_status(device: torch.device) -> str:
+    """See ``core/kernel_dispatch.py: kernel_status``."""
+    return compile_state() if device.type == "cpu" else gpu.triton_status(device)

@@ -1,0 +1,172 @@
+"""Multilayer perceptrons (MLPs) with ReLU, whose parameters are one tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from reverie.core.kernel_dispatch import accelerated
+
+ALIGNED = 16
+"""Floats in a cache line."""
+
+
+@dataclass(frozen=True)
+class MLPLayout:
+    """The places of the layers of K MLPs in their parameters ``[K, P]``."""
+
+    widths: tuple[int, ...]
+    """Inputs, units of each hidden layer, outputs."""
+    copies: int
+    """K."""
+    squash: bool = False
+    """Whether the output is its tanh."""
+    tanh: bool = False
+    """Whether tanh takes the place of ReLU between the layers."""
+
+    @cached_property
+    def multiplications(self) -> int:
+        """Multiplications of one copy for one row."""
+        return sum(i * o for i, o in pairwise(self.widths))
+
+    @cached_property
+    def stride(self) -> int:
+        """P: the parameters of one copy, padded to whole cache lines."""
+        used = sum((i + 1) * o for i, o in pairwise(self.widths))
+        return -(-used // ALIGNED) * ALIGNED
+
+    @cached_property
+    def hidden(self) -> int:
+        """The hidden layers' values of one row, of all copies."""
+        return self.copies * sum(self.widths[1:-1])
+
+    def check(self, parts: Sequence[Tensor]) -> None:
+        """Raise ValueError unless the widths of ``parts`` add up to that of the inputs."""
+        if sum(part.shape[1] for part in parts) != self.widths[0]:
+            widths = " + ".join(str(part.shape[1]) for part in parts)
+            raise ValueError(f"inputs of width {widths}: this network expects {self.widths[0]} numbers in each row.")
+
+    @cached_property
+    def places(self) -> tuple[tuple[int, int, int, int, int], ...]:
+        """For each layer, its inputs and outputs, where its weights begin and end, and where its biases end."""
+        sizes = list(pairwise(self.widths))
+        starts = accumulate(((i + 1) * o for i, o in sizes), initial=0)
+        return tuple((i, o, at, at + i * o, at + (i + 1) * o) for (i, o), at in zip(sizes, starts, strict=False))
+
+    def layers(self, parameters: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return the weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]`` of each layer, as views."""
+        return [
+            (parameters[:, start:middle].view(self.copies, i, o), parameters[:, None, middle:end])
+            for i, o, start, middle, end in self.places
+        ]
+
+
+def concat_inputs(*parts: Tensor) -> Tensor:
+    """Concatenate inputs ``[M, I]``, and others ``[M / n, I]`` of which each row belongs to n rows of the last one."""
+    rows = parts[-1].shape[0]  # not len, which would hold a traced number of rows to that of the example
+    if any(part.shape[0] != rows for part in parts):
+        repeated = (part.unsqueeze(1).expand(-1, rows // max(1, part.shape[0]), -1) for part in parts)  # [M / n, n, I]
+        parts = tuple(part.reshape(rows, part.shape[-1]) for part in repeated)
+    return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, 1)  # [M, inputs]
+
+
+@accelerated
+def perceptron(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
+    """Return the outputs ``[K, M, outputs]`` of K MLPs with parameters ``theta`` ``[K, P]``.
+
+    Their input is the concatenation of ``parts``, as in :func:`concat_inputs`: x W + b of each layer, and ReLU or tanh
+    between them.
+    """
+    x = concat_inputs(*parts)  # [M, inputs]
+    if x.shape[1] != layout.widths[0]:
+        layout.check(parts)
+    theta, y = theta.to(x.dtype), x.expand(layout.copies, *x.shape)  # [K, M, inputs]
+    for k, (i, o, start, middle, end) in enumerate(layout.places):
+        weight, bias = theta[:, start:middle].view(-1, i, o), theta[:, None, middle:end]  # [K, i, o], [K, 1, o]
+        y = torch.baddbmm(bias, y if k == 0 else y.tanh() if layout.tanh else y.relu(), weight)
+    return y.tanh() if layout.squash else y
+
+
+class ReluMLP(nn.Module):
+    """An MLP with ReLU, or K of them (``copies``) that share their input. ``squash`` applies tanh to the output.
+
+    All parameters are one tensor ``theta`` ``[K, P]``, one copy in each row, so that optimisers and target networks
+    process a single array. Rows are padded to whole cache lines with zeros, which stay 0.
+    """
+
+    def __init__(
+        self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False,
+        tanh: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.copies = copies
+        self.layout: MLPLayout = MLPLayout((inputs, *units, outputs), copies or 1, squash, tanh)
+        self.alone: MLPLayout = replace(self.layout, copies=1)
+        self.theta: nn.Parameter = nn.Parameter(torch.zeros(copies or 1, self.layout.stride))
+        self.initialise()
+
+    @torch.no_grad()
+    def initialise(self, gain: float | None = None) -> None:
+        """Draw the parameters, as in ``torch.nn.Linear``. ``gain`` of the last layer: orthogonal ones, biases of 0."""
+        layers = self.layers()
+        for k, (weight, bias) in enumerate(layers):
+            if gain is not None:
+                for copy in weight:
+                    nn.init.orthogonal_(copy, gain if k == len(layers) - 1 else math.sqrt(2))
+                bias.zero_()
+            else:
+                bound = 1 / math.sqrt(weight.shape[1])
+                weight.uniform_(-bound, bound)
+                bias.uniform_(-bound, bound)
+
+    @property
+    def meaning(self) -> dict[str, Tensor]:
+        """What is saved with ``theta``, which could fit another MLP: ``widths``; ``tanh`` between layers, on top."""
+        layout = self.layout
+        return {"widths": torch.tensor(layout.widths), "tanh": torch.tensor([layout.tanh, layout.squash])}
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination.update({f"{prefix}{name}": value for name, value in self.meaning.items()})
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Check the widths and tanh, as other layers can have the same number of parameters."""
+        state, errors = dict(state_dict), []
+        for name, expected in self.meaning.items():  # a checkpoint without widths has no theta either, as PyTorch tells
+            saved = tuple(state.pop(f"{prefix}{name}", expected).tolist())
+            if saved != (current := tuple(expected.tolist())):
+                errors.append(f"{prefix}{name} are {saved} in the checkpoint, but {current} here.")
+        super()._load_from_state_dict(state, prefix, *rest)
+        rest[-1].extend(errors)
+
+    def layers(self) -> list[tuple[Tensor, Tensor]]:
+        """Return each layer's weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]``, views of ``theta``."""
+        return self.layout.layers(self.theta)
+
+    def forward(self, *parts: Tensor, copy: int | None = None) -> Tensor:
+        """Map ``[..., inputs]`` to ``[..., outputs]``, or to ``[K, ..., outputs]`` of K copies.
+
+        Args:
+            parts: the inputs, as one tensor or as several that are concatenated along the last axis. One with an axis
+                less than the last, ``[..., I]`` beside ``[..., n, J]``, is shared by the n rows.
+            copy: the index of the only copy to compute; None computes all.
+        """
+        lead, theta, layout = parts[-1].shape[:-1], cast(Tensor, self.theta), self.layout
+        if copy is not None:
+            theta, layout = theta[copy : copy + 1], self.alone
+        if any(part.shape[:-1] != lead and part.shape[:-1] != lead[:-1] for part in parts):
+            raise ValueError(
+                f"inputs of shapes {', '.join(str(tuple(part.shape)) for part in parts)}: expected the same but for "
+                "the last axis, or [..., n, J] last and [..., I] that is shared by n rows."
+            )
+        flat = [part.reshape(-1, part.shape[-1]) for part in parts]  # [M, I], or [M / n, I]
+        y = perceptron(theta, layout, *flat)  # [K, M, outputs]
+        alone = self.copies is None or copy is not None
+        return y.view(*lead, y.shape[-1]) if alone else y.view(layout.copies, *lead, y.shape[-1])

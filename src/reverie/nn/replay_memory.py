@@ -1,0 +1,117 @@
+"""The memories of a learner that replays: their states are stored with the rows, and used in learning and acting.
+
+Kapturowski et al., "Recurrent experience replay in distributed reinforcement learning", ICLR 2019 (R2D2): the state
+before each row is stored with the row; sequences begin from it, after rows that bring it up to date. Here each update
+also writes the states that it has computed back to its rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reverie.core.protocols import Annealed, Policy
+from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step
+from reverie.nn.actor_critic import MemoryInputs
+from reverie.nn.memory import BEGUN, MEMORY
+from reverie.nn.preprocess import inspect_policy
+from reverie.nn.target_network import Target
+
+
+class Memories:
+    """All memories of the networks in an ``objective``. A target's begin from the stored state of its network's."""
+
+    def __init__(self, objective: nn.Module) -> None:
+        targets = [part for part in objective.children() if isinstance(part, Target)]
+        followed = {id(b): a for t in targets for a, b in zip(t.source.modules(), t.model.modules(), strict=True)}
+        cuts: dict[int, slice] = {}
+        self.width: int = 0
+        """S, the width of the states of all memories but those of targets."""
+        self.own: list[tuple[MemoryInputs, slice]] = []
+        self.targets: list[tuple[MemoryInputs, slice]] = []
+        readers = [(name, m) for name, m in objective.named_modules() if isinstance(m, MemoryInputs)]
+        for name, m in sorted(readers, key=lambda pair: id(pair[1]) in followed):  # targets last
+            m.memory_key = f"{MEMORY}/{name}"
+            if id(m) in followed:
+                self.targets.append((m, cuts[id(followed[id(m)])]))
+            else:
+                cuts[id(m)] = slice(self.width, self.width + m.memory.width)
+                self.own.append((m, cuts[id(m)]))
+                self.width += m.memory.width
+
+    def add_to_obs(self, obs: Obs, first: Tensor, state: Tensor) -> Obs:
+        """Return the observations ``[..., *shape]`` with what networks with memory read, given states ``[..., S]``."""
+        return obs | {BEGUN: first} | {m.memory_key: state[..., cut] for m, cut in (*self.own, *self.targets)}
+
+    def after(self, obs: Obs) -> Tensor:
+        """Return the states after each row, ``[..., S]``."""
+        return torch.cat([m.with_memory(obs)[1] for m, _ in self.own], -1)
+
+    @torch.no_grad()
+    def burn_in_batch(self, batch: Batch, burn_in: int) -> Batch:
+        """Return the rows of a batch ``[B, burn_in + T]`` that are learned from, with the states before them.
+
+        Only the first state is the stored one. The ``extras`` are the states before all rows that are learned from, to
+        be written back. Losses read windows from row 0 or from row 1 on: a target's other states are left out.
+        """
+        obs = self.add_to_obs(batch.obs, batch.is_first, batch.extras[MEMORY])
+        missing, states = batch.shape[1] - burn_in - 2, {}
+        for m, _ in self.own:
+            states[m.memory_key] = torch.cat(
+                [obs[m.memory_key][:, :1], m.with_memory(obs)[1][:, :-1]], 1
+            )  # [B, burn_in + T, S]
+        first_rows = {key: x[:, : burn_in + 1] for key, x in obs.items()}
+        for m, _ in self.targets:
+            states[m.memory_key] = F.pad(
+                torch.cat([first_rows[m.memory_key][:, :1], m.with_memory(first_rows)[1]], 1), (0, 0, 0, missing)
+            )
+        fresh = torch.cat([states[m.memory_key] for m, _ in self.own], -1)
+        return replace(batch, obs=obs | states, extras={**batch.extras, MEMORY: fresh}).rows(burn_in)
+
+
+class ReplayMemoryState(NamedTuple):
+    """The state of a :class:`RememberingPolicy` for N environments."""
+
+    before: Tensor  # [N, S], of the memories before the newest row
+    after: Tensor  # [N, S]
+    inner: Any  # the state of the inner policy
+
+
+class RememberingPolicy:
+    """A policy whose networks have memory, around one that acts on single rows."""
+
+    def __init__(self, inner: Policy[Any], memories: Memories, device: torch.device) -> None:
+        self.inner = inner
+        self.memories = memories
+        self.device = device
+
+    def initial(self, num_envs: int) -> ReplayMemoryState:
+        blank = torch.zeros(num_envs, self.memories.width, device=self.device)
+        return ReplayMemoryState(blank, blank, self.inner.initial(num_envs))
+
+    def add_to_obs(self, step: Step, state: ReplayMemoryState) -> Obs:
+        """Return the observations with what networks with memory read."""
+        return self.memories.add_to_obs(step.obs_on(self.device), step.is_first.to(self.device), state.after)
+
+    @torch.no_grad()
+    def act(self, step: Step, state: ReplayMemoryState, mode: Mode) -> tuple[Tensor, ReplayMemoryState]:
+        obs = self.add_to_obs(step, state)
+        action, inner = self.inner.act(replace(step, obs=obs), state.inner, mode)
+        return action, ReplayMemoryState(state.after, self.memories.after(obs), inner)
+
+    def tell(self, step: Step, state: ReplayMemoryState) -> PolicyOutput:
+        return inspect_policy(self.inner, replace(step, obs=self.add_to_obs(step, state)), state.inner)
+
+    def after(self, state: ReplayMemoryState, env_steps: int) -> ReplayMemoryState:
+        inner = self.inner.after(state.inner, env_steps) if isinstance(self.inner, Annealed) else state.inner
+        return state._replace(inner=inner)
+
+    def override(self, state: ReplayMemoryState, action: Tensor) -> ReplayMemoryState:
+        return state._replace(inner=self.inner.override(state.inner, action))
+
+    def extras(self, state: ReplayMemoryState) -> dict[str, Tensor]:
+        return {MEMORY: state.before} | self.inner.extras(state.inner)

@@ -1,0 +1,190 @@
+"""Scaling of rewards in learning. Stored rows, episodes and scores keep the original rewards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.core.bounds import Above, Finite
+from reverie.core.collectives import all_gather, is_distributed
+from reverie.core.config import Choice
+from reverie.core.kernel_dispatch import accelerated
+from reverie.nn.normalization import LEAST, HostBuffers, Moments, add_rows, mean_and_std
+
+
+@dataclass(frozen=True)
+class RewardScale(Choice):
+    """Scaling of the rewards that are learned from."""
+
+
+@dataclass(frozen=True)
+class Factor(RewardScale):
+    """Multiply rewards by a constant."""
+
+    factor: Annotated[float, Above(0)] = 1.0
+    """The constant, above 0."""
+    shift: ClassVar[float] = 0.0
+
+    def __call__(self, reward: Tensor) -> Tensor:
+        """Return the scaled rewards, ``[...]``."""
+        return reward * self.factor
+
+
+@dataclass(frozen=True)
+class Affine(Factor):
+    """Multiply the reward of each step by a constant, then add another: affine(1, -1) is r - 1."""
+
+    shift: Annotated[float, Finite()] = 0.0  # type: ignore[misc]  # a setting here
+    """What is added."""
+
+    def __call__(self, reward: Tensor) -> Tensor:
+        return reward * self.factor + self.shift
+
+
+@dataclass(frozen=True)
+class ReturnStd(RewardScale):
+    """Divide rewards by the standard deviation of returns: Engstrom et al. 2020, arXiv:2005.12729, Algorithm 1.
+
+    The return of a row is the discounted sum of its episode's rewards so far, G <- r + gamma G, 0 at the first row.
+    """
+
+    clip: Annotated[float | None, Above(0)] = 10.0
+    """Largest absolute value of a reward, applied after scaling; above 0, or None for no limit."""
+
+
+class ReturnRange(HostBuffers):
+    """Bounds on returns, from the smallest and largest reward r_min and r_max of all rows so far.
+
+    The upper bound is r_max / (1 - gamma) if r_max > 0, else r_max, because the episode may end after one reward. The
+    lower bound is r_min / (1 - gamma) if r_min < 0, else r_min. A predicted value outside cannot be right.
+    """
+
+    on_host: ClassVar[tuple[str, ...]] = ("rewards",)
+    rewards: Tensor
+    bounds: Tensor
+
+    def __init__(self, discount: float) -> None:
+        super().__init__()
+        self.horizon: float = 1 / (1 - discount) if discount < 1 else math.inf
+        self.register_buffer("rewards", torch.tensor([math.inf, -math.inf]))
+        self.register_buffer("bounds", torch.tensor([-math.inf, math.inf]))
+
+    def forward(self, value: Tensor) -> Tensor:
+        """Return ``value`` ``[...]`` clamped to the bounds; unchanged before the first reward."""
+        return value.clamp(self.bounds[0], self.bounds[1])
+
+    def add(self, reward: Tensor, is_first: Tensor) -> None:
+        """Extend the bounds by rows ``[...]``; the first row of an episode has no reward, so it is skipped.
+
+        With several learners, the rows of all count.
+        """
+        earned = reward[~is_first]
+        ends = [earned.min(), earned.max()] if len(earned) else [math.inf, -math.inf]
+        extremes = all_gather(torch.tensor(list(map(float, ends))))  # [N, 2]
+        min_reward = min(float(extremes[:, 0].min()), float(self.rewards[0]))
+        max_reward = max(float(extremes[:, 1].max()), float(self.rewards[1]))
+        if min_reward > max_reward:  # no row had a reward
+            return
+        self.rewards.copy_(torch.tensor([min_reward, max_reward]))
+        low = min_reward * self.horizon if min_reward < 0 else min_reward
+        high = max_reward * self.horizon if max_reward > 0 else max_reward
+        self.bounds.copy_(torch.tensor([low, high]), non_blocking=True)
+
+    def fit(self, reward: Tensor, is_first: Tensor) -> None:
+        """Replace the bounds by those of these rows ``[...]``."""
+        self.rewards.copy_(torch.tensor([math.inf, -math.inf]))
+        self.bounds.copy_(torch.tensor([-math.inf, math.inf]))
+        self.add(reward, is_first)
+
+
+def running_returns(reward: np.ndarray, first: np.ndarray, discount: float) -> np.ndarray:
+    """Return G of each row, float64 ``[N, n]``: G <- r + gamma G within an episode, 0 at its first row.
+
+    ``reward`` is float64, ``first`` bool, both ``[N, n]``: n consecutive rows of N streams. Python loops over the rows
+    of the longest episode only.
+    """
+    begins = first.copy()
+    begins[:, :1] = True
+    position = np.arange(first.size)
+    age = position - np.maximum.accumulate(np.where(begins.ravel(), position, 0))  # [N * n], rows since the first one
+    returns = np.where(first, 0.0, reward).ravel()  # [N * n], final where the age is 0
+    by_age = np.split(np.argsort(age, kind="stable"), np.cumsum(np.bincount(age)))
+    for rows in by_age[1:-1]:  # the last one is empty
+        returns[rows] += discount * returns[rows - 1]
+    return returns.reshape(first.shape)
+
+
+def update_returns(returns: Tensor, reward: Tensor, is_first: Tensor, discount: float) -> None:
+    """Set ``returns`` ``[N]`` (float64, on the CPU) to those of the next rows: G <- r + gamma G, 0 at a first row."""
+    earned, first = reward.numpy(force=True), is_first.numpy(force=True)
+    returns.copy_(torch.from_numpy(np.where(first, 0.0, discount * returns.numpy() + earned)))
+
+
+def set_factor(moments: Tensor, factor: Tensor) -> None:
+    """Set ``factor`` to 1 / the standard deviation of ``moments``, or to 1 while that is 0."""
+    std = mean_and_std(moments)[1].item()
+    factor.fill_(1 / std if std > LEAST else 1.0)
+
+
+@accelerated
+def add_returns(
+    returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
+) -> None:
+    """Go on to the next rows ``[N]`` of ``returns``, add these to ``moments`` ``[3, 1]`` and set ``factor``."""
+    update_returns(returns, reward, is_first, discount)
+    add_rows(moments, returns[~is_first.cpu()])
+    set_factor(moments, factor)
+
+
+class ReturnScaler(HostBuffers):
+    """Divides rewards by the standard deviation of the returns of all rows so far, or by 1 while that is 0."""
+
+    on_host: ClassVar[tuple[str, ...]] = ("returns",)
+    factor: Tensor
+    returns: Tensor
+
+    def __init__(self, discount: float, clip: float | None) -> None:
+        super().__init__()
+        self.discount = discount
+        self.clip = clip
+        self.moments: Moments = Moments(())
+        self.register_buffer("factor", torch.ones(()))
+        self.register_buffer("returns", torch.zeros(0, dtype=torch.float64))  # [N], G of the unfinished episodes
+
+    def forward(self, reward: Tensor) -> Tensor:
+        """Return the scaled and clipped rewards, ``[...]``."""
+        scaled = reward * self.factor
+        return scaled if self.clip is None else scaled.clamp(-self.clip, self.clip)
+
+    def add(self, reward: Tensor, is_first: Tensor) -> None:
+        """Add the next row of each of N streams, ``[N]``. The first row of an episode has no reward."""
+        if self.returns.shape != reward.shape:
+            self.returns = self.returns.new_zeros(reward.shape)
+        if not is_distributed():
+            return add_returns(self.returns, reward, is_first, self.discount, self.moments.moments, self.factor)
+        update_returns(self.returns, reward, is_first, self.discount)
+        self._count(self.returns.numpy()[~is_first.numpy(force=True)])
+
+    def fit(self, reward: Tensor, is_first: Tensor) -> None:
+        """Replace all rows by these of N streams, ``[N, n]``. The next row added begins a new episode."""
+        earned, first = reward.double().numpy(force=True), is_first.numpy(force=True)
+        returns = running_returns(earned, first, self.discount)
+        self.moments.moments.zero_()
+        self.returns = self.returns.new_zeros(0)
+        self._count(returns[~first])
+
+    def _count(self, returns: np.ndarray) -> None:
+        self.moments.add(torch.from_numpy(returns))
+        set_factor(self.moments.moments, self.factor)
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *rest: Any) -> None:
+        """Accept a state saved with another number of environments."""
+        saved = state_dict.get(f"{prefix}returns", self.returns)
+        self.returns = self.returns.new_zeros(saved.shape)
+        super()._load_from_state_dict(state_dict, prefix, *rest)

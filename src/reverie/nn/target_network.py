@@ -1,0 +1,82 @@
+"""Target networks: copies that follow their source slowly."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.core.kernel_dispatch import accelerated
+
+
+class Target(nn.Module):
+    """A frozen copy, updated at every n-th (``every``) :meth:`update`: theta' <- rate theta + (1 - rate) theta'.
+
+    A small rate at every call is Polyak averaging; a rate of 1 at every n-th call is a hard update. With
+    ``at_first`` the first call moves the copy, then every n-th after it. Buffers of the source, such as the statistics
+    of a norm, are copied at every call.
+    """
+
+    count: Tensor
+
+    def __init__(self, source: nn.Module, rate: float, every: int = 1, at_first: bool = False) -> None:
+        super().__init__()
+        self.model: nn.Module = copy.deepcopy(source).requires_grad_(False)
+        self.rate = rate
+        self.every = every
+        self._source = (source,)  # a tuple hides it from torch, so that it is not a submodule
+        if every > 1:
+            self.register_buffer("count", torch.tensor(every - 1 if at_first else 0))
+
+    @property
+    def source(self) -> nn.Module:
+        """The network that it follows."""
+        return self._source[0]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Count one call, and move the copy towards the source if it is the n-th."""
+        source = self._source[0]
+        slow, fast = tuple(self.model.parameters()), tuple(source.parameters())
+        for copied, buffer in zip(self.model.buffers(), source.buffers(), strict=True):
+            copied.copy_(buffer)
+        if self.every > 1:
+            self.count += 1
+        polyak(slow, fast, self.rate, self.count if self.every > 1 else None, self.every)
+
+    @torch.no_grad()
+    def forward(self, *inputs: Any) -> Any:
+        return self.model(*inputs)
+
+
+@accelerated
+def polyak(slow: tuple[Tensor, ...], fast: tuple[Tensor, ...], rate: float, count: Tensor | None, every: int) -> None:
+    """Move ``slow`` in place: theta' <- rate theta + (1 - rate) theta', if ``every`` divides ``count`` (if given)."""
+    if count is None:
+        torch._foreach_lerp_(slow, fast, rate)
+        return
+    share = rate * (count % every == 0)  # 0 in between, as a CUDA graph cannot contain an ``if``
+    for copied, parameter in zip(slow, fast, strict=True):
+        copied.lerp_(parameter, share.to(copied.dtype))
+
+
+class LateTarget(Target):
+    """DreamerV2's slow critic: copied after the first update, then moved after every n-th from there on.
+
+    In the authors' code it is another network until then.
+    """
+
+    def __init__(self, source: nn.Module, rate: float, every: int) -> None:
+        super().__init__(source, rate, every)
+        if every == 1:
+            self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Move the copy if it is time, then count one call."""
+        rate = torch.where(self.count == 0, 1.0, self.rate) * (self.count % self.every == 0)
+        for copied, parameter in zip(self.model.parameters(), self.source.parameters(), strict=True):
+            copied.lerp_(parameter, rate.to(copied.dtype))
+        self.count.add_(1)

@@ -1,0 +1,170 @@
+"""The training loop: collect, sample, update, and periodically evaluate, log, save and report."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from reverie.core.clock import Clock
+from reverie.core.errors import ActionError, ReverieError, RunError
+from reverie.core.protocols import BatchSource, Learner, MeterLike, Sink
+from reverie.core.types import Batch
+from reverie.run.collect import Collecting
+from reverie.run.metrics_log import FiniteCheck, MetricsLog, check_names
+from reverie.run.schedule import Every, Schedule
+from reverie.run.signal_handling import Interrupt
+
+Write = Callable[[Mapping[str, "float | np.ndarray"]], None]
+"""Writes measured values to the logs."""
+
+Evaluator = Callable[[Write], None]
+"""Evaluates the current policy and writes the results, e.g. ``{"eval/score": 475.0}``."""
+
+Save = Callable[..., Path]
+"""Writes a checkpoint of the whole run and returns its folder. ``diverged=True``: never to continue from."""
+
+ADVICE = (
+    "Continue from an earlier checkpoint, or start again, with a lower learning rate, or with algo.precision = float32 "
+    "if it was another; or check the loss and look for extreme inputs and rewards."
+)
+
+
+class DivergedError(RunError):
+    """A loss, a weight or an action was NaN or infinite."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a run ended."""
+
+    checkpoint: Path | None
+    signal: int | None = None
+    """Number of the signal that interrupted the run; None if none did."""
+
+
+def train_loop(
+    algo: Learner, source: BatchSource, clock: Clock, meter: MeterLike, *, sinks: Sequence[Sink] = (),
+    collector: Collecting | None = None, evaluator: Evaluator | None = None, checkpoint: Save | None = None,
+    schedule: Schedule | None = None, heldout: Callable[[], Mapping[str, float]] = dict,
+    on_log: Callable[[Mapping[str, float]], None] = lambda entry: None, log_episodes: bool = False,
+) -> Ending:  # fmt: skip
+    """Run until the clock is done or a signal asks to stop. In both cases log and save at the end.
+
+    Errors on the way, such as an environment's, are followed by a log and a checkpoint too; their message then names
+    the checkpoint. A NaN or infinite loss is detected at the next log or save, so that no update waits for the device.
+    ``on_log`` is called with each log entry, ``{}`` if there was nothing to log.
+
+    ``heldout`` measures the learner at each report. ``log_episodes``: log a line for each finished episode.
+
+    Raises:
+        RunError: a loss, a weight or an action was NaN or infinite; the message names the first such term and its
+            update, or else the parameter.
+        KeyboardInterrupt: a second signal came before the first one had ended the turn.
+    """
+    periods = schedule or Schedule()
+    log_due, eval_due = Every(periods.log_every, clock, "log"), Every(periods.eval_every, clock, "eval")
+    save_due, report_due = Every(periods.save_every, clock, "save"), Every(periods.report_every, clock, "report")
+    log = MetricsLog(clock, meter, source, sinks, collector, algo.exploration, log_episodes)
+    keep = _Keep(clock, log, FiniteCheck(algo), checkpoint)
+    batch: Batch | None = None
+    with Interrupt(clock) as interrupt, keep.saved_on_error():
+        keep.evaluate(evaluator, eval_due)  # the earlier process was stopped before it, or it failed
+        while not clock.done:
+            if collector is not None:  # recorded experience: there is none
+                clock.env_steps += collector.collect()
+                log.episodes(collector.drain(at_the_end=clock.done), collector.restarts)
+            for _ in log.timed(clock.updates_due(len(source))):
+                batch = source.sample()
+                update = algo.update(batch)
+                source.feedback(batch.index, update)  # priorities, latents, the end of a rollout
+                clock.updates += 1
+                keep.check.add(update.metrics, clock.updates)
+                meter.add(update.metrics)
+                if update.over is not None and bool(update.over):  # nothing more is to be learned from the rollout
+                    break
+            if clock.stop:
+                break
+            if log_due():
+                entry = log.log()
+                keep.stop_if(keep.check.bad_loss())
+                on_log(entry)
+            keep.evaluate(evaluator, eval_due)
+            if report_due() and batch is not None:  # on the last batch: sampling another would change training
+                report = algo.report(batch)
+                check_names(report)
+                log.write({**report, **heldout()})
+            if save_due():
+                keep.save()
+        try:  # first: the checkpoint keeps the averages since the last entry, and a resumed run goes on with them
+            path = keep.save()
+        finally:
+            entry = log.log()
+        on_log(entry)
+    if interrupt.received is None:
+        return Ending(checkpoint=path)
+    interrupt.say(f"stopped at {clock.position_text}; " + (f"saved {path}" if path else "nothing was saved"))
+    return Ending(checkpoint=path, signal=interrupt.received.value)
+
+
+class _Keep:
+    """Saves and evaluates what is finite."""
+
+    def __init__(self, clock: Clock, log: MetricsLog, check: FiniteCheck, checkpoint: Save | None) -> None:
+        self.clock, self.log, self.check, self.checkpoint = clock, log, check, checkpoint
+
+    def stop_if(self, problem: str | None) -> None:
+        """Raise DivergedError, after a checkpoint for inspection, if ``problem`` says that something is not finite."""
+        if problem is not None:
+            saved = f" Its state is saved as {self.checkpoint(diverged=True)}." if self.checkpoint else ""
+            raise DivergedError(f"{problem}: the run was stopped.{saved} {ADVICE}")
+
+    def save(self) -> Path | None:
+        """Write a checkpoint and return its path; raise DivergedError if a loss, a weight or a moment is not finite."""
+        self.stop_if(self.check.problem(self.clock.updates))
+        return self.checkpoint() if self.checkpoint is not None else None
+
+    def evaluate(self, evaluator: Evaluator | None, due: Every) -> None:
+        """Evaluate if it is ``due`` and all is finite, as the best agent is saved. If it fails it stays due."""
+        if self.clock.stop or not due() or evaluator is None:
+            return
+        self.stop_if(self.check.problem(self.clock.updates))
+        try:
+            evaluator(self.log.write)
+        except BaseException:
+            due.take_back()
+            raise
+
+    @contextlib.contextmanager
+    def saved_on_error(self) -> Iterator[None]:
+        """Log and save before an error ends the run, if it has made any progress, and add the path to the message.
+
+        A KeyboardInterrupt without a signal comes from an environment and is treated as any error. A policy whose
+        action is not finite has diverged: resumed from a regular checkpoint it would choose the same action for ever.
+        """
+        clock = self.clock
+        begun = (clock.env_steps, clock.updates)
+        try:
+            yield
+        except DivergedError:
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            impatient = isinstance(error, KeyboardInterrupt) and clock.stop
+            if self.checkpoint is None or impatient or (clock.env_steps, clock.updates) == begun:
+                raise
+            with contextlib.suppress(Exception):  # the first error is the one to report
+                self.log.log()
+            if isinstance(error, ActionError):
+                self.stop_if(self.check.problem(clock.updates) or str(error).rstrip("."))
+            try:
+                note = f"The run stopped at {clock.position_text} and was saved as {self.save()}"
+            except Exception as another:
+                note = f"The run stopped at {clock.position_text} and could not be saved: {another}"
+            if isinstance(error, ReverieError):
+                error.args = (f"{error}{'' if str(error).endswith(('.', '!', '?')) else '.'} {note}",)
+            else:
+                error.add_note(note)  # below the traceback
+            raise

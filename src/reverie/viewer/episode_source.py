@@ -1,0 +1,127 @@
+"""Where the rows of an episode come from, an environment or a recording, and the pictures of them and of dreams."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from reverie.agent.agent import Agent
+from reverie.agent.dream_figures import newest_frame, open_renderer, to_uint8_image
+from reverie.agent.world_model_inspector import predicted_observations
+from reverie.core.errors import EnvError
+from reverie.core.protocols import Env
+from reverie.core.types import FLAGS, Batch, Obs, Step
+from reverie.datasets.dataset import DatasetConfig
+from reverie.envs.make import close_quietly
+from reverie.experiment.environments import make_eval_env
+from reverie.log.video import shrink, to_rgb
+
+SIDE = 256
+"""Longer side of the pictures that an environment draws, at most."""
+
+
+def make_live_env(agent: Agent) -> Env:
+    """Make the agent's environment, with rewards as in training."""
+    config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
+    return make_eval_env(config, agent.factory, render=True, as_trained=True)
+
+
+def action_names(agent: Agent) -> list[str]:
+    """Return the names of discrete actions, if the agent's environment has them."""
+    try:
+        env: Any = agent.make_env().unwrapped
+    except EnvError:
+        return []
+    try:
+        if callable(named := getattr(env, "get_action_meanings", None)):
+            return [str(name).lower() for name in named()]
+        return [action.name for action in getattr(env, "actions", ())]
+    except (AttributeError, TypeError):  # it means something else by these names
+        return []
+    finally:
+        close_quietly(env)
+
+
+class RecordedEnv:
+    """A recorded episode instead of an environment: its actions cannot be changed."""
+
+    def __init__(self, agent: Agent, data: DatasetConfig | str | None, number: int) -> None:
+        """``data``, ``number`` and errors: see ``Agent.load_episode``."""
+        self.batch: Batch = agent.load_episode(number, data)
+        self.name: str = f"episode {int(self.batch.index[0])} of {data or 'the run'}"
+        self._at = 0
+
+    def reset(self, seed: int | None = None) -> Step:
+        """Return the first row."""
+        self._at = -1
+        return self.step(self.batch.action[:, 0])
+
+    def step(self, action: Tensor) -> Step:
+        """Return the next row."""
+        self._at += 1
+        batch = self.batch
+        flags = {name: getattr(batch, name)[:, self._at] for name in FLAGS}
+        return Step(obs={k: v[:, self._at] for k, v in batch.obs.items()}, reward=batch.reward[:, self._at], **flags)
+
+    def render(self) -> None:
+        """Return nothing: only the recorded images are shown."""
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to close."""
+
+
+class PictureRenderer:
+    """Draws observations: by the environment's painter, or else the first image among them, or else not at all."""
+
+    def __init__(self, agent: Agent, dreamt: Collection[str] | None) -> None:
+        """``dreamt``: the observations in dreams. None: there are no dreams, and the environment renders."""
+        self.agent: Agent = agent
+        self.dreamt_keys: Collection[str] | None = dreamt
+        self._closing = contextlib.ExitStack()
+        self._paint = None if dreamt is None else self._closing.enter_context(open_renderer(agent, dreamt))
+        self._image = next((key for key, part in agent.obs_spec.items() if part.kind == "image"), None)
+
+    def real(self, env: Env | RecordedEnv, obs: Obs) -> bytes | None:
+        """Return a picture of the current row ``[1, ...]``; None if there is no way to draw it."""
+        row = {key: value.numpy()[None] for key, value in obs.items()}
+        if self.dreamt_keys is not None and (picture := self._draw(row)) is not None:
+            return picture
+        frame = env.render()
+        return self._draw(row) if frame is None else encode_png(shrink(frame, SIDE))
+
+    def dream(self, predictions: Mapping[str, np.ndarray]) -> bytes | None:
+        """Return a picture of the networks' predictions ``[...]``, by the names of a dream."""
+        return self._draw(
+            {key: x[None, None] for key, x in predicted_observations(predictions, self.agent.obs_spec).items()}
+        )
+
+    def _draw(self, obs: Mapping[str, np.ndarray]) -> bytes | None:
+        spec, stacked = self.agent.obs_spec, self.agent.config.env.frame_stack
+        if self._paint is not None:
+            return encode_png(self._paint(dict(obs))[0, 0])
+        if self._image is None or self._image not in obs:
+            return None
+        picture = newest_frame(to_uint8_image(obs[self._image][0, 0], spec[self._image]), stacked)
+        return encode_png(to_rgb(picture, 255))
+
+    def close(self) -> None:
+        """Close the environment that draws."""
+        self._closing.close()
+
+
+def encode_png(picture: np.ndarray) -> bytes:
+    """Return ``[H, W, 3]`` uint8 as PNG with little compression: the browser runs on the same machine."""
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "PNG", compress_level=1)
+    return file.getvalue()
+
+
+def decode_png(picture: bytes) -> np.ndarray:
+    """Return ``[H, W, 3]`` uint8 of a PNG."""
+    return np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"))
