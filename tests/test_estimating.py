@@ -387,7 +387,7 @@ def test_what_lies_beyond_truncations_stands_beside_both_returns():
     beyond = np.where(columns["is_terminal"][last], 0.0, GAMMA ** (last - first)).mean()
     assert 0.01 < beyond < 0.99
     found = estimator(columns).estimate(1)
-    assert found.truncated_weight == found.to_dict()["beyond"] == pytest.approx(beyond)
+    assert found.truncated_weight == found.to_dict()["truncated_weight"] == pytest.approx(beyond)
     assert f"were truncated, and {beyond:.0%} of the discount's weight lies beyond; the others go on" in found.format()
     assert "lies beyond" not in replace(found, truncated_weight=0.004).format()
     assert found.num_truncated == np.sum(~columns["is_terminal"][last])

@@ -433,7 +433,7 @@ def test_a_disk_that_fills_up(pendulum, tmp_path, monkeypatch, capsys, form, loo
     usage, left = shutil.disk_usage, [10**9] * (looks - 1)
     filling = lambda path: usage(path)._replace(free=left.pop() if left else 10**4)  # noqa: E731
     monkeypatch.setattr("reverie.datasets.output.shutil.disk_usage", filling)
-    assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 1
+    assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--format", form]) == 1
     assert "the disk is full" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -451,7 +451,7 @@ def test_a_signal_that_a_library_swallows_ends_a_copy_all_the_same(
         return copied(*given)
 
     monkeypatch.setattr(writers, name, swallowing)
-    assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 128 + signal.SIGTERM
+    assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--format", form]) == 128 + signal.SIGTERM
     assert "stopped by SIGTERM" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

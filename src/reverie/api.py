@@ -349,7 +349,7 @@ def check_env(
     env_options: EnvConfig | Mapping[str, Any] | None = None,
     steps: int = 2_000,
     worker: bool = False,
-    forecast: bool = False,
+    estimate_time: bool = False,
     watch: Callable[[int], object] = id,
 ) -> EnvReport:
     """Play random episodes as training would; report what is wrong with an environment, and how learners see it.
@@ -361,7 +361,7 @@ def check_env(
         env_options: settings of the environment, such as ``{"pixels": "only"}``.
         steps: steps to play, in about 10 seconds at most; more until a first episode ends.
         worker: play in a worker process too; scripts need ``if __name__ == "__main__":`` then.
-        forecast: time the learner, for a few seconds, to forecast a run.
+        estimate_time: time the learner, for a few seconds, to forecast a run.
         watch: called with the number of steps so far.
 
     Raises:
@@ -383,7 +383,7 @@ def check_env(
     if not report.ok:
         return report
     return dataclasses.replace(
-        report, algorithm=settings.name, estimated_hours=estimate_hours(settings, report) if forecast else None
+        report, algorithm=settings.name, estimated_hours=estimate_hours(settings, report) if estimate_time else None
     )
 
 

@@ -413,7 +413,7 @@ time.sleep(150)
 """
 PARENT = """
 import os, signal, subprocess, sys
-env = os.environ | {"REVERIE_PARENT": str(os.getpid())}
+env = os.environ | {"REVERIE_PARENT_PID": str(os.getpid())}
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, env=env)
 child.stdout.readline()
 print(child.pid, flush=True)

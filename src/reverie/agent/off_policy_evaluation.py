@@ -47,7 +47,7 @@ def estimate_return(
     run: Path | str, data: DataLike | None = None, *,
     method: Method = "fqe", updates: int = 20_000, deterministic: bool = True, num_action_samples: int = 10,
     discount: float | None = None, fqe: Mapping[str, Any] | None = None, checkpoint: Path | str | None = None,
-    algo: AlgorithmConfig | None = None, device: str = "auto", seed: int | None = None, trust: bool = False,
+    algo: AlgorithmConfig | None = None, device: str = "auto", seed: int | None = None, trust_code: bool = False,
     progress: ProgressFn | None = None,
 ) -> EstimateReport:  # fmt: skip
     """Estimate the return of a run's agent from recorded data, and write ``<run>/estimate.json``.
@@ -70,7 +70,7 @@ def estimate_return(
         algo: the config the run was trained with, if it held objects of your own.
         device: where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
         seed: of networks and batches, >= 0. None: follows from the run's seed.
-        trust: import modules that the run names and no installed package offers, such as one in the current folder.
+        trust_code: import modules that the run names and no installed package offers, such as one in this folder.
         progress: called after each update as ``progress(num_done, updates)``; False ends the updates.
 
     Raises:
@@ -86,7 +86,7 @@ def estimate_return(
     mode = policy_mode(deterministic)
     folder = RunFolder.at(run)
     saved, overrides = read_saved(folder.path), {"algo": algo, "data": data}
-    with trust_modules(trust):
+    with trust_modules(trust_code):
         check_code(saved, folder.path, *(name for name, value in overrides.items() if value is not None))
     run_config = read_config(folder.path, NO_ENV, algo)
     data_config = run_config.data if data is None else dataset_config(data, run_config.data.storage)

@@ -261,7 +261,8 @@ def _commands(algorithm: str, saved: Saved, destination: str) -> str:
 
 def register_model(
     run: Path | str, name: str, *,
-    checkpoint: Path | str | None = None, alias: str | None = None, to: Literal["mlflow", "wandb"] = "mlflow",
+    checkpoint: Path | str | None = None, alias: str | None = None,
+    tracker: Literal["mlflow", "wandb"] = "mlflow",
 ) -> str:  # fmt: skip
     """Add the agent of a run to the model registry of MLflow, or to W&B as an artifact; return how to name it there.
 
@@ -275,7 +276,7 @@ def register_model(
             newest.
         alias: another name of this version, such as "best" for ``models:/NAME@best``. It is taken from the version that
             has it.
-        to: the tracker.
+        tracker: "mlflow", its model registry, or "wandb", an artifact.
 
     Raises:
         ReverieError: there is no such run or checkpoint, the tracker cannot be reached, or it refuses the name.
@@ -284,12 +285,12 @@ def register_model(
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
     check_code(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
-    metadata, ident = agent_metadata(folder, saved, path), tracker_ids(folder.path).get(to, "")
-    register_fn = _to_mlflow if to == "mlflow" else _to_wandb
+    metadata, ident = agent_metadata(folder, saved, path), tracker_ids(folder.path).get(tracker, "")
+    register_fn = _to_mlflow if tracker == "mlflow" else _to_wandb
     with tempfile.TemporaryDirectory() as temp_dir:
         model = write_agent_folder(Path(temp_dir) / path.name, folder, path)
-        with tracker_module(to, f"register {name}") as tracker:
-            return register_fn(tracker, name, alias, model, ident, metadata, folder)
+        with tracker_module(tracker, f"register {name}") as module:
+            return register_fn(module, name, alias, model, ident, metadata, folder)
 
 
 def mlflow_signature(spec: Mapping[str, Any]) -> dict[str, str]:

@@ -32,7 +32,7 @@ registry: ConstructorRegistry = ConstructorRegistry()
 class TrustOption:
     """An option of the commands that read names of modules from files. ``main`` obeys it."""
 
-    trust: bool = False
+    trust_code: bool = False
     """Import modules that the files of a run, of settings or of data name and no installed package offers, such as one
     in the current folder: this runs their code."""
 

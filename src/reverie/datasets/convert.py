@@ -205,31 +205,31 @@ class Subset(Config):
     """Fraction of the steps, above 0 and up to 1."""
     steps: Annotated[int | None, AtLeast(1)] = None
     """Number of steps, in place of a fraction."""
-    best: Annotated[float | None, Within("(0, 1]")] = None
+    top_fraction: Annotated[float | None, Within("(0, 1]")] = None
     """Fraction of the episodes, those of the highest returns, in place of a drawn part."""
     min_return: float | None = None
     """Smallest return of the episodes, in place of a drawn part."""
-    by: Literal["episode", "step"] = "episode"
+    unit: Literal["episode", "step"] = "episode"
     """Unit that is drawn."""
     seed: Annotated[int, AtLeast(0)] = 0
     """Seed of the drawing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sizes = {name: getattr(self, name) for name in ("fraction", "steps", "best", "min_return")}
+        sizes = {name: getattr(self, name) for name in ("fraction", "steps", "top_fraction", "min_return")}
         if sum(value is not None for value in sizes.values()) != 1:
             sizes_text = ", ".join(f"{name} = {value}" for name, value in sizes.items())
             raise ConfigError(f"{sizes_text}: pass exactly one of them.")
-        if self.by == "step" and self.fraction is None and self.steps is None:
-            raise ConfigError("by = 'step': only episodes have returns. Leave it out.")
+        if self.unit == "step" and self.fraction is None and self.steps is None:
+            raise ConfigError("unit = 'step': only episodes have returns. Leave it out.")
 
 
 def subsample(reader: Reader, subset: Subset) -> tuple[Selection, Selection]:
     """Return a function that selects a part, and one that selects the rest. Reads all rows once.
 
-    By "episode", whole episodes are drawn until their steps suffice, so the part may be a little larger; the order is
-    kept. By "step", exactly as many steps are drawn, and adjacent ones stay together; a rest of them likewise. What is
-    drawn is the same for the same seed.
+    With unit "episode", whole episodes are drawn until their steps suffice, so the part may be a little larger; the
+    order is kept. With unit "step", exactly as many steps are drawn, and adjacent ones stay together; a rest of them
+    likewise. What is drawn is the same for the same seed.
     """
     with read_progress(f"reading {reader.path.name}", reader.rows()) as track_progress:
         flags = ({name: rows[name] for name in ("reward", *FLAGS)} for rows in track_progress(reader.parts()))
@@ -242,7 +242,7 @@ def subsample(reader: Reader, subset: Subset) -> tuple[Selection, Selection]:
     if num_steps > total:
         raise ConfigError(f"steps = {num_steps}: the dataset has only {plural(total, 'step')}.")
     rng = np.random.default_rng(subset.seed)
-    if subset.by == "episode":
+    if subset.unit == "episode":
         order = rng.permutation(len(lengths))
         before = np.cumsum(lengths[order]) - lengths[order]
         return _parts_of(np.isin(np.arange(len(lengths)), order[before < num_steps]))
@@ -257,9 +257,9 @@ def subsample(reader: Reader, subset: Subset) -> tuple[Selection, Selection]:
 
 def _best(returns: np.ndarray, subset: Subset) -> np.ndarray:
     """Return which episodes have the highest ``returns`` ``[n]``, or high enough ones; of equal ones the first."""
-    if subset.best is not None:
+    if subset.top_fraction is not None:
         order = np.argsort(-returns, kind="stable")
-        return np.isin(np.arange(len(returns)), order[: max(1, round(subset.best * len(returns)))])
+        return np.isin(np.arange(len(returns)), order[: max(1, round(subset.top_fraction * len(returns)))])
     mask: np.ndarray = returns >= subset.min_return
     if not mask.any():
         raise ConfigError(f"min_return = {subset.min_return}: the highest return is {returns.max():.6g}.")

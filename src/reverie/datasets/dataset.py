@@ -213,7 +213,7 @@ class RecordedEpisodes:
             except DataError as error:
                 prefix = "" if str(error).startswith(str(self.reader.path)) else f"{self.reader.path}: "
                 raise DataError(
-                    f"{prefix}{error}. `reverie data validate` finds all such rows; with --quarantine it writes the "
+                    f"{prefix}{error}. `reverie data validate` finds all such rows; with --write-valid it writes the "
                     "good episodes to a new dataset."
                 ) from None
             yield rows

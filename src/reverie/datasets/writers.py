@@ -41,7 +41,7 @@ CACHED, ABOUT_EPISODE = 2**25, 2**14
 """Bytes that HDF5 may not have written yet: at most in all, and roughly per episode for its metadata."""
 MOST_OF_ATTRIBUTE = 60_000
 """Characters that an attribute of HDF5 can hold, with room for others."""
-ELSE = "Use Minari's format, which can store everything (--to minari)"
+ELSE = "Use Minari's format, which can store everything (--format minari)"
 
 
 @contextlib.contextmanager

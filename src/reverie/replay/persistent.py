@@ -152,7 +152,8 @@ class DurableReplay:
         if not store.segments:
             raise RunError(
                 f"replay.init_from = '{path}': no store there. Pass a run folder, or the folder or URL of a store. "
-                f"Recorded data are passed as data.path, or made a store: reverie data convert {path} FOLDER --to store"
+                "Recorded data are passed as data.path, or made a store: reverie data convert "
+                f"{path} FOLDER --format store"
             )
         self._check_columns(store, f"replay.init_from = '{path}'")
         return store
