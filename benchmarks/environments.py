@@ -54,7 +54,7 @@ def measure(name: str, folder: Path) -> dict[str, object]:
     started = time.monotonic()
     reverie(*words, "--run", str(run))
     seconds = time.monotonic() - started
-    reverie("dream", str(run), "--context", "4", "--horizon", "16", "--sequences", "2")
+    reverie("dream", str(run), "--context", "4", "--horizon", "16", "--episodes", "2")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     learned = [row for row in rows if "opt/loss" in row]
     losses = {k: [row[k] for row in (learned[0], learned[-1])] for k in learned[-1] if k.startswith("loss/")}
