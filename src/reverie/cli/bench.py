@@ -33,11 +33,11 @@ class BenchCommand:
     image: str = ""
     """In place of an environment: images of this height, width and number of channels, such as 64x64x3."""
     obs_size: int | None = None
-    """In place of an environment, or beside an image: a vector of this length."""
+    """In place of an environment, or beside an image: vector observations of this size."""
     action_size: int | None = None
-    """With a shape: number of continuous actions."""
+    """With --image or --obs-size: size of continuous actions."""
     num_actions: int | None = None
-    """With a shape: number of discrete actions to choose from; 6 by default."""
+    """With --image or --obs-size: number of discrete actions; 6 by default."""
     size: str | None = None
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
     preset: str | None = None

@@ -146,7 +146,7 @@ class SubsampleCommand(Writing, Source):
     """Write a part of a dataset, random or the best, and the rest. The random part is the same for the same seed."""
 
     remainder: str | None = None
-    """Write all else too, in the same format: a folder that does not exist yet, or minari:NAME."""
+    """Write all other rows too, in the same format: a folder that does not exist yet, or minari:NAME."""
     fraction: float | None = None
     """Fraction of the steps, such as 0.1."""
     steps: int | None = None

@@ -44,9 +44,9 @@ class ExperimentConfig(Config):
     """Preset to start from; `reverie list` names them. Default: the preset for the environment's suite. Without a GPU:
     cpu, the same preset with smaller networks and a shorter run. In Python only a record of where settings began."""
     experience: Experience | None = None
-    """Experience: online (collected rows), offline (recorded data) or mixed(0.5). The number is the recorded part of
-    each batch, rounded to whole windows. None: offline if there are data, or mixed if the algorithm needs both; else
-    online."""
+    """online, offline or mixed(0.5): learn from collected rows, from recorded data, or from both. The number is the
+    recorded part of each batch, rounded to whole windows. None: offline if there are data, or mixed if the algorithm
+    needs both; else online."""
     steps: Annotated[int, AtLeast(1)] = 1_000_000
     """Env steps of the run: decisions of the policy, summed over all environments; action repeat is not counted."""
     updates: Annotated[int, AtLeast(1)] = 100_000
