@@ -76,7 +76,7 @@ class Player:
 
     obs_spec: ClassVar = {}
 
-    def act(self, obs, state, actions, action_mask):
+    def act(self, obs, state, deterministic, action_mask):
         return 1, None
 
 
