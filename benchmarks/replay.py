@@ -45,7 +45,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "ends": {"fractions.uniform": 0, "fractions.episode_ends": 1},
     "priority": {"fractions.uniform": 0, "fractions.priority": 1},
     "mixture": {"fractions.priority": 1, "fractions.recency": 1, "fractions.episode_ends": 1},
-    "sequence": {"sequence": True},
+    "sequence": {"sequential": True},
 }
 KINDS = {
     "rows": [(storage, latents) for storage in ("ram", "mmap") for latents in ("images", "latents")],

@@ -188,7 +188,7 @@ def run(tmp_path_factory):
 
 
 def test_its_dreams_are_environments_of_latents_and_are_looked_at(run, tmp_path):
-    report = reverie.dream(reverie.load(run), context=3, horizon=5, sequences=2)
+    report = reverie.dream(reverie.load(run), context=3, horizon=5, episodes=2)
     assert set(report.errors) == {"reward", "cont"}
     env = gymnasium.make("reverie/Dream-v0", run=run, observations="latent")
     obs, _ = env.reset(seed=0)

@@ -17,9 +17,9 @@ CASES = {
     "recent": {"fractions.uniform": 0, "fractions.recency": 1},
     "ends": {"fractions.uniform": 0, "fractions.episode_ends": 1},
     "mixed": {"fractions.priority": 1, "fractions.recency": 1, "fractions.episode_ends": 1},
-    "online": {"online": True},
-    "sequence": {"sequence": True},
-    "reset": {"sequence": True, "reset_interval": 8},
+    "online": {"online_queue": True},
+    "sequence": {"sequential": True},
+    "reset": {"sequential": True, "reset_interval": 8},
 }
 KNOWN = {
     "uniform": [22547863, 1586952421, 3440279522, 1906095477],

@@ -113,7 +113,7 @@ def test_a_mixture_draws_each_part_by_its_fraction(crosses):
 @pytest.mark.parametrize("part", ["uniform", "priority", "recency", "episode_ends"])
 def test_a_replay_that_was_emptied_is_as_a_new_one(part, first):
     """Also if its rows get numbers that others had before."""
-    used, new = (some_life({part: 1.0}, crosses=first > 0, rows=n, free=True, online=True) for n in (60, 1))
+    used, new = (some_life({part: 1.0}, crosses=first > 0, rows=n, free=True, online_queue=True) for n in (60, 1))
     for life in (used, new):
         life.replay.begin_at(first)
         for t in range(25):

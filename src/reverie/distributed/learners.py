@@ -118,7 +118,7 @@ class LearnerExperiment(Experiment):
         return saved_settings(self.run_config, self.user_env, self.user_eval_env)
 
     def parts(self) -> dict[str, Stateful]:
-        parts: dict[str, Stateful] = {"learners": self.team, **super().parts()}
+        parts: dict[str, Stateful] = {"ranks": self.team, **super().parts()}
         if self.store is not None:
             parts["replay"] = ReplayPart(self.team, self.store, self.run)
             if isinstance(collector := local_collector(self.collector), Collector):
@@ -229,7 +229,7 @@ class Follower:
         self.algo: Algorithm = experiment.algo
         self.checkpoints: Checkpoints = Checkpoints(folder.checkpoints, experiment.run_config.keep_checkpoints)
         self.main: Path = Path()  # the checkpoint of learner 0
-        parts = {name: part for name, part in experiment.parts().items() if name not in ("learners", "meter")}
+        parts = {name: part for name, part in experiment.parts().items() if name not in ("ranks", "meter")}
         self.parts: dict[str, Stateful] = {"own": self, **parts}
 
     def load(self, path: Path, before: int) -> None:
