@@ -87,7 +87,7 @@ lint: $(VENV)/.dev
 		(grep -B 1 -A 1 ' error: ' $(VENV)/types.log; exit 1)
 
 docs: $(VENV)/.dev
-	$(BIN)/python tools/documentation.py
+	$(BIN)/python docs/tools/documentation.py
 
 wheel: $(VENV)/.demo
 	REVERIE_WHEEL=1 $(BIN)/python -m pip wheel --quiet --no-deps -w dist .

@@ -25,9 +25,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from acting import CASES, LEAST, SECONDS, STARTS, WARM_UP, Sleeping, family_seconds
-from installed import WHERE, installed
 from machine import child, machine, write
+from peers.acting import CASES, LEAST, SECONDS, STARTS, WARM_UP, Sleeping, family_seconds
+from peers.installed import WHERE, installed
 
 from reverie.distributed.actor_collector import feeding
 from reverie.experiment.build import build

@@ -26,9 +26,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from installed import WHERE, installed
 from machine import write
 from model_free_peers import SYSTEMS
+from peers.installed import WHERE, installed
 from words import grid
 
 HERE = Path(__file__).parent

@@ -5,10 +5,10 @@
 
 Seeds train through the command line with the presets of a machine without a GPU, each in a process and folder of its
 own. The score is of episodes which decided nothing; the curve is of evaluations during training. Of Plan2Explore both
-are zero-shot: the task's policy has learned in imagination only. ``cells`` counts the cells of the maze (``maze.py``)
-that the point had been in after so many env steps, of 36; ``random`` takes random actions. The workshop
-(``workshop.py``) tells which actions are legal by a mask, by a penalty or not at all. ``made`` counts the items of 8
-that only a tenth of the latest rows of training have more of; scores with a penalty are lower by it.
+are zero-shot: the task's policy has learned in imagination only. ``cells`` counts the cells of the maze
+(``examples/maze.py``) that the point had been in after so many env steps, of 36; ``random`` takes random actions. The
+workshop (``examples/workshop.py``) tells which actions are legal by a mask, by a penalty or not at all. ``made`` counts
+the items of 8 that only a tenth of the latest rows of training have more of; scores with a penalty are lower by it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from machine import machine
-from maze import CELLS, Maze, cells
 from results import save
 
-HERE = Path(__file__).parent
+EXAMPLES = Path(__file__).parents[1] / "examples"
+sys.path.append(str(EXAMPLES))
+from maze import CELLS, Maze, cells  # noqa: E402
 
 
 class Task(NamedTuple):
@@ -133,7 +134,7 @@ def run_seed(task: str, name: str, seed: int) -> dict[str, Any]:
         command += f" --steps {what.steps} --schedule.eval-every {what.every} --eval-episodes {EPISODES}"
         command += f" --stop-score {what.goal}" if what.goal is not None else ""
         command += f" {' '.join((*what.flags, *what.own.get(name, ())))} --no-console --no-tensorboard"
-        done = subprocess.run(command.split(), cwd=HERE, check=False, capture_output=True, text=True)
+        done = subprocess.run(command.split(), cwd=EXAMPLES, check=False, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr[-2000:]}")
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -192,5 +193,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(EXAMPLES), os.environ.get("PYTHONPATH")]))
     sys.exit(main())

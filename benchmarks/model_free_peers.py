@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from installed import WHERE, installed
 from machine import machine, write
+from peers.installed import WHERE, installed
 
 HERE = Path(__file__).parent
 TASKS = ("td3", "sac", "ddpg", "dqn", "qr_dqn", "loop")

@@ -26,15 +26,14 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from installed import WHERE, installed
 from machine import machine
 from model_free_peers import SYSTEMS
 from offline_datasets import FOLDER, dataset_path, levels
 from offline_work import EPISODES, FIRST, FIRST_SEED, UPDATES, WORK, collect, key_of, recording, rows_in
+from peers.installed import WHERE, installed
+from peers.offline_pipe import receive, send
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE / "peers"))
-from offline_pipe import receive, send  # noqa: E402  # what both ends share
 
 ALGORITHMS = {
     "tianshou": ("bc", "td3_bc", "bcq", "cql", "discrete_bcq", "discrete_cql", "discrete_crr"),

@@ -35,8 +35,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
-from installed import WHERE, installed
 from machine import machine, write
+from peers.installed import WHERE, installed
 
 import reverie
 from reverie.agent.evaluating import evaluate_run

@@ -279,8 +279,8 @@ def main() -> None:
 
 def compare(given: argparse.Namespace) -> None:
     """Make the files, measure, write."""
-    from installed import WHERE, installed
     from machine import machine, write
+    from peers.installed import WHERE, installed
 
     pythons: dict[str, Path | str] = dict.fromkeys(("reverie", "h5py", "minari"), sys.executable)
     if given.peers:

@@ -86,7 +86,7 @@ def loop_table(result: Result) -> list[str]:
         rows.append(
             [NAMES.get(r["case"], r["case"]), *(time(ms / 1e3) for ms in parts), f"{r['share_beside_update']:.1%}"]
         )
-    return grid(["run", *groups, "beside the update"], rows)
+    return grid(["run", *groups, "outside updates"], rows)
 
 
 def start_table(result: Result) -> list[str]:
@@ -114,14 +114,15 @@ def peers_table(result: Result) -> list[str]:
         size = f"{r['parameters'] / 1e6:.2f}M" if r.get("parameters") else "-"
         memory = f"{r['peak_gb']:.2f} GB" if r.get("peak_gb") else "-"
         cells.append([r["setting"], r["system"], size, *times[:2], *ratios, *times[2:], memory])
-    head = ["setting", "system", "parameters", "first update", "one update", "x ours", "act, 1 env", "8 envs", "memory"]
+    head = ["setting", "system", "parameters", "first update", "one update", "time relative to reverie"]
+    head += ["act, 1 env", "8 envs", "memory"]
     if "ratio_cpu" in shown:
-        head.insert(6, "of processor time")
+        head.insert(6, "processor time relative to reverie")
     return [*grid(head, cells), *notes(rows)]
 
 
 TIMES = {"first_update_s": 1.0, "update_s": 1.0, "act_1_ms": 1e-3, "act_8_ms": 1e-3}
-"""Columns of peers.json that are times, and their units in seconds."""
+"""Columns of update_peers.json that are times, and their units in seconds."""
 
 
 def notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -142,7 +143,7 @@ def model_free_peers_table(result: Result) -> list[str]:
         shown = [f"**{digits(most)}**" if rates.get(s) == most else digits(rates.get(s)) for s in others]
         ours = next((digits(rates[r["system"]]) for r in found if r["key"] == OURS and r["system"] in rates), "-")
         cells.append([RATES.get(task, task), ours, *shown, digits(min(ratios, default=None))])
-    return [*grid(["per second", OURS, *others, "ours, times the best of them"], cells), *notes(found)]
+    return [*grid(["per second", OURS, *others, "speed relative to the best other"], cells), *notes(found)]
 
 
 OURS = "reverie"
@@ -170,7 +171,7 @@ ON_POLICY = {
     "cartpole": "CartPole-v1",
     "pendulum": "Pendulum-v1, initial deviation of 1",
     "pendulum_half": "Pendulum-v1",
-    "acrobot": "Acrobot-v1, not normalised",
+    "acrobot": "Acrobot-v1, not normalized",
     "acrobot_normalised": "Acrobot-v1",
     "lunar_lander": "LunarLander-v3",
     "cheetah": "HalfCheetah-v5",
@@ -207,7 +208,7 @@ def on_policy_table(result: Result) -> list[str]:
                 row += [f"{r[what]:,.0f}", digits(r[f"ratio_{what}"])]
             speeds.append(row)
     units = ("env steps per s of processor time", "env steps per s", "updates per s")
-    heads = [head for unit in units for head in (unit, "ours to it")]
+    heads = [head for unit in units for head in (unit, "speed of reverie relative to it")]
     return [*grid(["mean return", "env steps", *systems], scores), "", *grid(["speed", "system", *heads], speeds)]
 
 
@@ -225,7 +226,7 @@ MODELS = {
     "models_walker": "dm_control/walker-walk-v0, two frames a step",
     "models_cheetah": "HalfCheetah-v5",
     "models_breakout": "MinAtar/Breakout-v1",
-    "bar": "pictures of `benchmarks/bar.py`",
+    "bar": "pictures of `examples/bar.py`",
 }
 """What tasks of dreamers.json that compare world models are called on the page."""
 
@@ -288,11 +289,11 @@ def threads_table(result: Result) -> list[str]:
 
 
 BESIDE = {
-    "idle": "nothing else",
-    "loop": "beside a Python loop",
-    "torch": "beside PyTorch on 2 threads",
+    "idle": "idle machine",
+    "loop": "next to a Python loop",
+    "torch": "next to PyTorch on 2 threads",
 }
-"""What neighbours are called on the page."""
+"""Names of the neighbors on the page."""
 
 
 TABLES: dict[str, Callable[[Result], list[str]]] = {
@@ -301,7 +302,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "loop": loop_table,
     "start": start_table,
     "start_commands": commands_table,
-    "peers": peers_table,
+    "update_peers": peers_table,
     "dreamers_peers": peers_table,
     "dreamers": models_table,
     "model_free_peers": model_free_peers_table,

@@ -392,14 +392,14 @@ def documentation() -> ModuleType:
 
 
 def tool(name: str) -> ModuleType:
-    """A script of tools/."""
-    if str(ROOT / "tools") not in sys.path:
-        sys.path.append(str(ROOT / "tools"))
+    """A script of docs/tools/."""
+    if str(ROOT / "docs" / "tools") not in sys.path:
+        sys.path.append(str(ROOT / "docs" / "tools"))
     return importlib.import_module(name)
 
 
 def test_no_picture_is_older_than_its_data() -> None:
-    """Else run ``python tools/figures.py``, or with ``--tutorials``."""
+    """Else run ``python docs/tools/figures.py``, or with ``--tutorials``."""
     figures = tool("figures")
     wanted = figures.wanted()
     assert {path: figures.made_from(path) for path in wanted} == wanted

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-os.environ["PYTHONPATH"] = sys.path[0]  # of Ray's workers
+os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # of Ray's workers
 
 import ray
 import torch

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from acting import BATCH, BLOCK, RATE, ROWS, STARTS, UNITS, Count

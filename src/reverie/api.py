@@ -81,18 +81,18 @@ def train(
     Args:
         algorithm: a name such as ``"dreamer_v3"``; or the algorithm's configuration, in place of the preset's and the
             files' settings of it; or a whole experiment's, in place of preset and files.
-        env: an id of Gymnasium's registry, a function that makes an environment, or an instance. With ``data`` alone
-            it is for evaluations; None: the one that they name, ``"none"``: estimate the return from the data.
+        env: an id of Gymnasium's registry, a function that makes an environment, or an instance. With ``data``
+            only, the environment is used for evaluation. None: the environment named in the dataset. ``"none"``: no
+            environment; estimate the return from the data.
         steps: env steps of the run: decisions of the policy, summed over all environments.
         seed: seed of everything random.
         envs: environments stepped together; 1 if ``env`` is an instance. Short for ``env.num``.
         size: a named size of the algorithm, such as ``"12m"``; ``reverie list`` names them.
         preset: name of a preset to start from. None: the preset of the environment's suite, and without a GPU
-            ``"cpu"``: that preset with small networks and a short run. Not beside a whole
-            experiment's configuration.
-        config: a YAML file with settings, or several, of which later ones override earlier ones. Not beside a whole
-            experiment's configuration; without settings of the algorithm beside a configuration of it.
-            ``"settings.yaml#debug"`` is what that file has below ``debug``.
+            ``"cpu"``: that preset with small networks and a short run. Cannot be combined with an ``ExperimentConfig``.
+        config: a YAML file with settings, or several, of which later ones override earlier ones. Cannot be combined
+            with an ``ExperimentConfig``. If ``algorithm`` is an ``AlgorithmConfig``, the files must not contain
+            ``algo`` settings. ``"settings.yaml#debug"`` is the section ``debug`` of that file.
         run: run folder; a run found there is continued. None: a new folder under ``runs/``. ``"runs:/ID"``: a run at
             MLflow, which is continued here.
         replay_ratio: gradient updates per env step.
@@ -103,9 +103,9 @@ def train(
             with that part of each batch recorded. None: offline if there are ``data``, or mixed if the algorithm needs
             both; else online.
         eval_episodes: episodes of each evaluation, during training and at the end; 0: none.
-        eval_env: environment of evaluations, with the spaces of that of training: the settings of ``env`` that differ,
-            such as ``{"kwargs": {"load": 2.0}}``; an id; a function that makes it, called without arguments; or an
-            instance. None: as in training.
+        eval_env: evaluation environment, with the same spaces as the training environment: a mapping of the ``env``
+            settings that differ, such as ``{"kwargs": {"load": 2.0}}``; an id; a function without arguments that makes
+            it; or an instance. None: as in training.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"`` for a GPU if there is one.
         sinks: further destinations of the measurements, with ``write(values, step)`` and ``close()``.
         callbacks: objects derived from :class:`Callback`, which the run calls; or texts, ``"module:Class(setting=1)"``,
@@ -252,7 +252,7 @@ def train_seeds(
 ) -> SeedsResult:
     """Train an agent several times from different seeds, and aggregate the results.
 
-    Each seed is a run of its own, as :func:`train` would make it, in a process of its own.
+    Each seed is a separate run, identical to one made by :func:`train`, in its own process.
 
     Args:
         algorithm: as for :func:`train`, without objects that a YAML file cannot hold.

@@ -254,7 +254,7 @@ def test_values_are_the_critics(tmp_path):
         objective = agent.algo.objective
         expected = objective.network(flat).value if name == "ppo" else objective.critic(flat, action).min()
         assert agent.value(obs) == pytest.approx(float(expected.detach()), abs=1e-4)
-    for name, wanted in (("bc", "BC learns no values"), ("bcq", "BestOfSeveral cannot tell")):
+    for name, wanted in (("bc", "BC does not learn"), ("bcq", "BestOfSeveral does not expose")):
         with pytest.raises(ConfigError, match=wanted):
             untrained(algorithm_config(name)().merge({"normalise": None}), tmp_path, "force").value(obs)
 

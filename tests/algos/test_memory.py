@@ -101,8 +101,8 @@ def test_what_a_transformer_does_not_see_is_nothing_to_it():
 @pytest.mark.parametrize(
     ("config", "given", "said"),
     [
-        (DQNConfig(), {"networks.memory": "lstm(4)"}, "from single rows no memory is learned"),
-        (BCConfig(), {"networks.memory": "gru(4)"}, "from single rows no memory is learned"),
+        (DQNConfig(), {"networks.memory": "lstm(4)"}, "a recurrent memory cannot be trained on single rows"),
+        (BCConfig(), {"networks.memory": "gru(4)"}, "a recurrent memory cannot be trained on single rows"),
         (SACConfig(), {"networks.burn_in": 4}, "there is no memory to bring up to date"),
         (TD3Config(), {"networks.memory": "gru(4)"}, "memory"),
         (CQLConfig(), {"networks.memory": "gru(4)"}, "memory"),

@@ -93,7 +93,7 @@ def test_settings_without_meaning_are_named(algo, more, said):
     ("given", "said"),
     [
         ({"rollout": 8, "batch_length": 16}, "batch_length = 16, rollout = 8: expected sequences that are not longer"),
-        ({"networks.memory": "lstm"}, "batch_length = 1: from single rows no memory is learned"),
+        ({"networks.memory": "lstm"}, "batch_length = 1: a recurrent memory cannot be trained on single rows"),
         ({"batch_size": 10, "batch_length": 4}, "expected a number of rows that holds whole sequences"),
         ({"value_estimator": "v_trace"}, "expected one that needs rows alone"),
     ],

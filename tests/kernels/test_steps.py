@@ -221,11 +221,9 @@ def test_imagining(rssm, dtype, case):
     actor, both = DreamerActor(rssm.feature_width, ACTIONS, ActorConfig(units=8)), []
     start = steps.observe_prepared(rssm, *sequence(rssm, dtype))[0].map(lambda x: x.detach()[:, :2])  # [3, 2, ...]
     world = SimpleNamespace(rssm=rssm, legal=lambda feature: feature[..., :4] < 1.5)
-    kernel, definition, settings = dreams.imagine_prepared, imagination.imagine.definition, {}
-    if case:
-        kernel, definition = steps.imagine_through_time_prepared, imagination.imagine_through_time.definition
-        settings = {"through_policy": case == "through_policy"}
-    for imagine in (kernel, definition):
+    kernel = steps.imagine_through_time_prepared if case else dreams.imagine_prepared
+    settings = {"through_time": bool(case), "through_policy": case == "through_policy"}
+    for imagine in (kernel, imagination.imagine.definition):
         draw_by_seed(rssm)
         torch.manual_seed(4)
         dream = imagine(world, actor, start, 3, 2, **settings)

@@ -1,4 +1,4 @@
-"""RecordedEpisodes episodes as the learner sees them: read from data, or made from arrays of your own."""
+"""Recorded episodes as the learner sees them: read from data, or made from arrays of your own."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Algorithm(nn.Module):
         Raises:
             ConfigError: the algorithm learns no values.
         """
-        raise ConfigError(f"{type(self).__name__} learns no values of states.")
+        raise ConfigError(f"{type(self).__name__} does not learn a state-value function.")
 
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step on a batch on the learner's device, with the same operations for every batch.

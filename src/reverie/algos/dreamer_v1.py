@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from reverie.algos.dense_dreamer import DecoderField, DenseDreamer, DenseDreamerConfig, EncoderField, ModelScales
 from reverie.algos.dreamer import LatentPolicy
-from reverie.algos.imagination import Dream, Reward, imagine_through_time
+from reverie.algos.imagination import Dream, Reward, imagine
 from reverie.algos.world_model import Context, Posterior, WorldModel
 from reverie.core.bounds import Rate
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -41,7 +41,7 @@ def imagination_loss_v1(
     The value of a state includes its own reward. The policy's entropy has no weight, as in the authors' code.
     ``reward`` is that of imagined states; None: what the world model predicts.
     """
-    dream = imagine_through_time(world, ac.actor, start, ac.cfg.horizon)
+    dream = imagine(world, ac.actor, start, ac.cfg.horizon, through_time=True)
     feature = dream.feature[1:]  # [H, B, T, F]
     rewards = (world.reward(dream.feature).mean() if reward is None else reward(dream))[1:]  # [H, B, T]
     discount, critic_output = world.cont(feature).prob(), ac.critic(feature)  # [H, B, T]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from reverie.algos.dense_dreamer import DenseDreamer, DenseDreamerConfig
 from reverie.algos.dreamer import LatentPolicy
-from reverie.algos.imagination import Dream, Reward, imagine, imagine_through_time
+from reverie.algos.imagination import Dream, Reward, imagine
 from reverie.algos.world_model import Context, Posterior, WorldModel, repeat_windows
 from reverie.core.bounds import AtLeast, Rate, Within
 from reverie.core.config import Config
@@ -140,10 +140,8 @@ class Behaviour(nn.Module):
         """Imagine from latents ``[B, T, ...]``, with the gradient that the actor needs."""
         c, gradient = self.cfg, self.gradient
         count = c.returns.num_policies(c.horizon)
-        if not gradient.through_time:
-            return imagine(world, self.actor, start, c.horizon, count)
-        through_policy = gradient.through_policy
-        return imagine_through_time(world, self.actor, start, c.horizon, count, through_policy=through_policy)
+        through = {"through_time": gradient.through_time, "through_policy": gradient.through_policy}
+        return imagine(world, self.actor, start, c.horizon, count, **through)
 
     def discounts(self, world: WorldModel, feature: Tensor, terminal: Tensor) -> Tensor:
         """Return the discount of each imagined state ``[H + 1, ...]``, which may know whether the first is terminal."""
@@ -307,7 +305,7 @@ class DreamerV2Config(DenseDreamerConfig):
 
     rewards: Literal["identity", "sign", "tanh", "log1p"] = "tanh"
     grad_heads: tuple[str, ...] = ("decoder", "reward", "cont")
-    """Those of decoder, reward and cont whose losses train the latents as well."""
+    """Heads among decoder, reward and cont whose losses also train the latents."""
     actor_gradient: ActorGradient | None = None
     """reinforce, dynamics or mixed(mix=0.1). None: dynamics, or reinforce if a part of the action is discrete."""
     entropy: Annotated[Rate, AtLeast(0)] = 2e-3

@@ -52,11 +52,16 @@ Terms = dict[str, Tensor]
 # ---------------------------------------------------------------------- losses
 
 
-def world_model_loss(world: WorldModel, batch: Batch, post: Posterior, free_nats: float) -> tuple[Terms, Metrics]:
-    """Equation 3: dynamics, representation, and -ln p of observations, rewards, continuations; ``[B, T]`` each."""
+def world_model_loss(
+    world: WorldModel, batch: Batch, post: Posterior, free_nats: float, logs: tuple[Tensor, Tensor] | None = None
+) -> tuple[Terms, Metrics]:
+    """Equation 3: dynamics, representation, and -ln p of observations, rewards, continuations; ``[B, T]`` each.
+
+    ``logs``: ln p of the posterior and prior whose KL counts, ``[B, T, S, C]`` each; those of ``world`` by default.
+    """
     prior = world.rssm.p(post.latent.deter)  # [B, T, S, C]
     log_post, log_prior = log_of(post.stats), log_of(prior)
-    dynamics, representation = dynamics_and_representation(log_post, log_prior, free_nats)
+    dynamics, representation = dynamics_and_representation(*(logs or (log_post, log_prior)), free_nats)
     terms = {"dynamics": dynamics, "representation": representation, **world.prediction_losses(batch, post.latent)}
     entropies = {"prior": -(prior * log_prior), "posterior": -(post.stats * log_post)}
     metrics = {f"train/{name}_entropy": x.detach().sum((-2, -1)).mean() for name, x in entropies.items()}

@@ -40,67 +40,40 @@ Reward = Callable[[Dream], Tensor]
 
 
 @accelerated
-def imagine(world: LatentModel, actor: DreamerActor, start: Latent, horizon: int, policies: int | None = None) -> Dream:
-    """Follow the actor for ``horizon`` steps from latents ``[B, T, ...]``, among actions predicted to be legal.
-
-    No gradient goes through time, which likelihood-ratio losses of the actor do not need. ``policies``: K, at how many
-    states the policy is returned with gradient; None: at all but the last.
-    """
-    with torch.no_grad():
-        features, actions, legal = roll_out(world, actor, start, horizon, through_time=False)
-    return dream_of(actor, start, features, actions, legal, horizon if policies is None else policies)
-
-
-@accelerated
-def imagine_through_time(
+def imagine(
     world: LatentModel,
     actor: DreamerActor,
     start: Latent,
     horizon: int,
     policies: int | None = None,
     *,
+    through_time: bool = False,
     through_policy: bool = False,
 ) -> Dream:
-    """Imagine as :func:`imagine` does, with the gradient of every step with respect to the actions before it.
+    """Follow the actor for ``horizon`` steps from latents ``[B, T, ...]``, among actions predicted to be legal.
 
-    Hafner et al. (2020), algorithm 1: the policy reads each state without gradient, so that it reaches the actor only
-    through what its actions lead to. With ``through_policy`` it reads them with gradient.
+    No gradient goes through time, which likelihood-ratio losses of the actor do not need. With ``through_time``, each
+    step has the gradient with respect to the actions before it: Hafner et al. (2020), algorithm 1. The policy reads
+    each state without gradient, so that it reaches the actor only through what its actions lead to. With
+    ``through_policy`` it reads them with gradient. ``policies``: K, at how many states the policy is returned with
+    gradient; None: at all but the last.
     """
-    features, actions, legal = roll_out(world, actor, start, horizon, through_time=True, through_policy=through_policy)
-    return dream_of(actor, start, features, actions, legal, horizon if policies is None else policies)
-
-
-def roll_out(
-    world: LatentModel,
-    actor: DreamerActor,
-    start: Latent,
-    horizon: int,
-    *,
-    through_time: bool,
-    through_policy: bool = False,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return features ``[H + 1, M, F]``, actions ``[H + 1, M, A]`` and masks, from latents ``[B, T, ...]``."""
-    latent, features, actions, legal = start.map(lambda x: x.flatten(0, 1)), [], [], list[Tensor]()
-    for step in range(horizon + 1):
-        features.append(latent.feature)  # [M, F]
-        legal += [] if world.legal is None else [world.legal(features[-1])]  # [M, A]
-        policy = actor(features[-1] if through_policy else features[-1].detach(), *legal[-1:])
-        sample = policy.rsample if through_time else policy.sample
-        actions.append(sample() if actor.draw is None else actor.draw(policy))  # [M, A]
-        if step < horizon:
-            latent = world.rssm.imagine(latent, actions[-1])
-    return torch.stack(features), torch.stack(actions), torch.stack(legal) if legal else None
-
-
-def dream_of(
-    actor: DreamerActor, start: Latent, features: Tensor, actions: Tensor, legal: Tensor | None, policies: int
-) -> Dream:
-    """Return trajectories in the axes of ``start`` ``[B, T, ...]``, with the policy at the first states."""
-    lead = (len(features), *start.deter.shape[:-1])  # H + 1, B, T
-    features, actions = features.view(*lead, -1), actions.view(*lead, -1)
-    legal = None if legal is None else legal.view(*lead, -1)
-    policy = actor(features[:policies].detach(), None if legal is None else legal[:policies])
-    return Dream(features, actions, policy, legal)
+    features, actions, masks = [], [], list[Tensor]()
+    with torch.set_grad_enabled(through_time and torch.is_grad_enabled()):
+        latent = start.map(lambda x: x.flatten(0, 1))
+        for step in range(horizon + 1):
+            features.append(latent.feature)  # [M, F]
+            masks += [] if world.legal is None else [world.legal(features[-1])]  # [M, A]
+            policy = actor(features[-1] if through_policy else features[-1].detach(), *masks[-1:])
+            sample = policy.rsample if through_time else policy.sample
+            actions.append(sample() if actor.draw is None else actor.draw(policy))  # [M, A]
+            if step < horizon:
+                latent = world.rssm.imagine(latent, actions[-1])
+    lead = (horizon + 1, *start.deter.shape[:-1])  # H + 1, B, T
+    feature, action = torch.stack(features).view(*lead, -1), torch.stack(actions).view(*lead, -1)
+    legal = torch.stack(masks).view(*lead, -1) if masks else None
+    count = horizon if policies is None else policies
+    return Dream(feature, action, actor(feature[:count].detach(), None if legal is None else legal[:count]), legal)
 
 
 @accelerated

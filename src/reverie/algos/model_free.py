@@ -25,7 +25,7 @@ from reverie.nn.preprocess import Preprocessor
 from reverie.nn.replay_memory import Memories, RememberingPolicy
 from reverie.nn.reward_scaling import RewardScale
 from reverie.objectives.categorical import best_value
-from reverie.objectives.td import Losses, loss_metrics
+from reverie.objectives.td import Losses
 
 Clip = Callable[[Tensor], Tensor] | None
 """What clips the values that targets bootstrap from to what the rewards allow; None: nothing."""
@@ -98,7 +98,7 @@ class ModelFree(Algorithm):
         return self.preprocess.running_statistics
 
     def minimise(self, losses: Losses) -> Metrics:
-        """Take a step of each optimiser on the term of its name, and return the metrics: see ``td.loss_metrics``.
+        """Take a step of each optimiser on the term of its name, and return the metrics of ``losses.update()``.
 
         All gradients are computed before the first step.
         """
@@ -106,7 +106,7 @@ class ModelFree(Algorithm):
         gradients = {name: optims[name].gradient(term) for name, term in losses.terms.items() if name in optims}
         for name, gradient in gradients.items():
             optims[name].apply(gradient)
-        return loss_metrics(losses)
+        return losses.update().metrics
 
     def memory_states(self, batch: Batch) -> dict[str, Tensor]:
         """Return the newer states of memories that an update hands back to the replay, if there are any."""
@@ -208,6 +208,6 @@ def check_sequences(memory: Memory | None, length: int, alone: int) -> None:
     """Raise ConfigError if windows of ``length`` rows teach ``memory`` nothing; ``alone``: those of a single row."""
     if memory is not None and not memory.from_rows and length == alone:
         raise ConfigError(
-            f"networks.memory = {memory.text()}, batch_length = {length}: from single rows no memory is learned. Set "
-            "batch_length to the rows of a sequence, such as 16."
+            f"networks.memory = {memory.text()}, batch_length = {length}: a recurrent memory cannot be trained on "
+            "single rows. Set batch_length to a sequence length such as 16."
         )

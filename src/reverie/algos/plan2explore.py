@@ -192,7 +192,7 @@ class ExploringConfig(Config):
     """Settings that Plan2Explore adds to those of a Dreamer."""
 
     grad_heads: tuple[str, ...] = ("decoder", "cont")
-    """Those of decoder, reward and cont whose losses train the latents as well: without reward, the model is the same
+    """Heads among decoder, reward and cont whose losses also train the latents: without reward, the model is the same
     whatever the task."""
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     """The predictors."""

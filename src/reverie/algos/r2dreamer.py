@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.algos import dreamer_v3
-from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, LossScales, WorldModelLosses
+from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, LossScales, WorldModelLosses, world_model_loss
 from reverie.algos.imagination import Dream
 from reverie.algos.world_model import Context, Posterior, WorldModel
 from reverie.core.bounds import Above, AtLeast, Within
@@ -25,12 +25,10 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics
 from reverie.nn.functional import shifted
-from reverie.nn.laprop import LaPropConfig
 from reverie.nn.layers import Linear
-from reverie.nn.optim import Optim, OptimConfig
+from reverie.nn.optim import LaPropConfig, Optim, OptimConfig
 from reverie.nn.state_space import Latent
 from reverie.nn.target_network import LateTarget
-from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
 
 # ---------------------------------------------------------------------- losses
@@ -171,9 +169,7 @@ class R2Dreamer(DreamerV3):
         rssm, deter = self.world.rssm, post.latent.deter
         logits = rssm.posterior(torch.cat([deter, post.embed], -1)), rssm.prior_net(deter)  # [B, T, S * C] each
         log_post, log_prior = (torch.log_softmax(x.float().view(post.stats.shape), -1) for x in logits)
-        dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
-        terms, metrics = super().world_model_loss(batch, post)
-        return terms | {"dynamics": dynamics, "representation": representation}, metrics
+        return world_model_loss(self.world, batch, post, self.cfg.free_nats, (log_post, log_prior))
 
     @torch.no_grad()
     def imagined_outcome(self, dream: Dream) -> tuple[Tensor, Tensor]:

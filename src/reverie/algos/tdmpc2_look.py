@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reverie.algos.base import INSIDE
 from reverie.algos.dreamer import Dreamer
@@ -15,8 +15,30 @@ from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
 from reverie.nn.actor import JointDistribution
 from reverie.nn.normals import TanhedNormal
+from reverie.nn.number_distributions import LogTwoHot
+from reverie.nn.preprocess import Preprocessor
 from reverie.nn.state_space import Latent
 from reverie.objectives.transforms import IDENTITY, RewardTransform
+
+
+class LatentObjective(Protocol):
+    """What acting and agents read of ``tdmpc2.py: TDMPC2Objective``, which says what it is."""
+
+    cfg: Any
+    width: int
+
+    @property
+    def encoder(self) -> nn.Module: ...
+    @property
+    def reward(self) -> nn.Module: ...
+    @property
+    def critic(self) -> nn.Module: ...
+    def step(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]: ...
+    def gaussian(self, z: Tensor) -> tuple[Tensor, Tensor]: ...
+    def policy(self, z: Tensor) -> Any: ...
+    def number(self, logits: Tensor) -> LogTwoHot: ...
+    def ends(self, z: Tensor) -> Tensor | None: ...
+    def plan(self, z: Tensor, before: Tensor, explore: bool) -> tuple[Tensor, Tensor]: ...
 
 
 class LatentWorld:
@@ -30,9 +52,9 @@ class LatentWorld:
     mask: None = None
     begins: bool = False
 
-    def __init__(self, learner: Any) -> None:
+    def __init__(self, learner: LatentDreamer) -> None:
         self.learner = learner
-        self.objective: Any = learner.objective
+        self.objective: LatentObjective = learner.objective
         self.rssm = self
         self.dtype: torch.dtype = learner.cfg.dtype
         self.discount: float = learner.cfg.discount
@@ -87,7 +109,7 @@ class LatentWorld:
 class LatentActor(NamedTuple):
     """The policy as agents look into it, who read it in features ``[..., L + 1]``; nothing is planned."""
 
-    objective: Any
+    objective: LatentObjective
     slices: dict[str, slice]
 
     def __call__(self, feature: Tensor, legal: None = None) -> JointDistribution:
@@ -100,16 +122,18 @@ class LatentActor(NamedTuple):
 class LatentDreamer(Dreamer):
     """What agents ask of a Dreamer, answered by the networks of TD-MPC2."""
 
-    objective: Any
+    cfg: Any
+    objective: LatentObjective
+    preprocess: Preprocessor
     slices: dict[str, slice]
 
     @property
-    def world(self) -> Any:  # type: ignore[override]
+    def world(self) -> LatentWorld:  # type: ignore[override]
         """The world model, for agents that look into it."""
         return LatentWorld(self)
 
     @property
-    def actor(self) -> Any:  # type: ignore[override]
+    def actor(self) -> LatentActor:  # type: ignore[override]
         """The policy that dreams follow."""
         return LatentActor(self.objective, self.slices)
 

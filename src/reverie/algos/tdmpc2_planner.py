@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from reverie.algos.tdmpc2_look import LatentDreamer
 from reverie.core.types import Mode, PolicyOutput, Step
 from reverie.nn.exploration import Inference
 from reverie.nn.state_space import Latent
@@ -25,10 +26,11 @@ class Plan(NamedTuple):
 class Planner:
     """Acts by planning, or by the policy alone. Evaluations are random too, as in the authors' code."""
 
-    def __init__(self, learner: Any) -> None:
+    def __init__(self, learner: LatentDreamer) -> None:
         self.learner = learner
+        networks = cast(nn.Module, learner.objective)
         self.plans: dict[bool, Inference] = {
-            explore: Inference(partial(self.plan_action, explore), learner.objective, static=learner.graph)
+            explore: Inference(partial(self.plan_action, explore), networks, static=learner.graph)
             for explore in (False, True)
         }
 

@@ -297,7 +297,7 @@ def progress_bar(label: str, total: int, unit: str = "updates") -> Iterator[Call
 
 @dataclass(frozen=True, kw_only=True)
 class ViewCommand(RunOptions, EnvOverride):
-    """Open a page in the browser: an episode beside its dream, or a table of runs."""
+    """Open the viewer in a browser: an episode next to its dream, or a table of runs."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder, or a folder of runs."""

@@ -120,7 +120,7 @@ def check_same_task(recorded: RecordedEpisodes, config: ExperimentConfig, spec: 
     if missing := missing_kwargs_and_wrappers(recorded.about, spec):
         recorded.reader.note(
             f"the data were recorded in {recorded.about.env} with {', '.join(missing)}, and the environment of this "
-            "run is made without that: the run learns from both as from one task"
+            "run is made without that: the run trains on both as if they were the same task"
         )
 
 

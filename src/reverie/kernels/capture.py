@@ -255,7 +255,7 @@ _captured: weakref.WeakKeyDictionary[Algorithm, dict[str, CapturedTrainStep]] = 
 
 
 def supports_capture(learner: Algorithm, step: TrainStep, batch: Batch) -> bool:
-    """Return whether :func:`run_captured` can be used; no recording holds what several learners tell each other."""
+    """Return whether :func:`run_captured` can be used. Communication between learners cannot be captured."""
     kind = learner.device.type
     return learner.graph and not is_distributed() and (kind == "cuda" or (learner.tapes and kind == "cpu"))
 

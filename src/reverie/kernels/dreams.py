@@ -21,16 +21,16 @@ from reverie.nn.layers import MLP
 from reverie.nn.state_space import Latent
 
 
-def supports_imagine(world: Any, actor: DreamerActor, start: Latent, horizon: int, policies: int | None = None) -> bool:
+def supports_imagine(world: Any, actor: DreamerActor, *_: object, through_time: bool = False, **__: object) -> bool:
     """Return whether :func:`imagine_prepared` can be used: both networks are the library's."""
     has_own_forward = type(actor).forward is not DreamerActor.forward or "forward" in vars(actor)
-    return not has_own_forward and prepared_class(world.rssm) is not None
+    return not (through_time or has_own_forward) and prepared_class(world.rssm) is not None
 
 
 def imagine_prepared(
-    world: Any, actor: DreamerActor, start: Latent, horizon: int, policies: int | None = None
+    world: Any, actor: DreamerActor, start: Latent, horizon: int, policies: int | None = None, **_: object
 ) -> Dream:
-    """Compute ``imagination.imagine``."""
+    """Compute ``imagination.imagine`` without gradient through time."""
     lead, latent = start.deter.shape[:-1], start.map(lambda x: x.flatten(0, 1))  # [B, T], [M, ...]
     is_recomputed = gpu.can_use_triton(latent.deter) and type(actor.mlp) is MLP and is_plain(actor.mlp)
     hidden, actions, masks = [], [], []

@@ -74,17 +74,17 @@ class PreparedWorld(NamedTuple):
     legal: imagination.Legal | None
 
 
-def supports_imagine_through_time(world: Any, *_: object, **__: object) -> bool:
+def supports_imagine_through_time(world: Any, *_: object, through_time: bool = False, **__: object) -> bool:
     """Return whether :func:`imagine_through_time_prepared` can be used."""
-    return supports_prepared(world.rssm)
+    return through_time and supports_prepared(world.rssm)
 
 
 def imagine_through_time_prepared(
     world: Any, actor: Any, start: Latent, *settings: Any, **named: Any
 ) -> imagination.Dream:
-    """Compute ``imagination.imagine_through_time``."""
+    """Compute ``imagination.imagine`` with gradient through time."""
     prepared = PreparedWorld(prepare(world.rssm, start.deter.dtype), world.legal)
-    dream: imagination.Dream = imagination.imagine_through_time.definition(prepared, actor, start, *settings, **named)  # type: ignore[attr-defined]
+    dream: imagination.Dream = imagination.imagine.definition(prepared, actor, start, *settings, **named)  # type: ignore[attr-defined]
     return dream
 
 

@@ -72,9 +72,9 @@ class DecoderConfig(CoderConfig):
     blocks: Annotated[int, AtLeast(1)] = 8
     """Number of blocks of the block-diagonal layer that maps h to the smallest image."""
 
-    def build(self, spec: ObsSpec, deter: int, stoch: int) -> Decoder:
+    def build(self, spec: ObsSpec, deter: int, stoch: int) -> ObsDecoder:
         """Return a decoder of the keys in ``spec`` that match ``keys``; ``blocks`` divides channels and ``deter``."""
-        return Decoder(select(spec, self.keys), deter, stoch, self)
+        return ObsDecoder(select(spec, self.keys), deter, stoch, self)
 
 
 class SymlogVector:
@@ -118,7 +118,7 @@ class UnitImage:
         return self.pixels * (self.part.high - self.part.low) + self.part.low
 
 
-class Decoder(nn.Module):
+class ObsDecoder(nn.Module):
     """An MLP with a linear layer for each key that is not an image, and a CNN for each image size."""
 
     def __init__(self, spec: ObsSpec, deter: int, stoch: int, cfg: DecoderConfig) -> None:

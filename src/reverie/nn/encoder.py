@@ -215,7 +215,7 @@ class DenseCoderConfig(Config):
     units: Annotated[tuple[int, ...], AtLeast(1)] = (400, 400, 400, 400)
     """Widths of the dense layers."""
     class_units: Annotated[tuple[int, ...] | None, AtLeast(1)] = None
-    """Those of a network of their own for categorical observations; None: vectors and categoricals share one."""
+    """Widths of a separate network for categorical observations. None: vectors and categoricals share one network."""
     norm: Norm = "none"
     """Normalisation before each activation."""
     cnn_norm: Norm | None = None

@@ -1,4 +1,4 @@
-"""Optimisers of all parameters at once: LaProp with adaptive clipping (DreamerV3), RMSProp (A2C); and their base.
+"""Optimisers of all parameters at once: LaProp with adaptive clipping (DreamerV3, R2-Dreamer) and RMSProp (A2C).
 
 The state of an optimiser stays at the same addresses, also when one is loaded: a captured update keeps using it.
 """
@@ -47,7 +47,7 @@ def ramps_of(optim: object) -> list[tuple[Ramp, Tensor]]:
 
 
 def register_scheduled(module: nn.Module, name: str, rate: Rate) -> None:
-    """Give ``module`` an attribute of this name and value, a buffer that changes with env steps if it is a ramp."""
+    """Set ``module.name`` to ``rate``. If the rate is a schedule, register a buffer that follows it over env steps."""
     if not isinstance(rate, Ramp):
         setattr(module, name, rate)
         return
@@ -211,6 +211,42 @@ class Optim:
 
     def load_state_dict(self, state: State) -> None:
         load_moments(self.state_dict(), state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaPropConfig(OptimConfig):
+    """LaProp as its authors released it, with adaptive gradient clipping: R2-Dreamer."""
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> LaProp:
+        return LaProp(parameters, self)
+
+
+class LaProp(Optim):
+    """:class:`Optim` with each u weighted by its own learning rate, which matters while that changes.
+
+    In the order of the authors of LaProp::
+
+        m  <- beta1 m + (1 - beta1) lr_t u
+        c  <- beta1 c + (1 - beta1) lr_t
+        p  <- p - lr_t m / c
+
+    With a warm-up, the first update has lr / warmup.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], cfg: LaPropConfig) -> None:
+        super().__init__(parameters, cfg)
+        self.mass: Tensor = torch.zeros_like(self.updates)
+
+    def _warm(self) -> Any:
+        return (self.updates + 1) / max(1, self.cfg.warmup)
+
+    def _update_direction(self, u: Tensor, rate: Tensor) -> Tensor:
+        self.momentum.lerp_(u * rate, 1 - self.cfg.beta1)
+        self.mass.lerp_(rate, 1 - self.cfg.beta1)
+        return self.momentum * (rate / self.mass.clamp(min=1e-30))  # a ramp may begin at a rate of 0
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "mass": self.mass}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -194,9 +194,9 @@ class PreprocessState(NamedTuple):
 
 
 def inspect_policy(policy: Policy[Any], step: Step, state: Any) -> PolicyOutput:
-    """Return what ``policy`` chooses actions by; ConfigError if it cannot tell."""
+    """Return the output from which ``policy`` chooses actions; ConfigError if it does not expose it."""
     if not isinstance(policy, Telling):
-        raise ConfigError(f"{type(policy).__name__} cannot tell what it chooses actions by: it has no method tell.")
+        raise ConfigError(f"{type(policy).__name__} does not expose its action distribution: it has no method tell().")
     return policy.tell(step, state)
 
 

@@ -33,13 +33,9 @@ class Losses(NamedTuple):
         return torch.stack(list(self.terms.values())).sum()
 
     def update(self) -> Update:
-        """Return the report of an update: the metrics, each term as ``loss/NAME``, and the priority."""
-        return Update(metrics=loss_metrics(self), priority=self.priority)
-
-
-def loss_metrics(losses: Losses) -> Metrics:
-    """Return the metrics of ``losses``, and each term as ``loss/NAME`` unless a metric of that name is there."""
-    return {f"loss/{name}": term.detach() for name, term in losses.terms.items()} | losses.metrics
+        """Return the report of an update: the metrics, each term as ``loss/NAME`` unless there is one, the priority."""
+        terms = {f"loss/{name}": term.detach() for name, term in self.terms.items()}
+        return Update(metrics=terms | self.metrics, priority=self.priority)
 
 
 def before(obs: Obs) -> Obs:

@@ -189,7 +189,7 @@ class DurableReplay:
         self.loaded = state
         located = self._find_rows(state)
         if located is None:
-            logger.warning("the replay starts empty: its rows were not stored or have been moved")
+            logger.warning("the replay buffer starts empty: its rows were not stored or have been moved")
             self._start_with(None)
         elif not self._read_back(located, state):
             self.is_copied = True

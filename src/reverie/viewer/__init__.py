@@ -1,4 +1,4 @@
-"""The page to sit inside a dream: an episode and its dream side by side, in a browser (``reverie view``).
+"""The viewer: an episode and its imagined continuation side by side, in a browser (``reverie view``).
 
 May import agent and all below it; cli may import it.
 Begin with ``session.Session``, which knows nothing of browsers; ``server`` puts sessions behind websockets, and

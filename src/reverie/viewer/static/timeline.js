@@ -134,7 +134,7 @@ export class Timeline {
       found.Value = [line("seen", "real", "value", real), line("dreamt", "dream", "value", dream, true)];
       if (about.latents) found["Entropy (nats)"] = [line("prior", "real", "prior_entropy", hue(3)),
         line("posterior", "real", "posterior_entropy", hue(2)), line("dream’s prior", "dream", "prior_entropy", dream, true)];
-      found["Goes on"] = [{ name: "happened", colour: real, values: rows.map((row) => (row.real ? +!row.real.terminal : null)) },
+      found["Continuation"] = [{ name: "happened", colour: real, values: rows.map((row) => (row.real ? +!row.real.terminal : null)) },
         line("dreamt", "dream", "cont", dream, true)];
     } else if (rows.some((row) => row.real?.value !== undefined)) {
       found.Value = [line("value", "real", "value", real)];
@@ -150,7 +150,7 @@ export class Timeline {
       const box = el("div", { className: "chart" });
       $("#timeline .charts").append(box);
       this.charts.set(name, new Chart(box, {
-        title: name, sync: "rows", range: /^(Goes on|Policy .prob)/.test(name) ? [0, 1] : undefined, more: name === "Error" ? [this.choice()] : [],
+        title: name, sync: "rows", range: /^(Continuation|Policy .prob)/.test(name) ? [0, 1] : undefined, more: name === "Error" ? [this.choice()] : [],
         go: (x) => this.go(Math.round(x)),
         zoom: (min, max) => {
           this.zoomed = min === null || (min <= 0 && max >= this.rows.length - 1) ? null : [min, max];

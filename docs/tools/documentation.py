@@ -28,7 +28,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 OUT = ROOT / "build" / "docs"
 SOURCE = ROOT / "src" / "reverie"
 MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md",
@@ -48,7 +49,7 @@ COMMANDS = ("train dreamer_v3", "eval", "estimate", "dream", "view", "extract", 
 def main() -> int:
     """Stage everything anew, build it, and return 1 if a link leads nowhere."""
     stage()
-    tools = os.pathsep.join(filter(None, (str(ROOT / "tools"), os.environ.get("PYTHONPATH"))))  # for docstrings.py
+    tools = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))  # for docstrings.py
     command = [Path(sys.executable).with_name("zensical"), "build", "--clean", "--strict"]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": tools})
     return done.returncode or finish(ROOT / "build" / "site")
@@ -60,7 +61,7 @@ def stage() -> None:
     for path, text in pages().items():
         write(path, text)
     for path in (ROOT / "docs").rglob("*"):
-        if path.suffix not in ("", ".md"):
+        if path.suffix not in ("", ".md") and HERE not in path.parents:
             write(path.relative_to(ROOT / "docs").as_posix(), path.read_bytes())
 
 
@@ -365,6 +366,7 @@ def flat(config: Any, prefix: str = "") -> dict[str, tuple[str, str]]:
 
 def metrics(name: str, config: Any) -> list[str]:
     """Return a row for each metric of an update with few rows."""
+    sys.path.append(str(ROOT / "tools"))
     from speed_pairs import learner_and_batch
 
     from reverie.cli.help import field_docs

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draw docs/images/world_models.png: what the world models here learn, and how agents act by them.
 
-python tools/world_models_picture.py
+python docs/tools/world_models_picture.py
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "world_models.png"
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "world_models.png"
 PLAIN, LEARNED, ACTING = "#e8e8e8", "#cfe2f3", "#fce5cd"
 
 

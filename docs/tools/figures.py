@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Make the pictures of README and site from the results in benchmarks/, and those of the tutorials from their code.
 
-    python tools/figures.py                 # whatever is older than its data
-    python tools/figures.py --tutorials     # also the pictures of tutorials, which run in minutes
-    python tools/figures.py --check         # only say what is older
+    python docs/tools/figures.py                 # whatever is older than its data
+    python docs/tools/figures.py --tutorials     # also the pictures of tutorials, which run in minutes
+    python docs/tools/figures.py --check         # only say what is older
 
 Each PNG holds a hash of what it was made from, so that nobody has to remember. docs/images/dream.gif is a film of one
-run (tools/readme_picture.py) and has no data.
+run (docs/tools/readme_picture.py) and has no data.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from PIL.PngImagePlugin import PngInfo
 from reverie.core.statistics import interval, iqm
 from reverie.log.plot import GREY, ORANGE, style_axes
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs" / "images"
 KEY = "made-from"
 """Name of the hash in a PNG."""
@@ -53,7 +53,9 @@ class Picture(NamedTuple):
 def pictures() -> dict[str, Picture]:
     """Return each picture by its path below docs/images."""
     out = {"demo.png": Picture(("demo.json",), demo)}
-    out["speed.png"] = Picture(("peers.json", "model_free_peers.json", "on_policy.json", "offline_rates.json"), speed)
+    out["speed.png"] = Picture(
+        ("update_peers.json", "model_free_peers.json", "on_policy.json", "offline_rates.json"), speed
+    )
     for file, key in (("model_free.json", "learning"), ("dreamers.json", "rows")):
         names = {row["algorithm"] for row in read(file)[key] if row.get("curve")} - {"random"}
         for name in sorted(name for name in names if f"results/{name}.png" not in out):

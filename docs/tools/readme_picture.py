@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The README's film: a dream beside the truth, from a run of the demo. Its pictures: tools/figures.py.
+"""The README's film: a dream beside the truth, from a run of the demo. Its pictures: docs/tools/figures.py.
 
     make demo
-    python tools/readme_picture.py --run runs/demo
+    python docs/tools/readme_picture.py --run runs/demo
 
 Writes docs/images/dream.gif.
 """
@@ -20,7 +20,7 @@ from reverie.agent.dream_figures import render_sides
 from reverie.agent.dream_report import open_played_episodes, predict_open_loop
 from reverie.log.video import dream_video
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MILLISECONDS, HOLD = 350, 1200
 """How long a frame of the GIF is shown, and the last one of an episode."""
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Take a picture of a run's display in a terminal, for docs/start.md: whatever the terminal shows after so many steps.
 
-    python tools/console_picture.py --steps 10000 -- dqn --env CartPole-v1 --run runs/first
+    python docs/tools/console_picture.py --steps 10000 -- dqn --env CartPole-v1 --run runs/first
 
 Writes docs/images/console.svg. The run is ended as by Ctrl-C.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-OUT = Path(__file__).resolve().parents[1] / "docs" / "images" / "console.svg"
+OUT = Path(__file__).resolve().parents[2] / "docs" / "images" / "console.svg"
 COLUMNS, LINES = 100, 24
 REDRAWN = re.compile(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)+")
 """What Rich writes before it draws anew: each line of the old drawing is erased, from below."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 WHERE = Path.home() / ".cache" / "reverie-peers"
-CONSTRAINTS = Path(__file__).parents[1] / "constraints.txt"
+CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
 
 
 def pin() -> str:

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 """How long an update and a decision take in the libraries that people use today, side by side with ours.
 
-    python benchmarks/peers.py [--systems sheeprl rllib torchrl dreamerv3 r2dreamer] [--settings V I] [--where FOLDER]
+    python benchmarks/update_peers.py [--systems sheeprl rllib torchrl ...] [--settings V I] [--where FOLDER]
 
 Each system gets a virtual environment of its own under `--where`, made once. Each measurement is a process of its own
 (`peers/update_*.py`); ours runs before and after every other one, and a ratio compares neighbours only, so that a
 machine that drifts does not show. Settings as in `update.py`: batch 16x64, H = 15, float32, on the CPU. DreamerV1 and
 V2 have settings of their own, with the papers' sizes and batch 16x50; their rows are in `dreamers_peers.json`:
 
-    python benchmarks/peers.py --settings V1-vector V1-image V2-vector V2-image --systems sheeprl pydreamer \
+    python benchmarks/update_peers.py --settings V1-vector V1-image V2-vector V2-image --systems sheeprl pydreamer \
         --clones pydreamer=FOLDER --threads 1 --out benchmarks/dreamers_peers.json
 
 TD-MPC2, at its authors' five million parameters, is the setting T, in `planning_peers.json`:
 
-    python benchmarks/peers.py --settings T --systems tdmpc2 --clones tdmpc2=FOLDER --threads 1 \
+    python benchmarks/update_peers.py --settings T --systems tdmpc2 --clones tdmpc2=FOLDER --threads 1 \
         --out benchmarks/planning_peers.json
 
 Besides the wall clock's, the processor's time of an update is stored, which other work on the machine lengthens less.
@@ -35,8 +35,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from installed import WHERE, installed
 from machine import machine, write
+from peers.installed import WHERE, installed
 
 HERE = Path(__file__).parent
 LIMIT = 1200
