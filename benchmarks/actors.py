@@ -41,10 +41,10 @@ ROUNDS = 3
 QUIET = {"eval_episodes": 0, "schedule.eval_every": 0, "schedule.save_every": 0, "schedule.report_every": 0,
          "schedule.log_every": "5s", "learning_starts": STARTS, "threads": 1, "replay_ratio": 1.0}  # fmt: skip
 WAYS: dict[str, dict[str, Any]] = {
-    "overlap": {"env.num": 2, "env.vector": "process"},
+    "overlap": {"env.num": 2, "env.vectorization": "async"},
     "actors_1": {"env.num": 2, "actors": 1},
     "actors_2": {"env.num": 1, "actors": 2},
-    "free_2": {"env.num": 1, "actors": 2, "ratio_slack": None},
+    "free_2": {"env.num": 1, "actors": 2, "ratio_tolerance": None},
 }
 """Environments in workers that step during the updates; one actor and two, held to one update an env step; two actors
 without a bound."""

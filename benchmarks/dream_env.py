@@ -71,7 +71,7 @@ def judged(agent: reverie.Agent) -> dict[str, float]:
 
 def inside(env: str, name: str, ends: str, model: Path, run: Path, seed: int) -> dict[str, Any]:
     """Train in dreams, and judge outside."""
-    dreams = {"vector": "native", "num": DREAMS, "kwargs": {"run": str(model), "ends": ends}}
+    dreams = {"vectorization": "native", "num": DREAMS, "kwargs": {"run": str(model), "ends": ends}}
     started = time.monotonic()
     settings = TASKS[env].learners[name] | COMMON
     result = reverie.train(name, env="reverie/Dream-v0", steps=TASKS[env].dream_steps, replay_ratio=0.1, seed=seed,

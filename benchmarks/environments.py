@@ -21,7 +21,7 @@ from pathlib import Path
 from results import save
 
 SMALL = (
-    "--size nano --algo.batch-size 8 --algo.batch-length 16 --learning-starts 256 --env.vector serial --seed 1 "
+    "--size nano --algo.batch-size 8 --algo.batch-length 16 --learning-starts 256 --env.vectorization sync --seed 1 "
     "--algo.optim.lr 6e-4 --algo.optim.warmup 100 --schedule.eval-every 0 --schedule.log-every 1s "
     "--replay.capacity 100000 --eval-episodes 4 --eval-envs 4 --envs 4 --steps 1600 --replay-ratio 0.25"
 )
@@ -54,7 +54,7 @@ def measure(name: str, folder: Path) -> dict[str, object]:
     started = time.monotonic()
     reverie(*words, "--run", str(run))
     seconds = time.monotonic() - started
-    reverie("dream", str(run), "--context", "4", "--horizon", "16", "--sequences", "2")
+    reverie("dream", str(run), "--context", "4", "--horizon", "16", "--episodes", "2")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     learned = [row for row in rows if "opt/loss" in row]
     losses = {k: [row[k] for row in (learned[0], learned[-1])] for k in learned[-1] if k.startswith("loss/")}

@@ -41,7 +41,7 @@ WARM_UP = 4
 """Updates before counting begins."""
 
 QUIET = {"eval_episodes": 0, "schedule.eval_every": 0, "schedule.save_every": 0, "schedule.report_every": 0}
-GRID = {"env.kwargs": {"size": 64}, "env.num": 4, "env.vector": "process", "replay.capacity": 10_000}
+GRID = {"env.kwargs": {"size": 64}, "env.num": 4, "env.vectorization": "async", "replay.capacity": 10_000}
 EARLY = {"learning_starts": 1000, "random_steps": 1000}
 MANY = {"env.num": 64, "replay_ratio": 1 / 64, "learning_starts": 1000}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
@@ -52,8 +52,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "cheetah_td3": ({"algorithm": "td3", "env": "HalfCheetah-v5"}, EARLY, 4000),
     "pendulum_td3": ({"algorithm": "td3", "env": "Pendulum-v1"}, EARLY, 4000),
     "cartpole_64_serial": ({"algorithm": "dqn", "env": "CartPole-v1"}, MANY, 400),
-    "cartpole_64_process": ({"algorithm": "dqn", "env": "CartPole-v1"}, MANY | {"env.vector": "process"}, 400),
-    "cartpole_64_native": ({"algorithm": "dqn", "env": "CartPole-v1"}, MANY | {"env.vector": "native"}, 400),
+    "cartpole_64_process": ({"algorithm": "dqn", "env": "CartPole-v1"}, MANY | {"env.vectorization": "async"}, 400),
+    "cartpole_64_native": ({"algorithm": "dqn", "env": "CartPole-v1"}, MANY | {"env.vectorization": "native"}, 400),
 }
 """What `train` is told, further settings, and how many updates are counted."""
 
@@ -160,7 +160,7 @@ def measure(case: str) -> dict[str, Any]:
     parts = {part: 1e3 * seconds / made for part, seconds in sorted(watch.seconds.items())}
     whole = 1e3 * total / made
     return {
-        "envs": config.env.num, "vector": config.env.vector, "threads": torch.get_num_threads(),
+        "envs": config.env.num, "vectorization": config.env.vectorization, "threads": torch.get_num_threads(),
         "updates": made, "env_steps_an_update": steps / made,
         "ms_an_update": whole, "parts": {**parts, "other": whole - sum(parts.values())},
         "share_beside_update": 1 - parts["update"] / whole,

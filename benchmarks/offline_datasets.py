@@ -43,7 +43,7 @@ class Recording(NamedTuple):
 
 PURE = ("random", "medium", "expert")
 MIXED: Mapping[str, tuple[str, ...]] = {"mixed": PURE}
-SAMPLED, EPSILON = ("--mode", "sample"), ("--epsilon", "0.1")
+SAMPLED, EPSILON = ("--no-deterministic"), ("--epsilon", "0.1")
 RECORDINGS = {
     "Pendulum-v1": Recording("sac", 50_000, SAMPLED, MIXED),
     "HalfCheetah-v5": Recording("sac", 100_000, SAMPLED, {**MIXED, "medium-expert": ("medium", "expert")}),
@@ -127,7 +127,7 @@ def record(env: str, args: argparse.Namespace) -> None:
             continue
         with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
             for level in parts:
-                share = ("--steps", recording.steps // len(parts), "--by", "episode", "--seed", args.seed)
+                share = ("--steps", recording.steps // len(parts), "--unit", "episode", "--seed", args.seed)
                 reverie("data", "subsample", path[level], Path(scratch) / level, *share)
             reverie("data", "convert", f"{scratch}/*", path[mixture])
 

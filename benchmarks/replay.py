@@ -42,10 +42,10 @@ LATENTS = {"deter": Column(shape=(2048,), dtype="float32"), "stoch": Column(shap
 SAMPLERS: dict[str, dict[str, Any]] = {
     "uniform": {},
     "recency": {"fractions.uniform": 0, "fractions.recency": 1},
-    "ends": {"fractions.uniform": 0, "fractions.ends": 1},
+    "ends": {"fractions.uniform": 0, "fractions.episode_ends": 1},
     "priority": {"fractions.uniform": 0, "fractions.priority": 1},
-    "mixture": {"fractions.priority": 1, "fractions.recency": 1, "fractions.ends": 1},
-    "sequence": {"sequence": True},
+    "mixture": {"fractions.priority": 1, "fractions.recency": 1, "fractions.episode_ends": 1},
+    "sequence": {"sequential": True},
 }
 KINDS = {
     "rows": [(storage, latents) for storage in ("ram", "mmap") for latents in ("images", "latents")],
@@ -112,7 +112,7 @@ class Copies:
 def measure_rows(storage: str, latents: bool, repeat: int) -> dict[str, Any]:
     """Rows added and batches sampled per second."""
     extras = LATENTS if latents else {}
-    replay = build(ReplayConfig(capacity=ROWS, storage=storage, online=False), IMAGE, extras, batch=16)
+    replay = build(ReplayConfig(capacity=ROWS, storage=storage, online_queue=False), IMAGE, extras, batch=16)
     step = one_step(IMAGE, extras)
     for _ in range(ROWS // ENVS):
         replay.add(*step)
@@ -190,7 +190,7 @@ def measure_transitions(sampler: str, batch: int, repeat: int) -> dict[str, Any]
 
 def measure_draws(sampler: str, batch: int, repeat: int) -> dict[str, Any]:
     """Windows chosen per second, and rows that are taken note of meanwhile."""
-    config = ReplayConfig(capacity=1_000_000, online=False).merge(SAMPLERS[sampler])
+    config = ReplayConfig(capacity=1_000_000, online_queue=False).merge(SAMPLERS[sampler])
     replay = build(config, SMALL, {}, batch)
     rows = 1_000_000 // ENVS
     flags = {name: np.zeros((ENVS, rows), bool) for name in ("is_first", "is_last", "is_terminal")}

@@ -178,7 +178,7 @@ def test_check_env_suggests_what_suits_the_spaces() -> None:
     for name, env in {"sac": "Pendulum-v1", "dqn": "FrozenLake-v1", "dreamer_v3": "CartPole-v1"}.items():
         report = reverie.check_env(env, steps=50)
         assert (report.algorithm, report.estimated_hours) == (name, None)
-    report = reverie.check_env(Corridor, env_options={"time_limit": 4}, steps=50)
+    report = reverie.check_env(Corridor, env_options={"max_episode_steps": 4}, steps=50)
     assert (report.algorithm, max(report.measurements["lengths"]) <= 4) == ("dreamer_v3", True)
 
 

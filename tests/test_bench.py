@@ -194,7 +194,7 @@ def test_measuring_a_learner_of_everything() -> None:
 @pytest.mark.parametrize(("args", "message"), [
     (["--image", "64x64"], "--image = '64x64': expected height x width x channels, such as 64x64x3."),
     (["--batch", "8"], "--batch = '8': expected windows x rows, such as 16x64."),
-    (["--vector", "3", "--precision", "float16"], "bfloat16"),
+    (["--obs-size", "3", "--precision", "float16"], "bfloat16"),
 ])  # fmt: skip
 def test_mistakes_are_explained(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *args]) == 2
@@ -202,7 +202,7 @@ def test_mistakes_are_explained(args: list[str], message: str, capsys: pytest.Ca
 
 
 def test_settings_are_those_that_train_would_have() -> None:
-    assert settings(BenchCommand(vector=3)).algo == DreamerV3Config()  # not those of some environment
+    assert settings(BenchCommand(obs_size=3)).algo == DreamerV3Config()  # not those of some environment
     named = settings(BenchCommand(env="CartPole-v1"))
     assert (named.env.num, named.algo) == (4, settings(BenchCommand(preset="cartpole")).algo)
     said = BenchCommand(image="8x8x3", batch="2x4", precision="bfloat16", envs=5, steps=7, threads=1, size="1m")
@@ -212,9 +212,12 @@ def test_settings_are_those_that_train_would_have() -> None:
 
 
 def test_shapes_become_specs() -> None:
-    obs, action = shapes(BenchCommand(image="8x9x3", vector=4))
+    obs, action = shapes(BenchCommand(image="8x9x3", obs_size=4))
     assert {key: part.shape for key, part in obs.items()} == {"image": (8, 9, 3), "vector": (4,)}
-    actions = [action, *(shapes(BenchCommand(vector=4, **more))[1] for more in ({"classes": 3}, {"action": 3}))]
+    actions = [
+        action,
+        *(shapes(BenchCommand(obs_size=4, **more))[1] for more in ({"num_actions": 3}, {"action_size": 3})),
+    ]
     found = [(one.width, one.parts["action"].kind) for one in actions]
     assert found == [(6, "categorical"), (3, "categorical"), (3, "continuous")]
 
@@ -222,7 +225,7 @@ def test_shapes_become_specs() -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_shape_from_words_to_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "report.json"
-    words = ["--vector", "3", "--action", "2", "--size", "nano", "--batch", "2x4", "--steps", "1_000"]
+    words = ["--obs-size", "3", "--action-size", "2", "--size", "nano", "--batch", "2x4", "--steps", "1_000"]
     assert main(["bench", *words, "--threads", "1", "--device", "cpu", "--json", str(path)]) == 0
     text = capsys.readouterr().out
     for piece in ("parameters", "update", "for 8 envs", "GFLOP/s", "of the float32 rate", "64,000 updates"):

@@ -75,17 +75,32 @@ def saved(run: Path) -> dict[str, Any]:
 
 
 def test_check_env_of_a_sound_environment_ends_with_a_command(capsys: Captured) -> None:
-    words = ["CartPole-v1", "--algorithm", "dqn", "--env.time-limit", "50", "--steps", "300", "--json", "found.json"]
+    words = [
+        "CartPole-v1",
+        "--algorithm",
+        "dqn",
+        "--env.max-episode-steps",
+        "50",
+        "--steps",
+        "300",
+        "--json",
+        "found.json",
+    ]
     assert main(["check-env", *words]) == 0
     text = capsys.readouterr().out
-    for said in ("observation          vector (4,)", "time limit           50", "qr_dqn", "no faults, no warnings",
-                 "reverie train dqn --env CartPole-v1 --env.time-limit 50", "It takes about"):  # fmt: skip
+    for said in ("observation          vector (4,)", "max episode steps    50", "qr_dqn", "no faults, no warnings",
+                 "reverie train dqn --env CartPole-v1 --env.max-episode-steps 50", "It takes about"):  # fmt: skip
         assert said in text
     found = json.loads(Path("found.json").read_text())
     facts = found["measurements"]
-    assert (found["ok"], found["findings"], facts["time_limit"], facts["plays_in_worker"]) == (True, [], 50, True)
+    assert (found["ok"], found["findings"], facts["max_episode_steps"], facts["plays_in_worker"]) == (
+        True,
+        [],
+        50,
+        True,
+    )
     assert 0.0 < found["estimated_hours"] < 24.0
-    assert "dqn" in found["algorithms"]["collected"]
+    assert "dqn" in found["algorithms"]["online"]
 
 
 @pytest.mark.usefixtures("odd")
@@ -212,14 +227,14 @@ def test_a_module_that_registers_other_ids(again: bool, capsys: Captured) -> Non
 
 def test_train_prints_progress_result_and_files(elsewhere: Path, tiny: Path, capsys: Captured) -> None:
     args = ["train", "dreamer_v3", "--env", "Acrobot-v1", "--config", str(tiny), "--run", "runs/x", "--console"]
-    assert main([*args, "--steps", "1.2e2", "--env.time_limit", "40", "--no-tensorboard"]) == 0
+    assert main([*args, "--steps", "1.2e2", "--env.max_episode_steps", "40", "--no-tensorboard"]) == 0
     text = capsys.readouterr().out
     for piece in ("dreamer_v3 on Acrobot-v1", "steps/s", "left", "finished at env step 12", "mean return"):
         assert piece in text
     named = re.findall(r"^  \w+: +(\S+)$", text, re.MULTILINE)
     assert [(elsewhere / path).exists() for path in named] == [True] * 5
     settings = saved(elsewhere / "runs" / "x")
-    assert (settings["steps"], settings["env"]["time_limit"]) == (120, 40)
+    assert (settings["steps"], settings["env"]["max_episode_steps"]) == (120, 40)
 
 
 def test_weights_of_observations_are_a_number_or_yaml() -> None:
@@ -379,24 +394,31 @@ def test_eval(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     def found() -> dict[str, Any]:
         return json.loads((tmp_path / "run" / "eval.json").read_text())
 
-    assert main(["eval", "run", "--episodes", "3", "--mode", "sample", "--video"]) == 0
+    assert main(["eval", "run", "--episodes", "3", "--no-deterministic", "--video"]) == 0
     assert re.search("mean return.* over 3 episodes", capsys.readouterr().out)
     first = found()
-    assert (first["actions"], first["checkpoint"][:5], "time_limit" in first) == ("sample", "step-", False)
+    assert (first["deterministic"], first["checkpoint"][:5], "max_episode_steps" in first) == (False, "step-", False)
     (film,) = (tmp_path / "run" / "videos").glob("eval-*.mp4")
     assert film.stat().st_size > 1000
-    assert main(["eval", "run", "--episodes", "3", "--mode", "sample"]) == 0
+    assert main(["eval", "run", "--episodes", "3", "--no-deterministic"]) == 0
     assert found() == first  # with the same seed
-    assert main(["eval", "run", "--episodes", "2", "--time-limit", "3"]) == 0
-    assert (found()["lengths"], found()["time_limit"]) == ([3, 3], 3)
-    for flag, said in {"--time-limit": " time_limit = 0: expected at least 1", "--episodes": "episodes = 0"}.items():
+    assert main(["eval", "run", "--episodes", "2", "--max-episode-steps", "3"]) == 0
+    assert (found()["lengths"], found()["max_episode_steps"]) == ([3, 3], 3)
+    for flag, said in {
+        "--max-episode-steps": " max_episode_steps = 0: expected at least 1",
+        "--episodes": "episodes = 0",
+    }.items():
         assert main(["eval", "run", flag, "0"]) == 1
         assert said in capsys.readouterr().err
 
 
 def test_eval_and_record_in_another_environment(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     shutil.copytree(trained, tmp_path / "run")
-    other = ["--env.kwargs", "{sutton_barto_reward: true}", "--env.time-limit=3"]  # CartPole pays -1 for a fall alone
+    other = [
+        "--env.kwargs",
+        "{sutton_barto_reward: true}",
+        "--env.max-episode-steps=3",
+    ]  # CartPole pays -1 for a fall alone
     for words in (["--env", "phys2d/CartPole-v9"], ["--env.kwrgs", "1"], ["--env", "Acrobot-v1"]):
         assert main(["eval", "run", *words]) == 1
     said = capsys.readouterr().err
@@ -413,7 +435,10 @@ def test_eval_and_record_in_another_environment(trained: Path, tmp_path: Path, c
     assert main(["info", "run"]) == 0
     assert "CartPole-v1 {'sutton_barto_reward': True})" in capsys.readouterr().out
     assert (
-        main(["data", "record", "run", "rows", "--env", "CartPole-v0", "--env.time-limit", "3", "--episodes", "1"]) == 0
+        main(
+            ["data", "record", "run", "rows", "--env", "CartPole-v0", "--env.max-episode-steps", "3", "--episodes", "1"]
+        )
+        == 0
     )
     assert main(["data", "info", "rows"]) == 0
     assert re.search("environment +CartPole-v0", shown := capsys.readouterr().out)
@@ -421,11 +446,11 @@ def test_eval_and_record_in_another_environment(trained: Path, tmp_path: Path, c
 
 
 def test_evaluations_of_training_in_another_environment(elsewhere: Path, tiny: Path, capsys: Captured) -> None:
-    args = ["train", "dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--eval-env.time-limit", "4"]
+    args = ["train", "dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--eval-env.max-episode-steps", "4"]
     assert main([*args, "--run", "x", "--eval-env", "{kwargs: {sutton_barto_reward: true}}"]) == 0
     assert json.loads((elsewhere / "x" / "eval.json").read_text())["score"]["mean"] == 0.0
     assert "CartPole-v1 {'sutton_barto_reward': True}" in capsys.readouterr().out
-    assert main(["eval", "x", "--episodes", "1", "--time-limit", "6"]) == 0
+    assert main(["eval", "x", "--episodes", "1", "--max-episode-steps", "6"]) == 0
     assert json.loads((elsewhere / "x" / "eval.json").read_text())["lengths"] == [6]
     assert main(["train", "--resume", "x", "--eval-env", "none", "--steps", "200"]) == 0
     assert json.loads((elsewhere / "x" / "eval.json").read_text())["score"]["mean"] > 4
@@ -433,13 +458,13 @@ def test_evaluations_of_training_in_another_environment(elsewhere: Path, tiny: P
 
 def test_dream(trained: Path, tmp_path: Path, capsys: Captured) -> None:
     shutil.copytree(trained, tmp_path / "run")
-    assert main(["dream", "run", "--context", "3", "--horizon", "6", "--sequences", "2"]) == 0
+    assert main(["dream", "run", "--context", "3", "--horizon", "6", "--episodes", "2"]) == 0
     text = capsys.readouterr().out
     assert re.search(r"^step +1 +2 +4 ", text, re.MULTILINE)
     assert re.search(r"^observation +\S+ \(\S+\)", text, re.MULTILINE)
     assert json.loads((tmp_path / "run" / "dream" / "dream.json").read_text())["context"] == 3
     assert (tmp_path / "run" / "dream" / "traces.png").exists()
-    assert main(["dream", "run", "--context", "3", "--horizon", "400", "--sequences", "5"]) == 0
+    assert main(["dream", "run", "--context", "3", "--horizon", "400", "--episodes", "5"]) == 0
     assert re.search(r"[1-4] dreams? of 5 \(the others were shorter, or there were no more\)", capsys.readouterr().out)
     assert main(["dream", "run", "--context", "0"]) == 1
 
@@ -520,7 +545,7 @@ TYPED = {
     "train dreamer_v": {"dreamer_v1", "dreamer_v2", "dreamer_v3"},
     "train ppo --algo.normalize-": {"--algo.normalize-advantage", "--algo.normalize-obs"},
     "tune sac --pru": {"--prune"},
-    "data convert --t": {"--time-limit", "--to", "--trust"},
+    "data convert --m": {"--max-episode-steps"},
     "help ppo_at": {"ppo_atari"},
     "eval no/such/fi": set(),
 }

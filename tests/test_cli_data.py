@@ -31,7 +31,7 @@ def run(tmp_path, monkeypatch):
     store.close(10)
     store.begin(COLUMNS, 2, first=30, parent=(first, 30))
     store.close(10)
-    (folder / "config.yaml").write_text(yaml.safe_dump({"experiment": {"replay": {"store": "auto"}}}))
+    (folder / "config.yaml").write_text(yaml.safe_dump({"experiment": {"replay": {"store_path": "auto"}}}))
     action = {"kind": "categorical", "classes": [3], "size": 0}
     (folder / "spec.json").write_text(json.dumps({"observation": {}, "action": {"action": action}}))
     return folder
@@ -93,7 +93,7 @@ def test_info_of_a_dataset(dataset, tmp_path, capsys):
 
 @pytest.mark.parametrize("to", ["minari", "pydreamer", "store"])
 def test_convert_a_run(run, tmp_path, capsys, to):
-    assert data_command(["convert", str(run), str(tmp_path / "out"), "--to", to]) == 0
+    assert data_command(["convert", str(run), str(tmp_path / "out"), "--format", to]) == 0
     said = capsys.readouterr()
     assert "4 episodes with 56 steps" in said.out
     assert "still running" in said.err
@@ -111,7 +111,7 @@ def test_a_full_disk_ends_a_conversion(run, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(local_objects, "write_files", write)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(RunError, match="No space left on device"):
-        data_command(["convert", str(run), str(tmp_path / "copy"), "--to", "store"])
+        data_command(["convert", str(run), str(tmp_path / "copy"), "--format", "store"])
     assert "the run continues" not in capsys.readouterr().out
     assert sorted(tmp_path.iterdir()) == before
 
@@ -124,9 +124,9 @@ def test_subsample(dataset, tmp_path, capsys):
         data_command(["subsample", str(dataset), a, "--fraction", "0.1"])
     with pytest.raises(ConfigError, match="pass exactly one of them"):
         data_command(["subsample", str(dataset), b])
-    assert data_command(["subsample", str(dataset), b, "--steps", "7", "--by", "step"]) == 0
+    assert data_command(["subsample", str(dataset), b, "--steps", "7", "--unit", "step"]) == 0
     assert "with 7 steps" in capsys.readouterr().out
-    best = ["--best", "0.2", "--rest", str(tmp_path / "rest"), "--to", "d4rl"]
+    best = ["--top-fraction", "0.2", "--remainder", str(tmp_path / "rest"), "--format", "d4rl"]
     (tmp_path / "rest").mkdir()
     with pytest.raises(RunError, match="rest exists"):
         data_command(["subsample", str(dataset), str(tmp_path / "c"), *best])
@@ -142,8 +142,13 @@ def test_new_rewards(dataset, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "goals_of_ours.py").write_text("def reward(obs, action, following):\n    return following[:, 0]\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert data_command(["convert", str(dataset), "out.hdf5", "--to", "d4rl", "--reward", "goals_of_ours:reward"]) == 0
+    assert (
+        data_command(["convert", str(dataset), "out.hdf5", "--format", "d4rl", "--reward-fn", "goals_of_ours:reward"])
+        == 0
+    )
     with h5py.File("out.hdf5") as file:
         assert np.array_equal(file["rewards"][:], file["next_observations"][:, 0])
     with pytest.raises(ConfigError, match=r"reward = goals_of_ours:rewards: .* no class or function with that name"):
-        data_command(["convert", str(dataset), "other.hdf5", "--to", "d4rl", "--reward", "goals_of_ours:rewards"])
+        data_command(
+            ["convert", str(dataset), "other.hdf5", "--format", "d4rl", "--reward-fn", "goals_of_ours:rewards"]
+        )

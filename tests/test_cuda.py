@@ -104,7 +104,7 @@ def test_nobody_waits_but_for_actions_and_what_is_stored(algorithm, tmp_path, gp
 
 def replay_of(storage: Storage) -> Replay:
     window = Window(batch=2, length=2, crosses_episodes=True)
-    replay = Replay(storage, window, seed=0, config=ReplayConfig(online=False))
+    replay = Replay(storage, window, seed=0, config=ReplayConfig(online_queue=False))
     flags = dict.fromkeys(("is_first", "is_last", "is_terminal"), np.zeros((1, 9), bool))
     replay.extend(flags | {"reward": np.arange(9, dtype=np.float32)[None], "action": np.zeros((1, 9, 1), np.float32)})
     return replay

@@ -131,7 +131,7 @@ def estimator(columns: dict[str, np.ndarray], chance: float | list[float] = 0.0,
 )
 def test_the_value_of_a_policy_in_a_table(chance, mode):
     columns = recorded()
-    found = estimator(columns, chance).estimate(1200, mode=mode, draws=1 if mode == "eval" else 8)
+    found = estimator(columns, chance).estimate(1200, mode=mode, num_action_samples=1 if mode == "eval" else 8)
     assert found.value.value == pytest.approx(exact(columns, chance), abs=0.12)
     assert found.value.low < found.value.value < found.value.high
     assert found.behavior.value == pytest.approx(exact(columns, [0.5] * STATES), abs=0.12)
@@ -161,7 +161,7 @@ def test_importance_sampling_of_a_policy_in_a_table():
 
     def value(method: str, updates: int, propensity: np.ndarray = half, mode: Any = "explore") -> Any:
         made = estimator(columns, CHANCE, propensity=propensity)
-        return made.estimate(updates, method=method, mode=mode, draws=8)
+        return made.estimate(updates, method=method, mode=mode, num_action_samples=8)
 
     wis = value("wis", 1)
     assert wis.value.value == pytest.approx(truth, abs=0.25)
@@ -250,13 +250,13 @@ def test_estimates_go_on_and_disturb_nothing():
     expected = torch.rand(1)
     torch.manual_seed(4)
     whole, resumed = estimator(columns, 0.3), estimator(columns, 0.3)
-    first = whole.estimate(20, mode="explore", draws=2)
+    first = whole.estimate(20, mode="explore", num_action_samples=2)
     assert torch.equal(torch.rand(1), expected)
     saved = copy.deepcopy(whole.state_dict())
-    second = whole.estimate(20, mode="explore", draws=2)
+    second = whole.estimate(20, mode="explore", num_action_samples=2)
     assert (first.updates, second.updates) == (20, 40)
     resumed.load_state_dict(saved)
-    assert resumed.estimate(20, mode="explore", draws=2) == second
+    assert resumed.estimate(20, mode="explore", num_action_samples=2) == second
 
 
 def test_what_cannot_be_estimated():
@@ -272,7 +272,7 @@ def test_what_cannot_be_estimated():
 def data(tmp_path_factory):
     """What a run lived in an environment, as a dataset of its rows."""
     run = tmp_path_factory.mktemp("lived") / "run"
-    settings = {"learning_starts": 10, "random_steps": 10, "eval_episodes": 0, "env_options": {"time_limit": 15}}
+    settings = {"learning_starts": 10, "random_steps": 10, "eval_episodes": 0, "env_options": {"max_episode_steps": 15}}
     reverie.train("td3", "Pendulum-v1", run=run, steps=60, **SMALL, **settings)
     return run
 
@@ -356,7 +356,7 @@ def test_any_run_on_any_data(data, tmp_path, capsys):
     shutil.copytree(data, tmp_path / "lived")
     reverie.train("dreamer_v3", data=data, run=run, updates=1,
                   algo=algo, **few)  # fmt: skip
-    for path, more in ((run, []), (tmp_path / "lived", ["--mode", "sample", "--draws", "2"])):
+    for path, more in ((run, []), (tmp_path / "lived", ["--no-deterministic", "--num-action-samples", "2"])):
         assert main(["estimate", str(path), "--data", str(data), "--updates", "3", *more]) == 0
         said = capsys.readouterr().out
         assert ("estimated by FQE, no episodes played" in said, "estimate.json" in said) == (True, True)
@@ -387,7 +387,7 @@ def test_what_lies_beyond_truncations_stands_beside_both_returns():
     beyond = np.where(columns["is_terminal"][last], 0.0, GAMMA ** (last - first)).mean()
     assert 0.01 < beyond < 0.99
     found = estimator(columns).estimate(1)
-    assert found.truncated_weight == found.to_dict()["beyond"] == pytest.approx(beyond)
+    assert found.truncated_weight == found.to_dict()["truncated_weight"] == pytest.approx(beyond)
     assert f"were truncated, and {beyond:.0%} of the discount's weight lies beyond; the others go on" in found.format()
     assert "lies beyond" not in replace(found, truncated_weight=0.004).format()
     assert found.num_truncated == np.sum(~columns["is_terminal"][last])
@@ -405,16 +405,18 @@ def test_importance_sampling_and_settings_of_fqe_from_outside(tmp_path, capsys):
     pyarrow.parquet.write_table(pyarrow.table(table), path)
     more = {"env": "none", "data.estimate_updates": 0, "data.columns": names}
     reverie.train("bc", data=path, run=run, updates=300, **SMALL | more | {"algo.lr": 0.02})
-    found = reverie.estimate_return(run, method="wis", actions="sample").estimate
+    found = reverie.estimate_return(run, method="wis", deterministic=False).estimate
     assert found.value.value == pytest.approx(found.behavior.value, abs=0.1)
     assert found.effective_episodes > 270  # of 300 episodes, as the clone is near
     agent = reverie.load(run)
-    drawn, _ = agent.act(np.full((4000, 1), 2.0, np.float32), actions="sample")
+    drawn, _ = agent.act(np.full((4000, 1), 2.0, np.float32), deterministic=False)
     step = Step(obs={"observation": torch.full((1, 1), 2.0)}, **{k: torch.zeros(1) for k in ("reward", *FLAGS)})
     policy = agent.algo.policy
     told = policy.tell(step, policy.initial(1)).choice.log_prob(torch.tensor([[0.0, 1.0]])).exp().item()
     assert told == pytest.approx(np.mean(drawn), abs=0.03)
-    assert main(["estimate", str(run), "--method", "dr", "--mode", "sample", "--updates", "5", "--fqe.lr", "0.01"]) == 0
+    assert (
+        main(["estimate", str(run), "--method", "dr", "--no-deterministic", "--updates", "5", "--fqe.lr", "0.01"]) == 0
+    )
     assert "estimated by DR" in capsys.readouterr().out
     assert json.loads((run / "estimate.json").read_text())["method"] == "dr"
     assert main(["estimate", str(run), "--fqe.lr", "0"]) == 1

@@ -61,10 +61,6 @@ def test_an_instance_has_its_true_rewards_and_stays_open(tmp_path: Path) -> None
     assert result.evaluation.scores == [35.0, 35.0]  # never clipped where agents are judged
     agent = reverie.load(tmp_path / "run", env=env)
     assert (agent.evaluate(3).scores, env.closed) == ([35.0] * 3, False)
-    with pytest.raises(ConfigError, match=r"actions = 'modes': expected 'mode' or 'sample'\. Did you mean 'mode'"):
-        agent.evaluate(1, actions="modes")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="actions = 3"):
-        agent.act(np.zeros(1, np.float32), actions=3)  # type: ignore[arg-type]
 
 
 class Alone(Paying):
@@ -138,7 +134,7 @@ def test_an_instance_is_evaluated_on_the_way_in_another(tmp_path: Path) -> None:
 
 def test_environments_of_evaluations_that_do_not_fit(tmp_path: Path) -> None:
     env = Paying()
-    for judge in (env, {"time_limit": 3}):
+    for judge in (env, {"max_episode_steps": 3}):
         with pytest.raises(ConfigError, match=r"eval_env = .* but env is an instance, in which training goes on"):
             reverie.train("td3", env=env, eval_env=judge, run=tmp_path / "run", **FEW)
     for other, why in {"Pendulum-v1": r"\(1,\) in training, but \(3,\) in evaluations", Wide: "has numbers in"}.items():
@@ -205,9 +201,11 @@ def test_evaluation_does_not_disturb_an_environment_that_draws_from_everybodys_g
     assert rows("never", 0) == rows("often", 20)
 
 
-@pytest.mark.parametrize("vector", ["serial", "process"])
-def test_an_evaluation_of_what_draws_from_everybodys_generators_is_the_same_again(tmp_path: Path, vector: str) -> None:
-    options = {"vector": vector}
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_an_evaluation_of_what_draws_from_everybodys_generators_is_the_same_again(
+    tmp_path: Path, vectorization: str
+) -> None:
+    options = {"vectorization": vectorization}
     once, again = (
         reverie.train("td3", env=Lucky, run=tmp_path / name, env_options=options, **FEW).evaluation.scores
         for name in ("once", "again")
@@ -227,8 +225,9 @@ def fingerprint(experiment: Experiment) -> str:
     return digest.hexdigest()
 
 
-def trained(vector: str) -> str:
-    with contextlib.closing(build(settings(random_steps=30, env__num=3, env__vector=vector))) as experiment:
+def trained(vectorization: str) -> str:
+    config = settings(random_steps=30, env__num=3, env__vectorization=vectorization)
+    with contextlib.closing(build(config)) as experiment:
         loop(experiment.algo, experiment.replay, experiment.clock, Meter(), collector=experiment.collector)
         assert experiment.clock.updates > 5
         return fingerprint(experiment)
@@ -237,7 +236,7 @@ def trained(vector: str) -> str:
 def test_a_run_with_workers_is_bit_for_bit_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
     sent, send = [], WorkerSlot.send
     monkeypatch.setattr(WorkerSlot, "send", lambda self, *what: (sent.append(1), send(self, *what))[1])
-    serial = trained("serial")
+    sync = trained("sync")
     assert not sent
-    assert trained("process") == serial
+    assert trained("async") == sync
     assert sent

@@ -21,8 +21,9 @@ from reverie.run.collect import executed
 from reverie.store.store import Store
 
 SMALL = {
-    "steps": 120, "replay_ratio": 0.5, "learning_starts": 20, "random_steps": 30, "env.num": 2, "env.vector": "serial",
-    "eval_episodes": 2, "eval_envs": 2, "threads": 1, "seed": 0, "console": False, "tensorboard": False,
+    "steps": 120, "replay_ratio": 0.5, "learning_starts": 20, "random_steps": 30, "env.num": 2,
+    "env.vectorization": "sync", "eval_episodes": 2, "eval_envs": 2, "threads": 1, "seed": 0, "console": False,
+    "tensorboard": False,
     "replay.capacity": 90, "algo.batch_size": 8, "algo.networks.units": (8,), "schedule.eval_every": 40,
 }  # fmt: skip
 ENVS = {"td3": "reverie/Match-v0", "discrete_sac": "reverie/Look-v0"}
@@ -73,7 +74,7 @@ def test_running_statistics_are_of_every_row_that_was_lived(tmp_path: Path) -> N
 
 def test_a_replay_that_begins_with_rows_gives_its_statistics(tmp_path: Path) -> None:
     train(settings("td3"), run=tmp_path / "first")
-    rows = {"replay.init": [str(tmp_path / "first")], "random_steps": 0}
+    rows = {"replay.init_from": [str(tmp_path / "first")], "random_steps": 0}
     config = settings("td3", **{"algo.normalize_obs": "running", **rows})
     built = build(config, run=tmp_path / "second")
     with contextlib.closing(built):
@@ -122,7 +123,7 @@ def test_a_loaded_agent_sees_as_the_learner_does(name: str, tmp_path: Path) -> N
 
 def test_priorities_are_written_and_weights_are_learned_from() -> None:
     """What an update says of a window is its priority from then on; its loss counts as much as its weight says."""
-    more = {"replay.fractions.uniform": 0, "replay.fractions.priority": 1, "replay.online": False,
+    more = {"replay.fractions.uniform": 0, "replay.fractions.priority": 1, "replay.online_queue": False,
             "env.id": "reverie/Match-v0", "algo.frame_stack": 3, "algo.frame_stack_keys": ".*"}  # fmt: skip
     built = build(base("sac", "reverie/Match-v0").merge(SMALL | more))
     while len(built.replay) < 40:
@@ -149,7 +150,7 @@ def test_priorities_are_written_and_weights_are_learned_from() -> None:
     ({"algo.frame_stack": 2, "algo.frame_stack_keys": "observatio"},
      "frame_stack_keys = 'observatio': no observation matches"),
     ({"algo.frame_stack": 2, "algo.frame_stack_keys": ".*", "env.frame_stack": 2}, "frames would be stacked twice"),
-    ({"algo.frame_stack": 2, "algo.frame_stack_keys": ".*", "replay.sequence": True}, "replay.sequence = True"),
+    ({"algo.frame_stack": 2, "algo.frame_stack_keys": ".*", "replay.sequential": True}, "replay.sequential = True"),
     ({"algo.value_estimator": "td_lambda(0.9)"}, r"td_lambda\(lam=0.9\), algo.batch_length = 2: .* equals td0"),
     ({"algo.frame_stack": 200, "algo.frame_stack_keys": ".*", "replay.capacity": 1}, "replay.capacity = 1"),
 ])  # fmt: skip

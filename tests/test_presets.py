@@ -83,7 +83,7 @@ def test_without_a_gpu_runs_are_short(gpus: list[int], algorithm: str, env: str,
     assert (config.preset, *on_request) == (name, config, config)
     assert merge_layers(algorithm, env=env, device="cuda").preset == published.preset == plain
     assert merge_layers(algorithm, env=env, preset=plain) == published
-    kept = ("id", "resize", "grayscale", "action_repeat", "pool_frames", "time_limit", "kwargs")
+    kept = ("id", "resize", "grayscale", "action_repeat", "pool_frames", "max_episode_steps", "kwargs")
     assert [getattr(config.env, key) for key in kept] == [getattr(published.env, key) for key in kept]
     if algorithm == "dreamer_v3":
         assert config.evaluates_during_training
@@ -211,7 +211,7 @@ def test_data_that_name_no_environment_get_the_algorithms_own(tmp_path: Path) ->
 
 def test_flags_and_python_say_the_same_of_data(tmp_path, asked, commanded):
     one, two = (str(recorded(tmp_path / name, "Pendulum-v1")) for name in ("one", "two"))
-    for words in (["--data", one], ["--data.path", one], [f"--data={one}", "--experience", "recorded"]):
+    for words in (["--data", one], ["--data.path", one], [f"--data={one}", "--experience", "offline"]):
         main(["train", "td3_bc", *words])
     main(["train", "td3_bc", "--data", str(tmp_path / "*"), "--env", "none"])
     api.train("td3_bc", data=one)
@@ -271,7 +271,7 @@ def test_the_config_of_a_run_is_a_layer(tmp_path: Path) -> None:
     config = ExperimentConfig().merge({**SETTINGS, "steps": 30, "eval_episodes": 0, "seed": 7})
     train_config(config, run=tmp_path / "run")
     found = merge_layers("dreamer_v3", files=[tmp_path / "run" / "config.yaml"])
-    assert found == config.merge({"experience": "collected"})
+    assert found == config.merge({"experience": "online"})
 
 
 def test_the_replay_ratio_of_the_later_layer_holds() -> None:
@@ -357,7 +357,7 @@ def test_an_instance_is_one_environment_whatever_the_preset_says(asked: list[Exp
         (Count, {"preset": "cpu"}),
     ):
         api.train("dreamer_v3", env=env, **more)
-    assert [(config.env.num, config.env.vector) for config in asked] == [(1, "serial"), (1, "serial"), (4, "serial")]
+    assert [(config.env.num, config.env.vectorization) for config in asked] == [(1, "sync"), (1, "sync"), (4, "sync")]
     for num, given in {2: {"envs": 2}, 3: {"env_options": {"num": 3}}}.items():
         with pytest.raises(ConfigError, match=rf"envs = {num}: an environment instance .*Leave out envs"):
             api.train("dreamer_v3", env=Count(), **given)

@@ -88,8 +88,8 @@ def lived(config: EnvConfig) -> tuple[dict[str, ObsPart], list[dict[str, np.ndar
 
 @pytest.mark.parametrize("options", [
     {"resize": (64, 48)},
-    {"grayscale": True, "exclude": "depth"},
-    {"resize": (64, 64), "grayscale": True, "include": "image|arm"},
+    {"grayscale": True, "exclude_keys": "depth"},
+    {"resize": (64, 64), "grayscale": True, "include_keys": "image|arm"},
     {"resize": (20, 30)},  # as large as one of them is already
     {"clip_reward": "sign", "resize": (7, 9)},
 ])  # fmt: skip
@@ -109,7 +109,7 @@ def test_recorded_rows_are_what_the_environment_would_have_shown(options: dict[s
 
 def test_recordings_hold_images_as_the_agent_saw_them() -> None:
     """One frame each: learners stack them."""
-    config = EnvConfig().merge({"resize": (64, 48), "grayscale": True, "frame_stack": 2, "include": "image|arm"})
+    config = EnvConfig().merge({"resize": (64, 48), "grayscale": True, "frame_stack": 2, "include_keys": "image|arm"})
     observer, env = Observer(make_flat(config, Scenes, 0, render=False), config), Scenes()
     space, convert = observer.reduced_view()
     obs = env.reset()[0]
@@ -123,8 +123,8 @@ def test_recordings_hold_images_as_the_agent_saw_them() -> None:
 
 @pytest.mark.parametrize(("options", "says"), [
     ({"frame_stack": 4}, r"env.frame_stack = 4: the observations are not stacks of 4 .* rows have arm \[2\]"),
-    ({"pixels": "only", "exclude": "image"}, r"env.pixels = 'only': images cannot be rendered .* have no 'image'"),
-    ({"resize": (64, 64), "include": "arm"}, r"env.resize needs image observations, and these have none\."),
+    ({"pixels": "only", "exclude_keys": "image"}, r"env.pixels = 'only': images cannot be rendered .* have no 'image'"),
+    ({"resize": (64, 64), "include_keys": "arm"}, r"env.resize needs image observations, and these have none\."),
 ])  # fmt: skip
 def test_what_rows_cannot_become(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
@@ -151,7 +151,7 @@ def test_rows_of_our_own(was: dict[str, Any], asked: dict[str, Any], shape: tupl
     config = EnvConfig().merge(asked)
     recorded = RecordedEpisodes(own(**was), config)
     assert recorded.obs_spec["image"].shape == shape
-    truth = lived(config.merge({"include": "image", "resize": asked.get("resize"), "action_repeat": 1}))[1]
+    truth = lived(config.merge({"include_keys": "image", "resize": asked.get("resize"), "action_repeat": 1}))[1]
     found = np.concatenate([part["obs/image"] for part in recorded.parts()])
     assert found.tobytes() == np.stack([seen["image"] for seen in truth]).tobytes()
     env = dataset_env_config(recorded.about, config)  # in which it is evaluated

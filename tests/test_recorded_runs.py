@@ -230,7 +230,7 @@ def test_losses_on_held_out_data_are_measured_and_change_nothing(
         "env": "Pendulum-v1", "steps": 34, "learning_starts": 3, "eval_episodes": 0, "schedule.report_every": 14,
         "algo": {"batch_size": 2, "batch_length": 8, "horizon": 3, **NETWORKS}, "replay_ratio": 0.5, "envs": 1,
     }  # fmt: skip
-    for name, more in {"plain": {}, "measured": {"heldout": str(pendulum)}}.items():
+    for name, more in {"plain": {}, "measured": {"heldout_data": str(pendulum)}}.items():
         assert reverie.train("dreamer_v3", run=tmp_path / name, **given | more).updates > 5
     assert_same_weights(tmp_path / "plain", tmp_path / "measured")
     entries = [json.loads(line) for line in (tmp_path / "measured/metrics.jsonl").read_text().splitlines()]
@@ -241,9 +241,9 @@ def test_losses_on_held_out_data_are_measured_and_change_nothing(
         torch.rand(3)
         assert experiment.heldout() == first  # of the same windows, by the same draws
     with pytest.raises(DataError, match="does not fit the environment Pendulum-v1"):
-        reverie.train("dreamer_v3", run=tmp_path / "wrong", **given | {"heldout": str(cartpole)})
-    with pytest.raises(ConfigError, match=r"heldout = .*pendulum.hdf5': it is for Dreamers, and td3 is none"):
-        reverie.train("td3", env="Pendulum-v1", heldout=str(pendulum), run=tmp_path / "wrong")
+        reverie.train("dreamer_v3", run=tmp_path / "wrong", **given | {"heldout_data": str(cartpole)})
+    with pytest.raises(ConfigError, match=r"heldout_data = .*pendulum.hdf5': it is for Dreamers, and td3 is none"):
+        reverie.train("td3", env="Pendulum-v1", heldout_data=str(pendulum), run=tmp_path / "wrong")
     assert not (tmp_path / "wrong").exists()
 
 
@@ -278,9 +278,9 @@ def test_imitation_knows_which_rows_are_the_experts(pendulum, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("algorithm", "setting", "told"),
     [("bc", {"replay.fractions.priority": 1.0}, r"replay.fractions.priority = 1.0, but the algorithm computes no"),
-     ("bc", {"replay.sequence": True}, r"replay.sequence = True, but .* no context rows"),
-     ("td3", {"replay.sequence": True, "algo.frame_stack": 3, "algo.frame_stack_keys": ".*"},
-      "replay.sequence = True, but")],
+     ("bc", {"replay.sequential": True}, r"replay.sequential = True, but .* no context rows"),
+     ("td3", {"replay.sequential": True, "algo.frame_stack": 3, "algo.frame_stack_keys": ".*"},
+      "replay.sequential = True, but")],
 )  # fmt: skip
 def test_ways_of_drawing_that_would_mean_nothing_are_refused(pendulum, tmp_path, algorithm, setting, told):
     with pytest.raises(ConfigError, match=told):
@@ -434,7 +434,7 @@ def test_a_disk_that_fills_up(pendulum, tmp_path, monkeypatch, capsys, form, loo
     usage, left = shutil.disk_usage, [10**9] * (looks - 1)
     filling = lambda path: usage(path)._replace(free=left.pop() if left else 10**4)  # noqa: E731
     monkeypatch.setattr("reverie.datasets.output.shutil.disk_usage", filling)
-    assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 1
+    assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--format", form]) == 1
     assert "the disk is full" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -452,7 +452,7 @@ def test_a_signal_that_a_library_swallows_ends_a_copy_all_the_same(
         return copied(*given)
 
     monkeypatch.setattr(writers, name, swallowing)
-    assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--to", form]) == 128 + signal.SIGTERM
+    assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--format", form]) == 128 + signal.SIGTERM
     assert "stopped by SIGTERM" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -470,7 +470,7 @@ def about(**told: Any) -> DatasetInfo:
     ({"action_repeat": 4, "pool_frames": 2}, {"action_repeat": 4}, "pool_frames"),
     ({"clip_reward": "sign"}, {}, "clip_reward"),
     ({"clip_reward": "sign"}, {"clip_reward": "sign"}, ""),
-    ({"noop_max": 30, "time_limit": 9, "num": 4}, {}, ""),
+    ({"noop_max": 30, "max_episode_steps": 9, "num": 4}, {}, ""),
     ({}, {}, ""),
 ])  # fmt: skip
 def test_settings_that_change_what_rows_mean(was: dict[str, Any], now: dict[str, Any], name: str) -> None:

@@ -106,7 +106,7 @@ def test_a_run_that_is_being_written_can_be_read_but_not_trained(run: Path) -> N
             train(CONFIG.merge({"steps": 90}), env=Steps, run=run)
         agent = load(run, env=Steps)
         assert evaluate_run(agent, 1).evaluation.scores == [9.0]
-        assert dream(agent, context=2, horizon=4, sequences=1).files["numbers"].exists()
+        assert dream(agent, context=2, horizon=4, episodes=1).files["numbers"].exists()
     assert train(CONFIG.merge({"steps": 70}), env=Steps, run=run).env_steps >= 70
     assert not (run / ".lock").exists()
 

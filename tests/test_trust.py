@@ -76,12 +76,12 @@ def test_a_dataset_does_not_choose_code(stranger, capsys, said):
     for command in ("info d", "validate d", "convert d copy"):
         main(["data", *command.split()])
         assert "stranger" not in sys.modules
-    assert "--trust" in "".join(capsys.readouterr())
+    assert "--trust-code" in "".join(capsys.readouterr())
     learner = ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path="d"), env=EnvConfig(id=DATASET_ENV))
     assert resolve_env(learner, None).env.id == NO_ENV
     assert "stranger" not in sys.modules
-    assert "--trust" in said[0]
-    main(["data", "validate", "d", "--trust"])
+    assert "--trust-code" in said[0]
+    main(["data", "validate", "d", "--trust-code"])
     assert "stranger" in sys.modules
 
 
@@ -108,11 +108,11 @@ COMMANDS = ("eval .", "dream .", "estimate . --data d", "train --resume .", "dat
 def test_a_run_does_not_choose_code(command, algorithm, settings, stranger, capsys):
     write_saved(RunFolder(stranger).config, Saved(algorithm=algorithm, experiment=settings))
     assert main(command.split()) == 1
-    assert f"reverie {command} --trust" in capsys.readouterr().err
+    assert f"reverie {command} --trust-code" in capsys.readouterr().err
     assert "stranger" not in sys.modules
     if not command.startswith("train"):  # which would train
-        assert main([*command.split(), "--trust"]) == 1  # there is no checkpoint, or no such class
-        assert "--trust" not in capsys.readouterr().err
+        assert main([*command.split(), "--trust-code"]) == 1  # there is no checkpoint, or no such class
+        assert "--trust-code" not in capsys.readouterr().err
 
 
 def test_callbacks_of_a_run_are_no_matter_of_who_loads_it(stranger):
@@ -233,7 +233,7 @@ def test_child_processes_of_seeds_are_told(monkeypatch, tmp_path):
     told = []
 
     def commanded(queue, *_):
-        told.append("--trust" in queue.command(queue.runs[0]))
+        told.append("--trust-code" in queue.command(queue.runs[0]))
         raise InterruptedError
 
     monkeypatch.setattr("reverie.distributed.seeds.train_runs", commanded)
@@ -310,7 +310,7 @@ def test_a_run_calls_nothing_but_environments(command, place, name, got):
 @pytest.mark.parametrize("name", ["os:system", "subprocess:Popen", "runpy:run_path", "shutil:rmtree", *IN_TRUSTED])
 def test_trust_makes_no_environment_of_what_is_none(name, got):
     settings = {"env": {"id": "CartPole-v1", "kwargs": (NAMES | IN_TRUSTED)[name]}}
-    assert got("eval . --trust", settings, {"env": name})[0] == 1
+    assert got("eval . --trust-code", settings, {"env": name})[0] == 1
 
 
 SETTINGS = (
@@ -359,7 +359,7 @@ def test_no_file_of_a_search_names_a_strangers_module(got, stranger, capsys):
 @pytest.mark.parametrize(
     "algorithm", ["evil:Algo", "os:system", "reverie.distributed.run_processes:Child", "walk:Tool"]
 )
-@pytest.mark.parametrize("command", ["eval .", "push . pushed", "train dqn --init . --run new --env CartPole-v1"])
+@pytest.mark.parametrize("command", ["eval .", "push . pushed", "train dqn --init-from . --run new --env CartPole-v1"])
 def test_no_algorithm_of_a_run_is_a_strangers(command, algorithm, got):
     code, said = got(command, {"env": {"id": "CartPole-v1"}}, algorithm=algorithm)
     assert code == 1
@@ -370,7 +370,7 @@ def test_a_run_that_goes_on_with_a_preset_is_asked_for_its_names(stranger, capsy
     small = {"steps": 10, "eval_episodes": 0, "device": "cpu", "tensorboard": False, "console": False}
     reverie.train("dqn", "CartPole-v1", run="own", **small)
     file = Path("own/config.yaml")
-    file.write_text(file.read_text().replace("experience: collected", "experience: stranger:E(0.5)"))
+    file.write_text(file.read_text().replace("experience: online", "experience: stranger:E(0.5)"))
     assert main(["train", "dqn", "--run", "own", "--preset", "dqn", "--env", "CartPole-v1", "--steps", "20"]) == 1
     assert "stranger:E" in capsys.readouterr().err
     assert "stranger" not in sys.modules
@@ -382,7 +382,7 @@ def test_an_id_in_data_imports_nothing(name, got, stranger):
     file = stranger / "d" / "data" / "metadata.json"
     spec = json.dumps({"id": name, "kwargs": {}, "additional_wrappers": [{"name": "W", "entry_point": "evil:W"}]})
     file.write_text(json.dumps(json.loads(file.read_text()) | {"env_spec": spec, "reverie_env_id": name}))
-    for command in ("info d", "validate d", "convert d copy", "convert d store --to store"):
+    for command in ("info d", "validate d", "convert d copy", "convert d store --format store"):
         main(["data", *command.split()])
         assert not sys.modules.keys() & {"evil", "antigravity"}
     assert not Path("PWNED").exists()
@@ -411,7 +411,7 @@ def test_a_changed_file_is_trusted_when_the_user_names_it_again(stranger):
     before = file.read_text()
     file.write_text(before + "# tuned\n")
     forget()
-    with pytest.raises(UntrustedError, match=rf"{file} has changed since you named it last.*add --trust, or name"):
+    with pytest.raises(UntrustedError, match=rf"{file} has changed since you named it last.*add --trust-code, or name"):
         check_module("stranger:Walk", "the run")
     module_of("stranger:Walk", "environment")
     assert trusted()
@@ -441,7 +441,7 @@ def test_only_the_users_own_environments_are_unpickled(trust, stranger, said):
     del manifest["seal"]
     manifest["files"][file.relative_to(checkpoint).as_posix()] = entry_of(file)
     (checkpoint / MANIFEST).write_bytes(sealed(manifest))
-    main(["train", "--resume", "own", "--steps", "20", *["--trust"] * trust])
+    main(["train", "--resume", "own", "--steps", "20", *["--trust-code"] * trust])
     assert Path("PWNED").exists() == trust
     assert any(str(file.name) in line and "not written by you" in line for line in said) != trust
 

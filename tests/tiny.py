@@ -24,7 +24,7 @@ SETTINGS: dict[str, Any] = {
     "tensorboard": False,
     "console": False,
     "algo": {"batch_size": 2, "batch_length": 8, "horizon": 3, **NETWORKS},
-    "env": {"num": 2, "vector": "serial"},
+    "env": {"num": 2, "vectorization": "sync"},
     "replay": {"capacity": 1000},
 }
 

@@ -97,7 +97,7 @@ def demonstrate(run: Path, seed: int) -> int:
         f"imagines the next {imagined}\nfrom the actions alone; below is the difference to what really happened."
     )
     print("\nTry next:")
-    for command in (f"dream {run} --sequences 12", f"eval {run} --mode sample --video", f"info {run}"):
+    for command in (f"dream {run} --episodes 12", f"eval {run} --no-deterministic --video", f"info {run}"):
         print(f"  {program('reverie')} {command}")
     return 0 if score >= SOLVED else 1
 

@@ -99,8 +99,9 @@ def train(
         data: recorded data to learn from: a path, ``minari:NAME``, arrays or a table in memory, a dataset of Minari's
             library, or a list of several with the same spaces; or settings of them. Short for ``data.path``. A run on
             data in memory is continued with the same data passed again.
-        experience: rows to learn from: ``"collected"``, ``"recorded"``, or ``"mixed(0.5)"`` with that part of each
-            batch recorded. None: recorded if there are ``data``, or mixed if the algorithm needs both; else collected.
+        experience: ``"online"`` to learn from collected rows, ``"offline"`` from recorded data, or ``"mixed(0.5)"``
+            with that part of each batch recorded. None: offline if there are ``data``, or mixed if the algorithm needs
+            both; else online.
         eval_episodes: episodes of each evaluation, during training and at the end; 0: none.
         eval_env: evaluation environment, with the same spaces as the training environment: a mapping of the ``env``
             settings that differ, such as ``{"kwargs": {"load": 2.0}}``; an id; a function without arguments that makes
@@ -169,7 +170,7 @@ def train_config(
             speak_as(f"learner {team.rank}")
         check_installed({tracker: getattr(config, tracker) for tracker in TRACKERS})
         if eval_env is not None:
-            alone = {"vector": "serial"} if isinstance(eval_env, gymnasium.Env) else {}
+            alone = {"vectorization": "sync"} if isinstance(eval_env, gymnasium.Env) else {}
             config = config.merge({"eval_env": {"id": env_name(eval_env), "kwargs": {}, **alone}})
         if isinstance(env, gymnasium.Env) and config.eval_env is None and config.evaluates_during_training:
             logger.info(
@@ -348,7 +349,7 @@ def check_env(
     env_options: EnvConfig | Mapping[str, Any] | None = None,
     steps: int = 2_000,
     worker: bool = False,
-    forecast: bool = False,
+    estimate_time: bool = False,
     watch: Callable[[int], object] = id,
 ) -> EnvReport:
     """Play random episodes as training would; report what is wrong with an environment, and how learners see it.
@@ -360,7 +361,7 @@ def check_env(
         env_options: settings of the environment, such as ``{"pixels": "only"}``.
         steps: steps to play, in about 10 seconds at most; more until a first episode ends.
         worker: play in a worker process too; scripts need ``if __name__ == "__main__":`` then.
-        forecast: time the learner, for a few seconds, to forecast a run.
+        estimate_time: time the learner, for a few seconds, to forecast a run.
         watch: called with the number of steps so far.
 
     Raises:
@@ -375,14 +376,14 @@ def check_env(
     report = dataclasses.replace(report, algorithms=fitting(spec))
     images = any(part.kind == "image" for part in report.obs_spec.values())
     if algorithm is None and not images and settings.preset.partition("+")[0] not in SUITES.values():
-        name = next((name for name in QUICK if name in report.algorithms["collected"]), USUAL)
+        name = next((name for name in QUICK if name in report.algorithms["online"]), USUAL)
         with silent():
             settings = resolve_settings(name, env, None, None, config, options)
     settings.algo.check_actions(spec)
     if not report.ok:
         return report
     return dataclasses.replace(
-        report, algorithm=settings.name, estimated_hours=estimate_hours(settings, report) if forecast else None
+        report, algorithm=settings.name, estimated_hours=estimate_hours(settings, report) if estimate_time else None
     )
 
 

@@ -69,9 +69,9 @@ def test_drawn_actions_have_the_exploration_that_training_ended_with(tmp_path):
     agent, obs = load(tmp_path / "run"), np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
     assert agent.step == 40
     for other in (agent, pickle.loads(pickle.dumps(agent))):
-        assert (other.act(obs, actions="sample")[0] == other.act(obs)[0]).all()
-    assert agent.evaluate(3, actions="sample").scores == agent.evaluate(3).scores
-    alone = config.merge({"data.path": "rows.npz", "experience": "recorded"})
+        assert (other.act(obs, deterministic=False)[0] == other.act(obs)[0]).all()
+    assert agent.evaluate(3, deterministic=False).scores == agent.evaluate(3).scores
+    alone = config.merge({"data.path": "rows.npz", "experience": "offline"})
     # It never explores: schedules are at their end.
     assert alone.exploration_step(0) >= 10**12 > config.exploration_step(7) == 7
 
@@ -81,7 +81,7 @@ def test_copies_and_pickles_of_an_agent_act_as_it_does(trained):
 
     def actions(of):
         torch.manual_seed(0)
-        return [int(of.act(row, actions="sample")[0]) for row in (*obs, obs.detach().numpy()[0])]
+        return [int(of.act(row, deterministic=False)[0]) for row in (*obs, obs.detach().numpy()[0])]
 
     expected = actions(agent)
     for other in (pickle.loads(pickle.dumps(agent)), copy.copy(agent), copy.deepcopy(agent)):
@@ -215,7 +215,7 @@ def test_numbers_are_told_by_mean_and_deviation(tmp_path, name):
         assert told["std"].tolist() == [0, 0]
         np.testing.assert_allclose(told["mean"], agent.act(obs)[0], atol=1e-5)
         return
-    drawn = np.stack([agent.act(obs, actions="sample")[0] for _ in range(1500)])
+    drawn = np.stack([agent.act(obs, deterministic=False)[0] for _ in range(1500)])
     if name == "sac":
         np.testing.assert_allclose(told["mean"], drawn.mean(0), atol=0.35)
         np.testing.assert_allclose(told["std"], drawn.std(0), rtol=0.1)
@@ -239,7 +239,7 @@ def test_classes_are_told_by_probability_or_value(tmp_path):
         assert [found[0, 2], found[1, 1]] == [gone, gone]
         if kind == "probabilities":
             np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
-            drawn = np.stack([agent.act(obs[0], actions="sample", action_mask=masks)[0] for _ in range(500)])
+            drawn = np.stack([agent.act(obs[0], deterministic=False, action_mask=masks)[0] for _ in range(500)])
             np.testing.assert_allclose(found[1], [np.mean(drawn[:, 1] == k) for k in range(3)], atol=0.1)
         else:
             assert agent.value(obs[0], action_mask=masks) == pytest.approx(found.max(-1).mean(), rel=1e-5)

@@ -33,7 +33,7 @@ def dreamer(request, tmp_path_factory):
     v3 = name.endswith("v3") or name == "r2dreamer"
     algo = NETWORKS | {"horizon": 4} if v3 else SMALL
     algo |= {"representation": "decoder"} if name == "r2dreamer" else {}
-    keep = {} if v3 else {"include": "sense/.*"}  # the image is smaller than the others' networks need
+    keep = {} if v3 else {"include_keys": "sense/.*"}  # the image is smaller than the others' networks need
     reverie.train(name, env=Corridor, run=run, algo=algo, env_options=keep, **FEW)
     agent = reverie.load(run, env=Corridor)
     for bias in list(agent.algo.world.cont.parameters())[-1:]:
@@ -176,7 +176,7 @@ def test_predicted_masks_are_a_part_of_the_observation(tmp_path, actions):
 
 
 def test_resized_and_stacked_observations_are_shown_as_the_learner_sees_them(tmp_path):
-    options = {"include": "eye", "resize": (8, 8), "frame_stack": 2}
+    options = {"include_keys": "eye", "resize": (8, 8), "frame_stack": 2}
     reverie.train("dreamer_v3", env=Corridor, size="nano", run=tmp_path / "run", env_options=options, **FEW)
     agent = reverie.load(tmp_path / "run", env=Corridor)
     env = reverie.dream_env(agent, render_mode="rgb_array")
@@ -215,7 +215,7 @@ def test_the_environment_draws_vectors(nano):
 
 
 def test_an_agent_learns_in_dreams_and_acts_outside(nano, tmp_path):
-    options = {"vector": "native", "num": 8, "kwargs": {"run": str(nano)}}
+    options = {"vectorization": "native", "num": 8, "kwargs": {"run": str(nano)}}
     more = {**FEW, "steps": 64, "replay_ratio": 0.1}
     reverie.train("dqn", env="reverie/Dream-v0", run=tmp_path / "run", env_options=options, **more)
 
@@ -242,7 +242,7 @@ def test_what_cannot_be_dreamt_is_said(nano, tmp_path):
     ]:
         with pytest.raises(error, match=message):
             reverie.dream_env(agent, **settings)
-    few = {**FEW, "replay": {"store": "none"}}
+    few = {**FEW, "replay": {"store_path": "none"}}
     reverie.train("dreamer_v3", env="CartPole-v1", size="nano", run=tmp_path / "rowless", **few)
     with pytest.raises(DataError, match=r"start = 'replay': .* contains no dataset.*start = 'prior'"):
         reverie.dream_env(tmp_path / "rowless")

@@ -25,7 +25,7 @@ from tiny import NETWORKS, SMALL
 @pytest.mark.usefixtures("drawn")
 def test_dream_of_everything(corridor, tmp_path):
     agent = load(shutil.copytree(corridor, tmp_path / "run"), env=Corridor)
-    report = dream(agent, context=3, horizon=20, sequences=2)
+    report = dream(agent, context=3, horizon=20, episodes=2)
     assert set(report.errors) == {"eye", "sense/x", "sense/n", "reward", "cont"}
     assert {len(error) for error in report.errors.values()} == {7}  # ten rows, of which three were seen
     assert report.baseline_errors["reward"].max() == 0.0
@@ -73,7 +73,7 @@ class Telling(gymnasium.Env):
 def test_observations_with_names_of_a_dream_are_dreamt_beside_them(tmp_path):
     config = ExperimentConfig().merge(SMALL).merge({"env.id": "Telling", "eval_episodes": 0})
     train(config, env=Telling, run=tmp_path / "run")
-    report = dream(load(tmp_path / "run", env=Telling), context=3, horizon=20, sequences=2)
+    report = dream(load(tmp_path / "run", env=Telling), context=3, horizon=20, episodes=2)
     own = {"obs/reward", "obs/cont", "obs/inside/value", "obs/obs/cont"}
     assert set(report.errors) == own | {"reward", "cont"}
     units = [report.units[name] for name in ("reward", "obs/reward")]
@@ -121,7 +121,6 @@ def test_dreams_are_of_the_rewards_that_were_learned(copied, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"actions": "best"}, ConfigError, "actions = 'best': expected 'mode' or 'sample'"),
         ({"context": 10}, RunError, "longer than context = 10 rows"),
         ({"horizon": 0}, ConfigError, "horizon = 0: expected at least 1"),
     ],
@@ -157,7 +156,7 @@ def test_a_dream_that_is_not_finite_overwrites_nothing(corridor, monkeypatch):
     monkeypatch.setattr(agent.algo, "dream", lambda *args: {k: v + np.inf for k, v in dreamt(*args).items()})
     before = sorted(corridor.rglob("*"))
     with pytest.raises(RunError, match="nothing was written"):
-        dream(agent, context=1, horizon=2, sequences=1)
+        dream(agent, context=1, horizon=2, episodes=1)
     assert sorted(corridor.rglob("*")) == before
 
 
@@ -184,8 +183,8 @@ def test_recorded_episodes_need_no_environment(alone, pendulum):
     agent = alone
     with pytest.raises(EnvError, match=r"no environment to play episodes in\. .* recorded episodes instead: --data"):
         dream(agent)
-    report = dream(agent, context=5, horizon=9, sequences=3, data=pendulum)
-    assert report.sequences == 3
+    report = dream(agent, context=5, horizon=9, episodes=3, data=pendulum)
+    assert report.num_episodes == 3
     assert {len(error) for error in report.errors.values()} == {9}
     arrays = np.load(report.files["arrays"])
     for number in range(3):
@@ -196,14 +195,14 @@ def test_recorded_episodes_need_no_environment(alone, pendulum):
     numbers = json.loads(report.files["numbers"].read_text())
     expected = {"data": str(pendulum), "episodes": [0, 1, 2], "checkpoint": agent.checkpoint.name, "updates": 3}
     assert numbers.items() >= expected.items()
-    assert not {"env_steps", "actions"} & numbers.keys()
+    assert not {"env_steps", "deterministic"} & numbers.keys()
 
 
 def test_what_does_not_fit_is_refused(alone, cartpole, pendulum):
     with pytest.raises(DataError, match=r"does not fit the agent: observation 'observation' is vector \(4,\)"):
         dream(alone, data=cartpole)
-    with pytest.raises(ConfigError, match="actions = 'sample' with data: recorded episodes keep their actions"):
-        dream(alone, data=pendulum, actions="sample")
+    with pytest.raises(ConfigError, match="deterministic = False with data: recorded episodes keep their actions"):
+        dream(alone, data=pendulum, deterministic=False)
     assert not (alone.run / "dream").exists()
 
 
@@ -211,7 +210,7 @@ def test_rows_that_a_run_collected(copied):
     agent, run = load(copied), copied
     torch.manual_seed(3)
     expected = torch.get_rng_state()
-    report = dream(agent, context=3, horizon=4, sequences=2, data=run)
+    report = dream(agent, context=3, horizon=4, episodes=2, data=run)
     assert torch.equal(torch.get_rng_state(), expected)
     assert "video" in report.files  # drawn by the run's environment
     assert json.loads(report.files["numbers"].read_text())["env_steps"] == agent.step

@@ -124,22 +124,22 @@ def _one_registry():
 
 
 @pytest.mark.parametrize(
-    ("name", "actions"), [(name, "sample") for name in ONNX + TORCH] + [(name, "mode") for name in MODES]
+    ("name", "deterministic"), [(name, False) for name in ONNX + TORCH] + [(name, True) for name in MODES]
 )
-def test_policies_act_as_their_agents(name, actions, tmp_path):
+def test_policies_act_as_their_agents(name, deterministic, tmp_path):
     """Those that have state carry it themselves, over episodes of seven steps."""
     algo, kind = CASES[name]
     agent = agent_of(algo, kind, tmp_path, seeing=name in SEEING or name.startswith(("v1", "v2", "py")))
-    done = export(agent, format="onnx" if name in ONNX else "torch", actions=actions, steps=30, batch=2)
+    done = export(agent, format="onnx" if name in ONNX else "torch", deterministic=deterministic, steps=30, batch=2)
     assert (done.steps, done.num_differing, done.error < 1e-5) == (30, 0, True)
     roles = {one["role"] for one in json.loads(done.metadata_file.read_text())["inputs"]}
     remembers = name.startswith(("v1", "v2", "v3", "py", "tdmpc2")) or name.endswith(("lstm", "gru", "transformer"))
-    assert ("is_first" in roles) == remembers or (actions, name[:4]) == ("sample", "ddpg")
+    assert ("is_first" in roles) == remembers or (deterministic, name[:4]) == (False, "ddpg")
     assert not remembers or "state" in roles
 
 
-@pytest.mark.parametrize(("name", "actions"), [("dqn", "sample"), ("dqn_choices", "mode"), ("ppo_gru", "sample")])
-def test_masks_frames_and_normalisation_are_inside(name, actions, tmp_path):
+@pytest.mark.parametrize(("name", "deterministic"), [("dqn", False), ("dqn_choices", True), ("ppo_gru", False)])
+def test_masks_frames_and_normalisation_are_inside(name, deterministic, tmp_path):
     algo, kind = CASES[name]
     prepared = {"frame_stack": 3, "frame_stack_keys": "state|more", "normalize_obs": "running"}
     if name != "ppo_gru":
@@ -147,7 +147,7 @@ def test_masks_frames_and_normalisation_are_inside(name, actions, tmp_path):
         algo = algo.merge({**prepared, "exploration": ramp})
     env = {"frame_stack": 3} if name == "ppo_gru" else {}
     agent = agent_of(algo, kind, tmp_path, masks=True, seeing=name == "ppo_gru", **env)
-    done = export(agent, actions=actions, steps=60)
+    done = export(agent, deterministic=deterministic, steps=60)
     assert (done.num_differing, done.error < 1e-5) == (0, True)
     about = {one["name"]: one for one in json.loads(done.metadata_file.read_text())["inputs"]}
     assert about["obs/action_mask"]["role"] == "mask"
@@ -233,7 +233,7 @@ def test_classes_that_are_as_good_as_the_best_are_right(tmp_path):
         before.algo._policy = GreedyPolicy(Tied(-noise), EpsilonGreedy(0.0), (3,), torch.device("cpu"))
         function = save_policy(before, "eval", 1, part, "torch")
         before.algo._policy = GreedyPolicy(Tied(noise), EpsilonGreedy(0.0), (3,), torch.device("cpu"))
-        done = compare_with_agent(before, function, open_policy(part, "torch"), "mode", 40)
+        done = compare_with_agent(before, function, open_policy(part, "torch"), True, 40)
         assert (done["steps"], done["num_differing"] > 30) == (40, bool(differing))
 
 
@@ -250,7 +250,7 @@ def test_nothing_is_compared_where_nobody_acts(tmp_path):
         rows.append(len(rows) % 8 == 7)
         return [5 + (action - 4) % 3 if rows[-1] else action]
 
-    assert compare_with_agent(plain, function, call, "mode", 20)["num_differing"] == 0
+    assert compare_with_agent(plain, function, call, True, 20)["num_differing"] == 0
     assert sum(rows) == 2
 
 

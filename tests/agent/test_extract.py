@@ -135,7 +135,7 @@ def test_given_actions_are_followed_as_in_a_dream(agent):
     with reproducible(2):
         expected = open_loop(rssm, rssm.initial(1, torch.float32)._replace(**inside), torch.from_numpy(actions)[None])
     np.testing.assert_array_equal(found.deter[:, 1:], expected.deter)
-    on = agent.imagine(found.state(-1), 2, mode="sample", seed=0)  # now the policy acts
+    on = agent.imagine(found.state(-1), 2, deterministic=False, seed=0)  # now the policy acts
     assert (on.actions[..., :2].sum(-1) == 1).all()
     np.testing.assert_array_equal(on.deter[:, 0], found.deter[:, -1])
 

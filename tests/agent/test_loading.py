@@ -43,7 +43,7 @@ def test_where_the_environment_is_not_installed_its_spaces_are_enough(trained, c
     config = copied / "config.yaml"
     config.write_text(config.read_text().replace("id: CartPole-v1", "id: not_here:CartPole-v1"))
     with pytest.raises(EnvError, match=r"'not_here' cannot be imported .*reverie\.load\(run, env=Spaces\)"):
-        load(copied, trust=True)
+        load(copied, trust_code=True)
     obs = np.ones((5, 4), np.float32)
     torch.manual_seed(0)
     actions, _ = load(trained).act(obs)

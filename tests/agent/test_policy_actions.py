@@ -63,7 +63,7 @@ def test_what_was_done_is_what_a_policy_carries():
 
 @pytest.mark.parametrize("rows", [1, 1025])
 def test_every_row_has_its_own_actions(rows):
-    found = policy_actions(Sees(), columns((rows,)), 2, draws=3)
+    found = policy_actions(Sees(), columns((rows,)), 2, num_action_samples=3)
     assert found.shape == (rows, 3, 2)
     assert (found[..., 1] == np.arange(rows)[:, None]).all()
     assert (found[:, 0, 0] != found[:, 1, 0]).any()

@@ -76,7 +76,7 @@ class Player:
 
     obs_spec: ClassVar = {}
 
-    def act(self, obs, state, actions, action_mask):
+    def act(self, obs, state, deterministic, action_mask):
         return 1, None
 
 
@@ -97,13 +97,13 @@ def car(**options):
 
 
 SETTINGS = [
-    (None, {"id": "MountainCar-v0", "action_repeat": 4, "time_limit": 10}, 10),
+    (None, {"id": "MountainCar-v0", "action_repeat": 4, "max_episode_steps": 10}, 10),
     (None, {"id": "MountainCar-v0", "action_repeat": 4, "kwargs": {"max_episode_steps": 20}}, 5),
-    (lambda: car(max_episode_steps=20), {"action_repeat": 4, "time_limit": 50}, 5),
-    (lambda: car(max_episode_steps=-1), {"time_limit": 30}, 30),
-    (lambda: Single(car())(), {"action_repeat": 4, "time_limit": 10}, 10),
-    (None, {"id": "Frames-v0", "action_repeat": 3, "pool_frames": 2, "noop_max": 9, "time_limit": 4}, 4),
-    (None, {"id": "MountainCar-v0", "time_limit": 10, "log_info": ("x",)}, 10),
+    (lambda: car(max_episode_steps=20), {"action_repeat": 4, "max_episode_steps": 50}, 5),
+    (lambda: car(max_episode_steps=-1), {"max_episode_steps": 30}, 30),
+    (lambda: Single(car())(), {"action_repeat": 4, "max_episode_steps": 10}, 10),
+    (None, {"id": "Frames-v0", "action_repeat": 3, "pool_frames": 2, "noop_max": 9, "max_episode_steps": 4}, 4),
+    (None, {"id": "MountainCar-v0", "max_episode_steps": 10, "log_info": ("x",)}, 10),
 ]
 
 
@@ -129,11 +129,11 @@ def test_settings_of_the_environment_are_recorded(tmp_path, factory, settings, l
 
 
 def test_what_settings_rule_out_is_said(tmp_path):
-    about = recorded(tmp_path / "a", Player(id="MountainCar-v0", time_limit=10))[1].info()
+    about = recorded(tmp_path / "a", Player(id="MountainCar-v0", max_episode_steps=10))[1].info()
     with pytest.raises(ConfigError, match=r"recorded with env\.action_repeat = 1"):
         settings_to_apply(about, EnvConfig(action_repeat=4))
-    assert dataset_env_config(about, EnvConfig(time_limit=5)).time_limit == 5
-    recorded(tmp_path / "b", Player(id="MountainCar-v0", action_repeat=2, time_limit=10))
+    assert dataset_env_config(about, EnvConfig(max_episode_steps=5)).max_episode_steps == 5
+    recorded(tmp_path / "b", Player(id="MountainCar-v0", action_repeat=2, max_episode_steps=10))
     with pytest.raises(DataError, match="action_repeat"):
         open_reader(str(tmp_path / "[ab]")).info()
 

@@ -167,7 +167,7 @@ def test_what_is_not_finite_is_not_recorded(at, obs, reward, said, frames):
     config = EnvConfig(frame_stack=frames)
     observer = Observer(make_flat(config, lambda: env, 0, False), config)
 
-    def act(obs, state, actions, action_mask=None):
+    def act(obs, state, deterministic, action_mask=None):
         state = state or observer.stacks(1)
         observer(obs, *state, env.time == 0)
         return 0, state
@@ -178,10 +178,10 @@ def test_what_is_not_finite_is_not_recorded(at, obs, reward, said, frames):
 
 
 def test_episodes_that_do_not_end_are_truncated_and_told(agent, tmp_path):
-    limited = load(agent.run, env={"time_limit": 10**6})
+    limited = load(agent.run, env={"max_episode_steps": 10**6})
     limited.config = limited.config.merge({"eval_episode_steps": 12})
     limited.factory = lambda: PendulumEnv()
-    limited.config = limited.config.merge({"env.time_limit": None})
+    limited.config = limited.config.merge({"env.max_episode_steps": None})
     done = record(limited, str(tmp_path / "d"), RecordConfig(episodes=2))
     assert (done.episodes, done.steps) == (2, 24)
     assert "2 episodes had not ended after 12 steps (eval_episode_steps), and were truncated there" in done.remarks

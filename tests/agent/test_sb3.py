@@ -68,7 +68,18 @@ def test_what_was_learned_is_evaluated_exported_and_learned_on(tmp_path, capsys)
         torch.testing.assert_close(ours, y[:, 0])
     assert agent.config.algo.discount == 0.99
     assert float(agent.algo.objective.temperature) == pytest.approx(np.exp(-0.0132), abs=1e-4)
-    go_on = ["train", "sac", "--env", "Pendulum-v1", "--init", str(run), "--run", str(tmp_path / "on"), "--steps", "30"]
+    go_on = [
+        "train",
+        "sac",
+        "--env",
+        "Pendulum-v1",
+        "--init-from",
+        str(run),
+        "--run",
+        str(tmp_path / "on"),
+        "--steps",
+        "30",
+    ]
     small = "--algo.networks.units 8 6 --learning-starts 10 --random-steps 0 --eval-episodes 1"
     assert main([*go_on, *small.split()]) == 0
 

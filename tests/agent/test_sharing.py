@@ -65,7 +65,7 @@ def test_an_agent_at_the_hub_is_the_one_that_was_pushed(hub, trained, capsys, tm
     assert sorted(path.name for path in pulled.iterdir() if path.name != "curve.png") == [
         "README.md", "agent.json", "checkpoints", "config.yaml", "eval.json", "spec.json"
     ]  # fmt: skip
-    begin = ["train", "dreamer_v3", "--config", "old/config.yaml", "--init", "hf://me/pole", "--run", "on"]
+    begin = ["train", "dreamer_v3", "--config", "old/config.yaml", "--init-from", "hf://me/pole", "--run", "on"]
     assert main([*begin, "--steps", "4", "--learning-starts", "3", "--eval-episodes", "1"]) == 0
     with pytest.raises(RunError, match="old exists already"):
         reverie.pull("hf://me/pole", "old")

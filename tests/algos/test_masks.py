@@ -152,6 +152,6 @@ def test_a_mask_without_a_legal_action_names_where(tmp_path: Path) -> None:
 
 
 def test_excluded_masks_are_not_seen(tmp_path: Path) -> None:
-    options = {"exclude": MASK, "kwargs": {"everything": True}}
+    options = {"exclude_keys": MASK, "kwargs": {"everything": True}}
     reverie.train("dqn", env=Masked, env_options=options, run=tmp_path / "run", **FEW)
     assert MASK not in reverie.load(tmp_path / "run").obs_spec

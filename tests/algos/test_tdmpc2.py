@@ -18,8 +18,8 @@ from reverie.kernels import inference
 from reverie.kernels.registry import ROWS
 
 FEW = {
-    "steps": 60, "learning_starts": 30, "random_steps": 30, "replay_ratio": 0.2, "env.num": 1, "env.vector": "serial",
-    "eval_episodes": 1, "eval_envs": 1, "threads": 1, "seed": 0, "console": False, "tensorboard": False,
+    "steps": 60, "learning_starts": 30, "random_steps": 30, "replay_ratio": 0.2, "env.num": 1,
+    "env.vectorization": "sync", "eval_episodes": 1, "eval_envs": 1, "threads": 1, "seed": 0, "console": False, "tensorboard": False,
     "algo.batch_size": 8, "algo.num_samples": 16, "algo.num_policy_samples": 4, "algo.num_elites": 4,
     "algo.iterations": 2,
     "algo.episodic": True, "algo.reward_scale": "factor(0.1)",
@@ -188,7 +188,7 @@ def run(tmp_path_factory):
 
 
 def test_its_dreams_are_environments_of_latents_and_are_looked_at(run, tmp_path):
-    report = reverie.dream(reverie.load(run), context=3, horizon=5, sequences=2)
+    report = reverie.dream(reverie.load(run), context=3, horizon=5, episodes=2)
     assert set(report.errors) == {"reward", "cont"}
     env = gymnasium.make("reverie/Dream-v0", run=run, observations="latent")
     obs, _ = env.reset(seed=0)

@@ -357,16 +357,16 @@ def test_actions_that_are_not_of_the_space(space, rows, said):
         ActionCodec(space).encode({"action": rows, "is_last": np.zeros(2, bool)}, 10)
 
 
-def there_and_back(space, keep=bool, channels="auto", n=20):
+def there_and_back(space, keep=bool, channel_axis="auto", n=20):
     space.seed(0)
-    codec, given = ObsCodec(space, keep, channels), [space.sample() for _ in range(n)]
+    codec, given = ObsCodec(space, keep, channel_axis), [space.sample() for _ in range(n)]
     flat = [codec(value) for value in given]
     rows = {f"obs/{key}": np.stack([row[key] for row in flat]) for key in codec.spec}
     if len(rows) == 1 and "/" not in next(iter(codec.spec)):
         rows = {"obs": next(iter(rows.values()))}
     found, kept = codec.decode(rows | {"reward": np.zeros(n)}), codec.kept_space()
     assert {name for name in found if name != "reward"} == {name for name, _ in columns_in(kept, "obs")}
-    again = ObsCodec(kept, channels=channels)
+    again = ObsCodec(kept, channel_axis=channel_axis)
     assert again.spec == codec.spec
     for i, row in enumerate(flat):
         one = nested(kept, {name: values[i : i + 1] for name, values in found.items()}, "obs")
@@ -377,10 +377,10 @@ def there_and_back(space, keep=bool, channels="auto", n=20):
 
 
 @pytest.mark.parametrize("name", SPACES)
-@pytest.mark.parametrize("channels", ["auto", "first"])
-def test_every_kind_alone_and_in_a_dictionary(name, channels):
-    there_and_back(SPACES[name], channels=channels)
-    there_and_back(spaces.Dict({"in": spaces.Dict({"side": SPACES[name]})}), channels=channels)
+@pytest.mark.parametrize("channel_axis", ["auto", "first"])
+def test_every_kind_alone_and_in_a_dictionary(name, channel_axis):
+    there_and_back(SPACES[name], channel_axis=channel_axis)
+    there_and_back(spaces.Dict({"in": spaces.Dict({"side": SPACES[name]})}), channel_axis=channel_axis)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ class Lived:
     def __init__(self, streams, capacity, window, seed=0, kind=HostStorage, config=None):
         self.streams, self.capacity, self.window = streams, capacity, window
         self.where = () if kind is HostStorage else (torch.device("cpu"),)
-        self.config = config or ReplayConfig(online=False)
+        self.config = config or ReplayConfig(online_queue=False)
         storage = kind(columns_of(OBS, ACTION, EXTRA), streams, capacity, *self.where)
         self.replay = Replay(storage, window, seed=seed, config=self.config)
         self.rows = [[] for _ in range(streams)]

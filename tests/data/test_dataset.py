@@ -113,7 +113,7 @@ def test_datasets_that_cannot_be():
 
 def mixed():
     """Two of eight windows are recorded ones."""
-    lived = ReplayConfig(online=False).build(
+    lived = ReplayConfig(online_queue=False).build(
         obs_spec=OBS, action_spec=ACTION, extra_spec={}, num_envs=1, window=Window(batch=6, length=3), seed=1
     )
     return MixedSource(build(window=Window(batch=2, length=3)), lived)
@@ -154,5 +154,7 @@ def test_feedback_goes_to_where_the_windows_came_from():
 def test_nan_is_an_error_that_says_where(tmp_path, name, said):
     values = columns()
     values[name][5] = np.nan  # the sixth transition: two episodes of 3 and 1 before it
-    with pytest.raises(DataError, match=rf"episode 2, step 1 \(index 5\): {said}.*reverie data validate.*--quarantine"):
+    with pytest.raises(
+        DataError, match=rf"episode 2, step 1 \(index 5\): {said}.*reverie data validate.*--write-valid"
+    ):
         list(open_recorded(DatasetConfig(path=str(write(tmp_path / "a.hdf5", values)))).parts())

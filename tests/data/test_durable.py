@@ -36,7 +36,7 @@ def replay_of(streams):
 
 
 def durable(replay, store, run):
-    return DurableReplay(replay, ReplayConfig(store=store, buffer="600kB"), run, stop=lambda: False)
+    return DurableReplay(replay, ReplayConfig(store_path=store, write_buffer="600kB"), run, stop=lambda: False)
 
 
 def lived():

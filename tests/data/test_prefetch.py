@@ -87,7 +87,7 @@ def test_nothing_is_sampled_early_and_feedback_is_passed_on(log):
 def test_only_what_has_to_travel_is_sent_ahead(log):
     window = Window(batch=1, length=2, crosses_episodes=True)
     host, device = (
-        Replay(storage, window, seed=0, config=ReplayConfig(online=False))
+        Replay(storage, window, seed=0, config=ReplayConfig(online_queue=False))
         for storage in (HostStorage(COLUMNS, 1, 10), DeviceStorage(COLUMNS, 1, 10, CPU))
     )
     assert (prefetch(host, CPU), prefetch(device, CUDA)) == (host, device)

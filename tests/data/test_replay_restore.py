@@ -22,11 +22,11 @@ from reverie.run.manifest import decode, encode
 from reverie.store.read import Chunk, Damage
 
 CONFIGS = [
-    ReplayConfig(online=False),
+    ReplayConfig(online_queue=False),
     ReplayConfig(),
-    ReplayConfig(sequence=True),
-    ReplayConfig().merge({"fractions.priority": 2.0, "priority.beta_windows": 50}),
-    ReplayConfig().merge({"fractions": {"uniform": 1, "priority": 1, "recency": 1, "ends": 1}}),
+    ReplayConfig(sequential=True),
+    ReplayConfig().merge({"fractions.priority": 2.0, "priority.beta_anneal_windows": 50}),
+    ReplayConfig().merge({"fractions": {"uniform": 1, "priority": 1, "recency": 1, "episode_ends": 1}}),
 ]
 
 
@@ -38,7 +38,7 @@ def lives(draw):
         length=draw(st.integers(1, 4)),
         context=draw(st.integers(1, 2)),
         crosses_episodes=draw(st.booleans()),
-        context_crosses=not config.sequence and draw(st.booleans()),
+        context_crosses=not config.sequential and draw(st.booleans()),
     )
     kind = draw(st.sampled_from([HostStorage, DeviceStorage]))
     capacity = window.rows + draw(st.integers(0, 12))
@@ -133,7 +133,9 @@ def live(life, others, rng, steps):
                 assert_same(batches[0], batch)
             update = random_update(life, rng, batches[0].index)
             for replay in replays:
-                if life.replay.count % 2 and not life.config.sequence:  # half of all comes late, as that of a GPU does
+                if (
+                    life.replay.count % 2 and not life.config.sequential
+                ):  # half of all comes late, as that of a GPU does
                     replay.flush()
                     replay.pending.append(Feedback(batches[0].index.numpy(), update.extras, update.priority))
                 else:

@@ -11,7 +11,7 @@ from reverie.core.types import Update
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 
-SMALL = {"env.id": "reverie/Count-v0", "env.num": 2, "env.vector": "serial", "threads": 1, "eval_episodes": 0,
+SMALL = {"env.id": "reverie/Count-v0", "env.num": 2, "env.vectorization": "sync", "threads": 1, "eval_episodes": 0,
          "steps": 100, "console": False, "tensorboard": False}  # fmt: skip
 
 

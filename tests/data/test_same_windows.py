@@ -15,11 +15,11 @@ CASES = {
     "uniform": {},
     "prioritised": {"fractions.uniform": 0, "fractions.priority": 1},
     "recent": {"fractions.uniform": 0, "fractions.recency": 1},
-    "ends": {"fractions.uniform": 0, "fractions.ends": 1},
-    "mixed": {"fractions.priority": 1, "fractions.recency": 1, "fractions.ends": 1},
-    "online": {"online": True},
-    "sequence": {"sequence": True},
-    "reset": {"sequence": True, "reset_interval": 8},
+    "ends": {"fractions.uniform": 0, "fractions.episode_ends": 1},
+    "mixed": {"fractions.priority": 1, "fractions.recency": 1, "fractions.episode_ends": 1},
+    "online": {"online_queue": True},
+    "sequence": {"sequential": True},
+    "reset": {"sequential": True, "reset_interval": 8},
 }
 KNOWN = {
     "uniform": [22547863, 1586952421, 3440279522, 1906095477],
@@ -36,7 +36,7 @@ KNOWN = {
 
 def drawn(case, crosses, free):
     """Handles of 60 batches ``[60, 16]`` while two streams are lived, evicted and given priorities."""
-    config, carries = ReplayConfig(online=False).merge(CASES[case]), case == "reset"
+    config, carries = ReplayConfig(online_queue=False).merge(CASES[case]), case == "reset"
     window = Window(batch=16, length=3, context=1 - carries, crosses_episodes=crosses or carries, carries=carries)
     life = Lived(2, 50, replace(window, context_crosses=free), seed=7, config=config)
     for t in range(20):

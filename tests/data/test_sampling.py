@@ -19,7 +19,7 @@ CROSSING = pytest.mark.parametrize("crosses", [True, False])
 
 def some_life(fractions, crosses, batch=200, rows=60, free=False, **more):
     """Two streams of episodes of several lengths, the oldest rows evicted."""
-    config = ReplayConfig(online=False).merge({"fractions": {"uniform": 0.0, **fractions}, **more})
+    config = ReplayConfig(online_queue=False).merge({"fractions": {"uniform": 0.0, **fractions}, **more})
     window = Window(batch=batch, length=3, context=1, crosses_episodes=crosses, context_crosses=free)
     life = Lived(2, 40, window, seed=5, config=config)
     for t in range(rows):
@@ -89,7 +89,7 @@ def test_recency_follows_its_law(crosses, exponent):
 @CROSSING
 @pytest.mark.parametrize("free", [False, True])
 def test_ends_follow_their_law(crosses, free):
-    life = some_life({"ends": 1.0}, crosses, free=free)
+    life = some_life({"episode_ends": 1.0}, crosses, free=free)
     expected = ends(life)
     assert max(expected.values()) > min(expected.values())
     assert_drawn(life, expected)
@@ -103,17 +103,17 @@ def test_priorities_follow_equation_1(crosses):
 
 @CROSSING
 def test_a_mixture_draws_each_part_by_its_fraction(crosses):
-    life = some_life({"uniform": 1.0, "priority": 3.0, "recency": 2.0, "ends": 2.0}, crosses)
+    life = some_life({"uniform": 1.0, "priority": 3.0, "recency": 2.0, "episode_ends": 2.0}, crosses)
     parts = [(1, dict.fromkeys(windows_of(life), 1.0)), (3, by_priority(life)), (2, recency(life)), (2, ends(life))]
     share = [(fraction / sum(weights.values()), weights) for fraction, weights in parts]
     assert_drawn(life, {h: sum(each * weights[h] for each, weights in share) for h in windows_of(life)})
 
 
 @pytest.mark.parametrize("first", [0, 90])
-@pytest.mark.parametrize("part", ["uniform", "priority", "recency", "ends"])
+@pytest.mark.parametrize("part", ["uniform", "priority", "recency", "episode_ends"])
 def test_a_replay_that_was_emptied_is_as_a_new_one(part, first):
     """Also if its rows get numbers that others had before."""
-    used, new = (some_life({part: 1.0}, crosses=first > 0, rows=n, free=True, online=True) for n in (60, 1))
+    used, new = (some_life({part: 1.0}, crosses=first > 0, rows=n, free=True, online_queue=True) for n in (60, 1))
     for life in (used, new):
         life.replay.begin_at(first)
         for t in range(25):
@@ -126,7 +126,7 @@ def test_a_replay_that_was_emptied_is_as_a_new_one(part, first):
 
 
 def test_importance_weights_are_those_of_the_mixture():
-    more = {"priority.beta": 0.5, "priority.beta_end": 1.0, "priority.beta_windows": 1000}
+    more = {"priority.beta": 0.5, "priority.beta_end": 1.0, "priority.beta_anneal_windows": 1000}
     life = some_life({"uniform": 1.0, "priority": 1.0}, crosses=True, batch=50, **more)
     priority = by_priority(life)
     total = sum(priority.values())
@@ -142,7 +142,7 @@ def test_importance_weights_are_those_of_the_mixture():
 @settings(max_examples=12, deadline=None)
 @given(crosses=st.booleans(), free=st.booleans(), spare=st.integers(0, 8), data=st.data())
 def test_priorities_agree_with_a_dictionary(crosses, free, spare, data):
-    config = ReplayConfig(online=False).merge({"fractions": {"uniform": 0, "priority": 1}, "priority.alpha": 1})
+    config = ReplayConfig(online_queue=False).merge({"fractions": {"uniform": 0, "priority": 1}, "priority.alpha": 1})
     window = Window(batch=3, length=2, context=1, crosses_episodes=crosses, context_crosses=free)
     life = Lived(2, window.rows + spare, window, config=config)
     known, highest = {}, 1.0
@@ -171,4 +171,4 @@ def test_a_negative_priority_and_settings_without_a_meaning_are_refused():
     with pytest.raises(DataError, match=r"priority -0.5: expected a number, 0 or more"):
         life.replay.feedback(torch.tensor([60]), Update(metrics={}, priority=torch.tensor([-0.5])))
     with pytest.raises(ConfigError, match="Set only one of the two"):
-        ReplayConfig().merge({"sequence": True, "fractions.priority": 1}, "replay")
+        ReplayConfig().merge({"sequential": True, "fractions.priority": 1}, "replay")

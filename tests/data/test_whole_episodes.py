@@ -10,7 +10,7 @@ from reverie.core.types import Update, Window
 from reverie.replay.config import ReplayConfig
 from reverie.replay.sources import Feedback
 
-SEQUENCE = ReplayConfig(sequence=True)
+SEQUENCE = ReplayConfig(sequential=True)
 
 
 def episode_end(life, stream, row):

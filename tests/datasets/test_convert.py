@@ -119,7 +119,7 @@ def test_seeds_go_along(tmp_path):
     copied(source, tmp_path / "some", choose=lambda episodes: (e for i, e in enumerate(episodes) if i in (1, 4)))
     assert [seeds_of(tmp_path / name) for name in ("all", "some")] == [[71, 72, 73, 74, 75], [72, 75]]
     copied(
-        source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(steps=9, by="step", seed=1))[0]
+        source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(steps=9, unit="step", seed=1))[0]
     )
     rows = joined(open_reader(str(tmp_path / "steps")).parts())
     begins = rows["obs"][rows["is_first"]]
@@ -132,7 +132,7 @@ def test_ends_that_are_both_go_along(tmp_path):
     buffers = [replace(buffer(e), truncations=end.tolist()) for e, end in zip(LIVED, ended, strict=True)]
     source = write_minari(tmp_path / "d", buffers)
     copied(source, tmp_path / "all")
-    copied(source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(fraction=1.0, by="step"))[0])
+    copied(source, tmp_path / "steps", choose=subsample(open_reader(str(source)), Subset(fraction=1.0, unit="step"))[0])
     for name in ("all", "steps"):
         copy = list(minari.MinariDataset(tmp_path / name / "data"))
         for one, lived, end in zip(copy, LIVED, ended, strict=True):
@@ -183,7 +183,7 @@ def test_whole_episodes(d4rl):
 def test_single_steps(d4rl):
     """Each step that is kept leads to what it led to, with its reward; what follows each other stays together."""
     steps = []
-    for rows in kept(d4rl, fraction=0.5, by="step", seed=2):
+    for rows in kept(d4rl, fraction=0.5, unit="step", seed=2):
         (number, start), count = rows["obs"][0].astype(int), len(rows["reward"]) - 1
         episode, taken = LIVED[number - 1], range(start, start + count)
         steps += [(number, t) for t in taken]
@@ -200,7 +200,8 @@ def test_single_steps(d4rl):
 
 
 @pytest.mark.parametrize(
-    ("share", "numbers"), [({"best": 0.4}, [3, 5]), ({"min_return": 162.5}, [3, 5]), ({"best": 0.01}, [5])]
+    ("share", "numbers"),
+    [({"top_fraction": 0.4}, [3, 5]), ({"min_return": 162.5}, [3, 5]), ({"top_fraction": 0.01}, [5])],
 )
 def test_the_best_episodes_and_the_rest(d4rl, share, numbers):
     """Returns are 34.5, 20.5, 162.5, 40.5 and 208."""
@@ -211,7 +212,7 @@ def test_the_best_episodes_and_the_rest(d4rl, share, numbers):
 
 def test_all_steps_are_drawn_or_rest(d4rl):
     reader = open_reader(d4rl)
-    both = [list(choose(episodes_of(reader.parts()))) for choose in subsample(reader, Subset(steps=5, by="step"))]
+    both = [list(choose(episodes_of(reader.parts()))) for choose in subsample(reader, Subset(steps=5, unit="step"))]
     assert [sum(len(rows["reward"]) - 1 for rows in some) for some in both] == [5, 9]
     earned = [reward for some in both for rows in some for reward in rows["reward"][1:].tolist()]
     assert sorted(earned) == sorted(reward for episode in LIVED for reward in episode.rewards.tolist())
@@ -220,8 +221,8 @@ def test_all_steps_are_drawn_or_rest(d4rl):
 @pytest.mark.parametrize(
     ("share", "said"),
     [
-        ({"best": 0.1, "steps": 3}, "steps = 3, best = 0.1, min_return = None: pass exactly one"),
-        ({"best": 0.1, "by": "step"}, "only episodes have returns"),
+        ({"top_fraction": 0.1, "steps": 3}, "steps = 3, top_fraction = 0.1, min_return = None: pass exactly one"),
+        ({"top_fraction": 0.1, "unit": "step"}, "only episodes have returns"),
         ({"min_return": 1000}, "min_return = 1000: the highest return is 208"),
     ],
 )
@@ -237,7 +238,7 @@ def test_parts_that_cannot_be(d4rl, share, said):
 def test_new_rewards_of_collected_rows(tmp_path, clip):
     """Computed of what the environment showed and took; all else stays, in the keys and kinds of the run."""
     quick = {"steps": 30, "eval_episodes": 0, "tensorboard": False, "console": False, "algo.networks.units": (4,)}
-    env = {"env.time_limit": 9, "env.clip_reward": clip}
+    env = {"env.max_episode_steps": 9, "env.clip_reward": clip}
     reverie.train("sac", "Pendulum-v1", run=tmp_path / "run", learning_starts=29, **quick, **env)
     seen = []
 
@@ -276,7 +277,7 @@ def test_several_observations_and_pictures_as_columns(tmp_path):
     source = write_minari(tmp_path / "d", [buffer(LIVED[0], both)], space)
     copied(source, tmp_path / "p", "parquet")
     same_rows(source, tmp_path / "p")  # the tables say which column is what
-    with pytest.raises(ConfigError, match=r"not obs/arm/at .*, obs/arm/on .* of .*--to minari"):
+    with pytest.raises(ConfigError, match=r"not obs/arm/at .*, obs/arm/on .* of .*--format minari"):
         copied(source, tmp_path / "a.hdf5", "d4rl")
     pictures = rng.integers(0, 256, (4, 8, 9, 3), dtype=np.uint8)
     source = write_minari(tmp_path / "i", [buffer(LIVED[0], pictures)], spaces.Box(0, 255, (8, 9, 3), np.uint8))
@@ -347,7 +348,7 @@ def a_run(d4rl, tmp_path):
 
 
 def test_actions_of_a_run_are_those_of_the_environment_that_is_named(a_run, d4rl, tmp_path):
-    run, copy = a_run({"id": "Pendulum-v1", "kwargs": {"g": 9.0}, "time_limit": 50}), tmp_path / "copy"
+    run, copy = a_run({"id": "Pendulum-v1", "kwargs": {"g": 9.0}, "max_episode_steps": 50}), tmp_path / "copy"
     assert not copied(run, copy)
     assert (about(copy).env, about(copy).action) == ("Pendulum-v1", spaces.Box(-2, 2, (1,), np.float32))
     rows, whole = (joined(open_reader(str(path)).parts()) for path in (copy, d4rl))
@@ -431,7 +432,7 @@ def test_an_environment_of_ones_own_is_found_again(forget, tmp_path, capsys):
     for name in ("recorded", "converted", "again"):
         forget()
         with open_reader(str(tmp_path / name)) as reader:
-            assert (reader.env_id(), reader.info().env, reader.info().time_limit) == (
+            assert (reader.env_id(), reader.info().env, reader.info().max_episode_steps) == (
                 "walk_module:Walk-v0", "walk_module:Walk-v0", 7
             )  # fmt: skip
             report = validate(reader)

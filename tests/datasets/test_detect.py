@@ -36,8 +36,8 @@ def test_files_of_no_known_format(tmp_path, name, content, said):
 
 
 def test_options_without_effect_are_refused(d4rl):
-    with pytest.raises(ConfigError, match=r"data\.time_limit = 3 has no effect on .*\(D4RL HDF5\)"):
-        open_reader(str(d4rl), ReadOptions(time_limit=3))
+    with pytest.raises(ConfigError, match=r"data\.max_episode_steps = 3 has no effect on .*\(D4RL HDF5\)"):
+        open_reader(str(d4rl), ReadOptions(max_episode_steps=3))
 
 
 def test_what_is_not_there(tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ def test_what_exists_stays_and_what_fails_leaves_nothing(d4rl, tmp_path):
     for to in ("minari", "d4rl", "parquet", "store"):
         with pytest.raises(RunError, match="no episodes"):
             copied(d4rl, tmp_path / "none", to, choose=lambda episodes: iter(()))
-    with pytest.raises(ConfigError, match="in the format Minari, but --to is store"):
+    with pytest.raises(ConfigError, match="in the format Minari, but --format is store"):
         copied(d4rl, "minari:ab/b-v0", "store")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.hdf5", "b.hdf5", "out"]
 

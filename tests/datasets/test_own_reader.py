@@ -58,7 +58,9 @@ def opened(folder, arguments=""):
 def test_rows_and_tools(folder, tmp_path, capsys):
     for arguments in ("", "(change='')"):
         check(opened(folder, arguments), expected(LIVED))
-    assert main(["data", "convert", str(folder[0]), str(tmp_path / "c"), "--to", "store", "--reader", folder[1]]) == 0
+    assert (
+        main(["data", "convert", str(folder[0]), str(tmp_path / "c"), "--format", "store", "--reader", folder[1]]) == 0
+    )
     assert len(list(RecordedEpisodes(open_reader(str(tmp_path / "c"))).parts())) == 1
     assert main(["data", "validate", str(folder[0]), "--reader", folder[1]]) == 0
     assert "19 rows in 5 episodes: sound" in capsys.readouterr().out

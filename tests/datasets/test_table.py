@@ -45,13 +45,13 @@ def test_a_time_limit_ends_the_episodes_that_no_column_ends(tmp_path, pieces):
     flags = {name: MAPPING[name] for name in ("obs", "action", "reward", "terminal")}
     unknown = open_reader(path, ReadOptions(columns=flags))
     assert unknown.rows() == 12 + 3
-    assert any("pass --data.time-limit" in line for line in unknown.remarks())
-    known = open_reader(path, ReadOptions(columns=flags, time_limit=3))
+    assert any("pass --data.max-episode-steps" in line for line in unknown.remarks())
+    known = open_reader(path, ReadOptions(columns=flags, max_episode_steps=3))
     check(known, expected(lived, last_seen=False))
-    assert not any("time-limit" in line for line in known.remarks())
-    check(open_reader(path, ReadOptions(columns=flags | {"next_obs": "after"}, time_limit=3)), expected(lived))
-    with pytest.raises(ConfigError, match=r"data\.time_limit = 3 has no effect on .*\(table\)"):
-        open_reader(path, ReadOptions(columns=MAPPING, time_limit=3))
+    assert not any("max-episode-steps" in line for line in known.remarks())
+    check(open_reader(path, ReadOptions(columns=flags | {"next_obs": "after"}, max_episode_steps=3)), expected(lived))
+    with pytest.raises(ConfigError, match=r"data\.max_episode_steps = 3 has no effect on .*\(table\)"):
+        open_reader(path, ReadOptions(columns=MAPPING, max_episode_steps=3))
 
 
 @pytest.mark.parametrize("kind", ["stream", "parquet"])

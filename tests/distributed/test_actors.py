@@ -134,8 +134,8 @@ def test_an_actor_that_cannot_begin_ends_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"replay": {"sequence": True}}, "replay.sequence"),
-        ({"replay": {"init": ("runs/x",)}}, "--experience mixed"),
+        ({"replay": {"sequential": True}}, "replay.sequential"),
+        ({"replay": {"init_from": ("runs/x",)}}, "--experience mixed"),
         ({"env": gymnasium.make("CartPole-v1")}, "instance"),
     ],
 )
@@ -249,7 +249,7 @@ def test_a_torn_copy_of_weights_counts_as_none() -> None:
 
 def lane(rows: int, seed: int) -> Replay:
     window = Window(batch=64, length=2)
-    replay = ReplayConfig(capacity=1000, online=False).build(
+    replay = ReplayConfig(capacity=1000, online_queue=False).build(
         obs_spec=SPEC, action_spec=MOVES, extra_spec={}, num_envs=1, window=window, seed=seed
     )
     for number in range(rows):
@@ -283,4 +283,4 @@ def test_windows_of_all_actors_are_equally_likely_and_get_their_feedback(monkeyp
 def test_slack_is_of_actors_alone() -> None:
     assert ExperimentConfig().slack is None
     assert ExperimentConfig(actors=1).slack == 100
-    assert ExperimentConfig(actors=1, ratio_slack=None).slack == float("inf")
+    assert ExperimentConfig(actors=1, ratio_tolerance=None).slack == float("inf")

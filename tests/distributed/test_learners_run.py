@@ -225,7 +225,7 @@ def test_several_learners_need_a_launcher(tmp_path):
 
 
 def test_rllibs_rules_scale_batches_environments_and_learning_rates(said):
-    config = ExperimentConfig(steps=1000, scale_rules=True, algo=DQNConfig(batch_size=32, lr=1e-3)).merge(
+    config = ExperimentConfig(steps=1000, scale_hyperparameters=True, algo=DQNConfig(batch_size=32, lr=1e-3)).merge(
         {"env.num": 2}
     )
     found = scaled(config, 4)
@@ -233,10 +233,10 @@ def test_rllibs_rules_scale_batches_environments_and_learning_rates(said):
     assert (found.algo.batch_size, found.env.num) == (128, 8)
     assert found.algo.lr == Ramp(((0.0, 0.0), (100.0, 2e-3)))
     assert said == [
-        "scale_rules for 4 learners: env.num: 2 -> 8; algo.batch_size: 32 -> 128; "
+        "scale_hyperparameters for 4 learners: env.num: 2 -> 8; algo.batch_size: 32 -> 128; "
         "algo.lr: 0.001 -> [[0.0, 0.0], [100.0, 0.002]]"
     ]
-    assert scaled(config.merge({"scale_rules": False}), 4).algo.lr == 1e-3
-    sac = ExperimentConfig(scale_rules=True, algo=SACConfig(temperature_lr=0.0, actor_lr=[[0, 1], [5, 2]]))
+    assert scaled(config.merge({"scale_hyperparameters": False}), 4).algo.lr == 1e-3
+    sac = ExperimentConfig(scale_hyperparameters=True, algo=SACConfig(temperature_lr=0.0, actor_lr=[[0, 1], [5, 2]]))
     found = scaled(sac, 4).algo
     assert (found.actor_lr.plain(), found.temperature_lr) == ([[0.0, 2.0], [5.0, 4.0]], 0.0)

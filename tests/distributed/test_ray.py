@@ -70,7 +70,7 @@ def learner(run: Path, rank: int) -> int:
     for place in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             words = (place / "cmdline").read_bytes().split(b"\0") if place.name.isdecimal() else []
-            named = str(run).encode() in words and b"--on" not in words
+            named = str(run).encode() in words and b"--cluster" not in words
             if named and f"RANK={rank}".encode() in (place / "environ").read_bytes().split(b"\0"):
                 return int(place.name)
     return 0
@@ -79,7 +79,7 @@ def learner(run: Path, rank: int) -> int:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it finds the learners in /proc")
 def test_a_run_outlives_a_learner_and_a_node_and_saves_at_a_signal(cluster, tmp_path):
     run, log = tmp_path / "run", tmp_path / "log"
-    words = ["train", *FLAGS, "--run", str(run), "--on", f"ray:{cluster.address}", "--resources", "{seat: 1}"]
+    words = ["train", *FLAGS, "--run", str(run), "--cluster", f"ray:{cluster.address}", "--resources", "{seat: 1}"]
     with log.open("w") as out:
         command = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=out, stderr=out)
     try:
@@ -113,7 +113,7 @@ def test_a_run_outlives_a_learner_and_a_node_and_saves_at_a_signal(cluster, tmp_
 def test_learners_of_one_machine_listen_on_loopback_alone(cluster, tmp_path):
     """Whoever reaches PyTorch's store can run code. The sockets of Ray's own processes are not looked at."""
     run, log, addresses = tmp_path / "run", tmp_path / "log", {}
-    words = ["train", *FLAGS, "--run", str(run), "--on", f"ray:{cluster.address}", "--resources", "{seat: 1}"]
+    words = ["train", *FLAGS, "--run", str(run), "--cluster", f"ray:{cluster.address}", "--resources", "{seat: 1}"]
     with log.open("w") as out:
         command = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=out, stderr=out)
     try:
@@ -133,8 +133,26 @@ def test_learners_of_one_machine_listen_on_loopback_alone(cluster, tmp_path):
 def test_a_run_outlives_actors_and_their_nodes(cluster, tmp_path):
     """One actor on each node; rows that were received are in the store, once."""
     run, log = tmp_path / "run", tmp_path / "log"
-    words = ["train", *FLAGS, "--learners", "1", "--actors", "2", "--run", str(run), "--on", f"ray:{cluster.address}"]
-    words += ["--resources", "{CPU: 0, hall: 1}", "--actor-resources", "{CPU: 0, seat: 1}", "--strategy", "SPREAD"]
+    words = [
+        "train",
+        *FLAGS,
+        "--learners",
+        "1",
+        "--actors",
+        "2",
+        "--run",
+        str(run),
+        "--cluster",
+        f"ray:{cluster.address}",
+    ]
+    words += [
+        "--resources",
+        "{CPU: 0, hall: 1}",
+        "--actor-resources",
+        "{CPU: 0, seat: 1}",
+        "--placement-strategy",
+        "SPREAD",
+    ]
     with log.open("w") as out:
         command = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=out, stderr=out)
     try:
@@ -182,7 +200,7 @@ def test_a_search_has_its_trials_on_the_nodes(cluster, tmp_path, capfd):
     space, run = tmp_path / "space.yaml", tmp_path / "search"
     space.write_text("algo.batch_size: {choices: [4]}")
     words = ["tune", *FLAGS, "--learners", "1", "--steps", "90", "--eval-episodes", "1", "--space", str(space)]
-    asked = ["--trials", "1", "--run", str(run), "--on", f"ray:{cluster.address}"]
+    asked = ["--trials", "1", "--run", str(run), "--cluster", f"ray:{cluster.address}"]
     assert main([*words, *asked, "--resources", "{lamp: 1}"]) == 1
     assert "1 learner with CPU 1, lamp 1 each" in capfd.readouterr().err
     assert main([*words, *asked, "--resources", "{seat: 1}"]) == 0
@@ -192,7 +210,7 @@ def test_a_search_has_its_trials_on_the_nodes(cluster, tmp_path, capfd):
 
 def test_missing_resources_are_named(cluster, monkeypatch, capfd):
     monkeypatch.setattr(on_ray, "PATIENCE", 2.0)
-    asked = ["--on", f"ray:{cluster.address}", "--learners", "3", "--resources", "{seat: 1, lamp: 2}"]
+    asked = ["--cluster", f"ray:{cluster.address}", "--learners", "3", "--resources", "{seat: 1, lamp: 2}"]
     assert main(["train", *DQN, "--algo.batch-size", "9", "--envs", "3", *asked]) == 1
     said = capfd.readouterr().err
     assert "3 learners with CPU 1, seat 1, lamp 2 each. It has CPU 2, seat 2, lamp 0" in said
@@ -201,7 +219,7 @@ def test_missing_resources_are_named(cluster, monkeypatch, capfd):
 
 
 def test_a_cluster_that_is_not_there_is_named(cluster, capfd):
-    assert main(["train", *DQN, "--on", "ray:127.0.0.1:9"]) == 1
+    assert main(["train", *DQN, "--cluster", "ray:127.0.0.1:9"]) == 1
     assert "No connection to the Ray cluster at 127.0.0.1:9" in capfd.readouterr().err
 
 
@@ -214,22 +232,22 @@ def test_a_failure_of_ray_is_no_traceback(cluster, monkeypatch, capfd):
         raise OutOfMemoryError("the node has 0.1 GB left")
 
     monkeypatch.setattr(on_ray, "wait_until_placed", kill)
-    assert main(["train", *DQN, "--on", f"ray:{cluster.address}", "--resources", "{seat: 1}"]) == 1
+    assert main(["train", *DQN, "--cluster", f"ray:{cluster.address}", "--resources", "{seat: 1}"]) == 1
     assert "OutOfMemoryError: the node has 0.1 GB left" in capfd.readouterr().err
 
 
 def test_without_ray_the_extra_is_named(monkeypatch, capfd):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")  # put back afterwards
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert main(["train", *DQN, "--on", "ray"]) == 1
+    assert main(["train", *DQN, "--cluster", "ray"]) == 1
     assert "pip install 'reverie-rl[ray]'" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--on", "slurm"], "expected ray, or ray:HOST:PORT"),
-        (["--resources", "{CPU: 1}"], "--resources without --on ray"),
+        (["--cluster", "slurm"], "expected ray, or ray:HOST:PORT"),
+        (["--resources", "{CPU: 1}"], "--resources without --cluster ray"),
     ],
 )
 def test_what_cannot_be_placed_is_refused(words, message, capfd):
@@ -245,5 +263,5 @@ def test_a_learner_needs_its_threads_and_a_gpu_if_there_are_enough():
 
 
 def test_what_is_asked_of_ray_is_not_asked_of_the_learners():
-    words = ["dqn", "--on=ray", "--envs", "2", "--run", "a", "--algo.networks.units", "8", "8", "--resume", "b"]
-    assert without(words, {"on", "run", "resume"}) == ["dqn", "--envs", "2", "--algo.networks.units", "8", "8"]
+    words = ["dqn", "--cluster=ray", "--envs", "2", "--run", "a", "--algo.networks.units", "8", "8", "--resume", "b"]
+    assert without(words, {"cluster", "run", "resume"}) == ["dqn", "--envs", "2", "--algo.networks.units", "8", "8"]

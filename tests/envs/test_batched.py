@@ -1,4 +1,4 @@
-"""Environments that are a vector already: the rows of serial ones."""
+"""Environments that are a vector already: the rows of environments that are stepped one by one."""
 
 import functools
 import sys
@@ -32,13 +32,13 @@ def vector(kind, mode, num_envs):
     [*((SyncVectorEnv, mode) for mode in AutoresetMode), (AsyncVectorEnv, AutoresetMode.NEXT_STEP)],
 )
 def test_rows_are_those_of_serial_environments(kind, mode):
-    env = make_env(EnvConfig(num=3, vector="native"), seed=0, factory=functools.partial(vector, kind, mode))
+    env = make_env(EnvConfig(num=3, vectorization="native"), seed=0, factory=functools.partial(vector, kind, mode))
     got = rows(env, 15, UP.expand(3, 2))
     env.close()
     env.close()
     queue = list(ENDS)
-    serial = rows(make_env(EnvConfig(num=3), seed=0, factory=lambda: Count(*queue.pop(0))), 15, UP.expand(3, 2))
-    torch.testing.assert_close(got, serial, rtol=0, atol=0)
+    sync = rows(make_env(EnvConfig(num=3), seed=0, factory=lambda: Count(*queue.pop(0))), 15, UP.expand(3, 2))
+    torch.testing.assert_close(got, sync, rtol=0, atol=0)
 
 
 class Together(VectorEnv):
@@ -69,7 +69,7 @@ class Together(VectorEnv):
 
 def test_dictionaries_masks_images_and_options():
     made = []
-    config = EnvConfig(num=2, vector="native", resize=(2, 2), grayscale=True, clip_reward="sign")
+    config = EnvConfig(num=2, vectorization="native", resize=(2, 2), grayscale=True, clip_reward="sign")
     env = make_env(config, seed=0, factory=lambda num_envs: made.append(Together(num_envs)) or made[-1])
     assert (env.obs_spec["eye"].shape, env.action_spec.width) == ((2, 2, 1), 5)
     got = rows(env, 8, torch.tensor([[0.5, -1.0, 0.0, 0.0, 1.0]] * 2))
@@ -89,7 +89,7 @@ class SameStep(Together):
 @pytest.mark.parametrize(
     ("options", "factory", "message"),
     [
-        ({"frame_stack": 2}, None, "env.frame_stack = 2 with env.vector = native"),
+        ({"frame_stack": 2}, None, "env.frame_stack = 2 with env.vectorization = native"),
         ({"id": "Acrobot-v1"}, None, "Acrobot-v1 with num_envs = 2 could not be made: .*vector entry point"),
         ({}, lambda num_envs: Together(3), "expected a gymnasium.vector.VectorEnv of 2"),
         ({}, lambda: Together(2), "could not be made: TypeError"),
@@ -100,11 +100,11 @@ class SameStep(Together):
 def test_what_does_not_fit(options, factory, message, monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)  # not installed
     with pytest.raises((ConfigError, EnvError), match=message):
-        make_env(EnvConfig(num=2, vector="native").merge(options), seed=0, factory=factory)
+        make_env(EnvConfig(num=2, vectorization="native").merge(options), seed=0, factory=factory)
 
 
 def test_a_run_with_gymnasiums_own_vector_is_trained_loaded_and_evaluated(tmp_path):
-    options = {"vector": "native", "num": 3}
+    options = {"vectorization": "native", "num": 3}
     run = reverie.train("dqn", "CartPole-v1", env_options=options, run=tmp_path / "run", **FEW)
     assert run.evaluation.lengths[0] > 5
     agent = reverie.load(tmp_path / "run")
@@ -116,19 +116,19 @@ def test_a_run_with_gymnasiums_own_vector_is_trained_loaded_and_evaluated(tmp_pa
 
 
 def test_environments_of_a_vector_are_reached_if_it_lets_them():
-    config = EnvConfig(id="CartPole-v1", num=2, vector="native")
+    config = EnvConfig(id="CartPole-v1", num=2, vectorization="native")
     env = make_env(config, seed=0, factory=lambda num_envs: SyncVectorEnv([env_zoo.Seeded] * num_envs))
     env.set_attr("height", 3)
     assert (env.call("raise_to", 2, twice=True), env.call("height")) == ([4, 4], [3, 3])
     with pytest.raises(AttributeError, match="hight"):
         env.set_attr("hight", 3)
-    with pytest.raises(EnvError, match=r"CartPoleVectorEnv has no method 'call'.* serial or process"):
+    with pytest.raises(EnvError, match=r"CartPoleVectorEnv has no method 'call'.* sync or async"):
         make_env(config, seed=0).call("gravity")
 
 
 def test_envpool():
     pytest.importorskip("envpool")
-    config = EnvConfig(id="envpool/CartPole-v1", vector="native", num=3)
+    config = EnvConfig(id="envpool/CartPole-v1", vectorization="native", num=3)
     got, same, other = (rows(make_env(config, seed=seed), 40, UP.expand(3, 2)) for seed in (4, 4, 5))
     torch.testing.assert_close(got, same, rtol=0, atol=0)
     assert got["is_last"].any()
@@ -138,7 +138,7 @@ def test_envpool():
 
 def test_a_reward_that_float32_does_not_hold_is_an_error():
     rich = functools.partial(env_zoo.Scripted, spaces.Discrete(2), [0], [0.0, 1e39])
-    env = make_env(EnvConfig(num=1, vector="native"), seed=0, factory=lambda num_envs: SyncVectorEnv([rich]))
+    env = make_env(EnvConfig(num=1, vectorization="native"), seed=0, factory=lambda num_envs: SyncVectorEnv([rich]))
     with pytest.raises(DataError, match=r"environment 0: the reward is 1e\+39: expected a finite float32 number"):
         play(env, 2)
 
@@ -158,7 +158,7 @@ def test_failures_of_a_vector(info, how, message):
                 raise how
             return *super().step(actions)[:4], info
 
-    config = EnvConfig(num=2, vector="native")
+    config = EnvConfig(num=2, vectorization="native")
     env = make_env(config, seed=0, factory=lambda num_envs: Failing([Count] * num_envs))
     with pytest.raises(EnvError, match=message):
         play(env, 2)
@@ -167,7 +167,7 @@ def test_failures_of_a_vector(info, how, message):
 def test_numbers_outside_of_their_space_are_said_once(said):
     space = spaces.Box(-1, 1, (1,))
     made = functools.partial(env_zoo.Scripted, space, [np.zeros(1, np.float32), np.full(1, 3, np.float32)])
-    config = EnvConfig(num=2, vector="native")
+    config = EnvConfig(num=2, vectorization="native")
     play(make_env(config, seed=0, factory=lambda num_envs: SyncVectorEnv([made] * num_envs)), 5)
     (line,) = said
     assert "environment 0: observation 'observation' is 3 at index (0,), but its space declares -1 to 1" in line

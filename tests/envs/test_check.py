@@ -251,14 +251,14 @@ def test_what_is_seen_of_a_sound_environment():
     report = examine(Walk, EnvConfig(), 300, worker=True, watch=watched.append)
     facts = report.measurements
     assert (report.env, report.findings, watched) == ("Walk", (), [*range(1, 301)])
-    assert (facts["steps"], facts["plays_in_worker"], facts["time_limit"]) == (300, True, None)
+    assert (facts["steps"], facts["plays_in_worker"], facts["max_episode_steps"]) == (300, True, None)
     assert (facts["least_reward"], facts["largest_reward"]) == (0, 1)
     assert facts["terminated"] == facts["episodes"] == len(facts["lengths"]) == len(facts["returns"]) > 10
     assert sum(facts["returns"]) == facts["rewards_not_0"]
     assert 280 < sum(facts["lengths"]) <= 300
     assert facts["bytes_of_state"] > 100
-    limited = examine(None, EnvConfig(id="CartPole-v1", time_limit=7), 100)
-    assert (limited.measurements["time_limit"], max(limited.measurements["lengths"])) == (7, 7)
+    limited = examine(None, EnvConfig(id="CartPole-v1", max_episode_steps=7), 100)
+    assert (limited.measurements["max_episode_steps"], max(limited.measurements["lengths"])) == (7, 7)
 
 
 @pytest.mark.parametrize("how", ["info", "observation", "method"])
@@ -274,7 +274,7 @@ def test_random_actions_are_those_that_masks_allow(how):
 def test_settings_change_what_is_seen():
     report = examine(None, EnvConfig(id="CartPole-v1", pixels="only", resize=(16, 24)), 50)
     assert {key: part.shape for key, part in report.obs_spec.items()} == {"image": (16, 24, 3)}
-    assert examine(None, EnvConfig(id="Blackjack-v1", exclude="1"), 50).measurements["learners_ignore"] == "1"
+    assert examine(None, EnvConfig(id="Blackjack-v1", exclude_keys="1"), 50).measurements["learners_ignore"] == "1"
 
 
 def test_an_instance_is_played_and_left_open():

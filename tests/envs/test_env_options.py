@@ -113,11 +113,11 @@ def test_keys_are_chosen_by_pattern():
         return set(steps(1, lambda: env_zoo.Scripted(space, obs), **options)[0].obs)
 
     assert keys() == {"arm/x", "arm/y", "z"}
-    assert keys(include="arm/.*") == {"arm/x", "arm/y"}
-    assert keys(exclude="arm/.*|q") == {"z"}
-    assert keys(include=".*", exclude=".*/x") == {"arm/y", "z"}
+    assert keys(include_keys="arm/.*") == {"arm/x", "arm/y"}
+    assert keys(exclude_keys="arm/.*|q") == {"z"}
+    assert keys(include_keys=".*", exclude_keys=".*/x") == {"arm/y", "z"}
     with pytest.raises(EnvError, match=r"no observations are left to learn from. Available keys, .*: 'arm/x'"):
-        keys(include="nothing")
+        keys(include_keys="nothing")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_keys_are_chosen_by_pattern():
     [
         ({"pool_frames": 2}, "env.pool_frames = 2: expected at most env.action_repeat = 1"),
         ({"pool_frames": 2, "action_repeat": 2, "pixels": "only"}, "renderings are drawn after the last repeat only"),
-        ({"include": "("}, r"env.include = '\(': expected a valid regular expression \(missing"),
+        ({"include_keys": "("}, r"env.include_keys = '\(': expected a valid regular expression \(missing"),
     ],
 )
 def test_config_errors(options, message):

@@ -56,7 +56,7 @@ def play(*wrappers, count=5, space=IMAGES, obs=None, id="", **options):
         (["resize(8, width=4)"], {"resize": (8, 4)}),
         (["stack(3)"], {"frame_stack": 3}),
         (["action_repeat(2, pool=2)"], {"action_repeat": 2, "pool_frames": 2}),
-        (["time_limit(3)"], {"time_limit": 3}),
+        (["time_limit(3)"], {"max_episode_steps": 3}),
         (["reward_tanh"], {"clip_reward": "tanh"}),
         (["action_repeat(2)", "grayscale", "resize(2, 2)", "stack(2)"],
          {"action_repeat": 2, "resize": (2, 2), "grayscale": True, "frame_stack": 2}),

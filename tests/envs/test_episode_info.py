@@ -16,7 +16,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.make import make_gym
 from reverie.run.collect import Collector, EpisodeStats
 
-BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
+BOTH = pytest.mark.parametrize("vectorization", ["sync", "async"])
 ALL = ("success", "success:max", "cost:sum", "cost:mean", "cost:min", "cost:last", "inner/r:max")
 OF_FOUR = {
     "success": 0.0, "success_max": 1.0, "cost_sum": 10.0, "cost_mean": 2.5, "cost_min": 1.0, "cost_last": 4.0,
@@ -35,15 +35,15 @@ def stepped(env, count):
 
 
 @BOTH
-def test_numbers_are_summarised_over_each_episode(make, vector):
-    env = make(env_zoo.Judged, num=2, vector=vector, log_info=ALL)
+def test_numbers_are_summarised_over_each_episode(make, vectorization):
+    env = make(env_zoo.Judged, num=2, vectorization=vectorization, log_info=ALL)
     logged = stepped(env, 10)
     assert logged[4] == logged[9] == {0: OF_FOUR, 1: OF_FOUR}
     assert not any(logged[i] for i in (0, 1, 2, 3, 5, 6, 7, 8, 10))
 
 
 def test_each_repeated_frame_counts_and_idle_actions_do_not():
-    env = make_gym(EnvConfig(log_info=("cost:sum",), action_repeat=2, time_limit=2), env_zoo.Judged, False)
+    env = make_gym(EnvConfig(log_info=("cost:sum",), action_repeat=2, max_episode_steps=2), env_zoo.Judged, False)
     for _ in range(2):
         env.reset()
         env.step(0)
@@ -77,8 +77,8 @@ def test_entries_that_mean_nothing_are_refused(entry, said):
 
 
 @BOTH
-def test_a_key_that_is_not_there_ends_the_run_and_is_told(make, vector):
-    env = make(env_zoo.Judged, num=2, vector=vector, log_info=("succes",))
+def test_a_key_that_is_not_there_ends_the_run_and_is_told(make, vectorization):
+    env = make(env_zoo.Judged, num=2, vectorization=vectorization, log_info=("succes",))
     said = (
         r"environment 0 \('Judged'\): .*no finite number 'succes' in any step of the first episode\. Did you mean 's.*"
     )

@@ -86,7 +86,7 @@ def test_any_failures(undisturbed, plan):
 
 @pytest.mark.parametrize("plan", [{0: (1, 3, "raise"), 1: (2, 0, "die"), 2: (2, 5, "sleep")}, {1: (1, 3, "nan")}])
 def test_workers_that_fail_die_and_hang(faulty, undisturbed, plan):
-    env = faulty(plan, vector="process")
+    env = faulty(plan, vectorization="async")
     for slot in env._slots:  # workers may take their time to start for the first time
         slot._timeout = 1.0
     check(rows(env, 16), undisturbed, plan)
@@ -103,10 +103,10 @@ def keeps_failing(number):
     return {seed_after(SEEDS[number], n): fault for n, fault in enumerate(faults, 1)}
 
 
-@pytest.mark.parametrize("vector", ["serial", "process"])
-def test_one_that_keeps_failing_is_down_longer_and_longer_and_the_others_go_on(faulty, undisturbed, vector):
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_one_that_keeps_failing_is_down_longer_and_longer_and_the_others_go_on(faulty, undisturbed, vectorization):
     """For 1, 2 and 4 seconds it shows its newest observation in episodes of a single row."""
-    env = faulty({1: (1, 3, "raise")}, keeps_failing(1), vector=vector)
+    env = faulty({1: (1, 3, "raise")}, keeps_failing(1), vectorization=vectorization)
     got = rows(env, 16)
     assert (env.slept, env.restarts) == ([], 4)
     assert "restarting a failed environment in 4 seconds: environment 1" in env.said[-1]
@@ -142,10 +142,10 @@ def test_one_that_is_down_has_no_snapshot_takes_no_request_and_can_be_reset(faul
     assert env.call("level") == [3, 3, 3]
 
 
-@pytest.mark.parametrize("vector", ["serial", "process"])
-def test_too_many_failures_end_it_with_the_traceback(faulty, vector):
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_too_many_failures_end_it_with_the_traceback(faulty, vectorization):
     more = {seed_after(SEEDS[1], n): (1, 0, "raise") for n in (1, 2, 3)}
-    env = faulty({1: (1, 2, "raise")}, more, restarts=2, restart_window=50.0, vector=vector)
+    env = faulty({1: (1, 2, "raise")}, more, restarts=2, restart_window=50.0, vectorization=vectorization)
     play(env, 3)
     said = r"3 environment failures within \d+ seconds: .* env.restarts = 2 .* = 50"
     with pytest.raises(EnvError, match=said) as caught:
@@ -245,7 +245,7 @@ def test_one_that_took_steps_since_it_was_started_is_not_waited_for(faulty):
     [
         (env_zoo.OldReset, {}, r"reset\(\) returned one value of type int: expected 2 values \(obs"),
         (env_zoo.OldStep, {"action_repeat": 2}, r"step 1 of episode 1: step\(\) returned 4 values.*shimmy"),
-        (env_zoo.OldStep, {"time_limit": 9}, r"step 1 .*a wrapper of Gymnasium found not enough values.*shimmy"),
+        (env_zoo.OldStep, {"max_episode_steps": 9}, r"step 1 .*a wrapper of Gymnasium found not enough values.*shimmy"),
     ],
 )
 def test_environments_of_old_gym_are_told_apart(make, factory, options, message):
@@ -264,7 +264,7 @@ def test_an_observation_outside_its_space_in_the_second_env(make):
 
 def test_a_worker_that_cannot_be_made_says_why():
     with pytest.raises(EnvError, match=r"environment [01] .*could not be created: OSError: no licence for a second"):
-        make_env(EnvConfig(num=2, vector="process"), seed=0, factory=env_zoo.only_in_main)
+        make_env(EnvConfig(num=2, vectorization="async"), seed=0, factory=env_zoo.only_in_main)
 
 
 def test_instances(make):
@@ -272,7 +272,7 @@ def test_instances(make):
     assert make(instance).reset().is_first.all()
     for factory, options, error, message in (
         (instance, {"num": 2}, ConfigError, r"env.num = 2, .* with an environment instance"),
-        (instance, {"vector": "process"}, ConfigError, r"env.vector = 'process'"),
+        (instance, {"vectorization": "async"}, ConfigError, r"env.vectorization = 'async'"),
         (lambda: instance, {"num": 2}, EnvError, "returned the same environment twice"),
     ):
         with pytest.raises(error, match=message):
@@ -317,15 +317,15 @@ def ends(how):
     return change
 
 
-@pytest.mark.parametrize("vector", ["serial", "process"])
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
 @pytest.mark.parametrize("how", [SystemExit(0), SystemExit("enough"), GeneratorExit(), KeyboardInterrupt()])
-def test_what_ends_a_program_is_a_failure(make, said, monkeypatch, vector, how):
+def test_what_ends_a_program_is_a_failure(make, said, monkeypatch, vectorization, how):
     handler = signal.signal(signal.SIGINT, lambda *_: None)  # as in a run, which handles Ctrl-C itself
     try:
-        env = make(functools.partial(Changing, ends(how)), vector=vector)
+        env = make(functools.partial(Changing, ends(how)), vectorization=vectorization)
         assert rows(env, 8)["is_first"][:, 0].nonzero().ravel().tolist() == [0, 3, 6]
         assert f"step 3 of episode 1 failed with {type(how).__name__}" in said[0]
-        env = make(functools.partial(Changing, ends(how)), vector=vector, restarts=0)
+        env = make(functools.partial(Changing, ends(how)), vectorization=vectorization, restarts=0)
         with pytest.raises(EnvError, match=type(how).__name__):
             play(env, 8)
     finally:
@@ -362,7 +362,7 @@ def shrinks(when, in_place=False):
     return change
 
 
-@pytest.mark.parametrize("vector", ["serial", "process"])
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -376,9 +376,9 @@ def shrinks(when, in_place=False):
         (shrinks(lambda *_: False, in_place=True), r"step 0 of episode 2: reset\(\) replaced the action space"),
     ],
 )
-def test_masks_and_actions_that_change_are_told_at_once(make, said, change, message, vector):
+def test_masks_and_actions_that_change_are_told_at_once(make, said, change, message, vectorization):
     """Another environment in its place would not help."""
-    env = make(functools.partial(Changing, change), vector=vector)
+    env = make(functools.partial(Changing, change), vectorization=vectorization)
     with pytest.raises(EnvError, match=message):
         play(env, 14)
     assert said == []
@@ -386,7 +386,7 @@ def test_masks_and_actions_that_change_are_told_at_once(make, said, change, mess
 
 def test_masks_may_be_left_out_and_a_first_reset_may_fail(make):
     seen = masks(lambda env, method: method == "step")
-    assert len(play(make(functools.partial(Changing, seen), exclude="action_mask"), 8)) == 8
+    assert len(play(make(functools.partial(Changing, seen), exclude_keys="action_mask"), 8)) == 8
 
     def fails_once(env, method):
         if env.resets == 1:

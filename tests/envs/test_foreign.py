@@ -228,5 +228,5 @@ def test_procgen_shows_no_frame_of_the_next_level_at_an_end():
     for t in ends[:-1]:
         assert torch.equal(steps[t].obs["image"], steps[t - 1].obs["image"])
         assert not torch.equal(steps[t + 1].obs["image"], steps[t].obs["image"])
-    _, cut = play(12, id="procgen-bigfish-v0", time_limit=5)
+    _, cut = play(12, id="procgen-bigfish-v0", max_episode_steps=5)
     assert [t for t, step in enumerate(cut) if step.is_last] == [5, 11]

@@ -22,19 +22,19 @@ from reverie.envs.slot import derive_seeds, seed_after
 from reverie.envs.slot_vector_env import make_env
 
 ATARI = {
-    "action_repeat": 4, "pool_frames": 2, "noop_max": 30, "time_limit": 20, "resize": (32, 32), "grayscale": True,
-    "frame_stack": 3, "kwargs": {"full_action_space": True, "repeat_action_probability": 0.7},
+    "action_repeat": 4, "pool_frames": 2, "noop_max": 30, "max_episode_steps": 20, "resize": (32, 32),
+    "grayscale": True, "frame_stack": 3, "kwargs": {"full_action_space": True, "repeat_action_probability": 0.7},
 }  # fmt: skip
 EXACT = {
     "CartPole-v1": {},
-    "Pendulum-v1": {"time_limit": 20, "clip_reward": "tanh"},
+    "Pendulum-v1": {"max_episode_steps": 20, "clip_reward": "tanh"},
     "ALE/Pong-v5": ATARI,
-    "ALE/Breakout-v5": {"action_repeat": 4, "life_loss": True, "fire": True, "resize": (32, 32)},
-    "HalfCheetah-v5": {"time_limit": 20},
+    "ALE/Breakout-v5": {"action_repeat": 4, "terminal_on_life_loss": True, "fire_on_reset": True, "resize": (32, 32)},
+    "HalfCheetah-v5": {"max_episode_steps": 20},
     "MinAtar/Breakout-v1": {},
-    "MiniGrid-DoorKey-5x5-v0": {"time_limit": 20, "mission": True},
-    "dm_control/walker-walk-v0": {"time_limit": 20},
-    "CrafterReward-v1": {"time_limit": 40, "kwargs": {"area": (32, 32)}},
+    "MiniGrid-DoorKey-5x5-v0": {"max_episode_steps": 20, "mission": True},
+    "dm_control/walker-walk-v0": {"max_episode_steps": 20},
+    "CrafterReward-v1": {"max_episode_steps": 40, "kwargs": {"area": (32, 32)}},
     "reverie/Grid-v0": {"frame_stack": 2},
 }
 
@@ -57,7 +57,7 @@ def test_it_goes_on_exactly(make, env_id):
 
 
 def test_workers_go_on_exactly(make):
-    env = make(id="ALE/Pong-v5", num=2, seed=3, vector="process", **ATARI)
+    env = make(id="ALE/Pong-v5", num=2, seed=3, vectorization="async", **ATARI)
     act = actions(env)
     play(env, 28, act)
     env.send(act())

@@ -37,8 +37,8 @@ def kinds(env):
 
 def test_atari_as_the_authors_play_it():
     env, steps, frame = play(
-        id="ALE/Pong-v5", render=True, action_repeat=4, pool_frames=2, noop_max=30, time_limit=30, resize=(96, 96),
-        grayscale=True, kwargs={"full_action_space": True, "repeat_action_probability": 0.25},
+        id="ALE/Pong-v5", render=True, action_repeat=4, pool_frames=2, noop_max=30, max_episode_steps=30,
+        resize=(96, 96), grayscale=True, kwargs={"full_action_space": True, "repeat_action_probability": 0.25},
     )  # fmt: skip
     assert env.obs_spec == {"image": image(96, 96, 1)}
     assert (env.action_spec.width, frame.shape) == (18, (210, 160, 3))
@@ -62,7 +62,7 @@ def test_atari_lives():
     """Of one who never moves: without FIRE nothing happens; with it five lives are one game, or five episodes."""
     ends = {}
     for end, fire in ((False, False), (False, True), (True, True)):
-        options = {"life_loss": end, "fire": fire, "kwargs": {"repeat_action_probability": 0.0}}
+        options = {"terminal_on_life_loss": end, "fire_on_reset": fire, "kwargs": {"repeat_action_probability": 0.0}}
         env = make_env(EnvConfig(id="ALE/Breakout-v5", action_repeat=4, **options), seed=0)
         steps = stepping.play(env, 301, torch.eye(4)[:1])
         ends[end, fire] = [t for t, step in enumerate(steps) if step.is_last]
@@ -151,7 +151,7 @@ def test_minigrid_as_pydreamer_sees_it():
 
 
 def test_crafter():
-    env, steps, frame = play(12, render=True, id="CrafterReward-v1", time_limit=8)
+    env, steps, frame = play(12, render=True, id="CrafterReward-v1", max_episode_steps=8)
     assert env.obs_spec == {"image": image(64, 64, 3)}
     assert (env.action_spec.width, frame.shape) == (17, (256, 256, 3))
     assert [t for t, step in enumerate(steps) if step.is_last] == [8]
@@ -160,7 +160,7 @@ def test_crafter():
 
 def test_dm_control_vectors_and_pixels():
     pytest.importorskip("dm_control")
-    env, steps, _ = play(id="dm_control/cartpole-balance-v0", time_limit=20)
+    env, steps, _ = play(id="dm_control/cartpole-balance-v0", max_episode_steps=20)
     assert kinds(env) == {"position": ("vector", (3,)), "velocity": ("vector", (2,))}
     assert env.action_spec.width == 1
     assert [t for t, step in enumerate(steps) if step.is_last] == [20]

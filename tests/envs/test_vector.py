@@ -1,4 +1,4 @@
-"""Rows from real vector environments, serial and in processes: flags, rewards, seeds, at once and later."""
+"""Rows from real vector environments, sync and async: flags, rewards, seeds, at once and later."""
 
 import functools
 
@@ -17,7 +17,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count, Grid
 from reverie.envs.slot_vector_env import make_env
 
-BOTH = pytest.mark.parametrize("vector", ["serial", "process"])
+BOTH = pytest.mark.parametrize("vectorization", ["sync", "async"])
 
 
 def test_rewards_are_also_there_as_they_were_given(make):
@@ -50,10 +50,10 @@ def test_rows_of_any_endings(ends):
 
 
 def test_time_limit_is_never_terminal_and_replaces_the_registered_one(make):
-    got = rows(make(id="CartPole-v1", time_limit=4), 11)
+    got = rows(make(id="CartPole-v1", max_episode_steps=4), 11)
     assert got["is_last"][:, 0].nonzero().ravel().tolist() == [4, 9]
     assert not got["is_terminal"].any()
-    longer = rows(make(id="MountainCar-v0", time_limit=250), 253)
+    longer = rows(make(id="MountainCar-v0", max_episode_steps=250), 253)
     assert longer["is_last"][:, 0].nonzero().ravel().tolist() == [250]
 
 
@@ -77,10 +77,10 @@ ZOO = spaces.Dict(
 
 
 @BOTH
-def test_every_kind_of_space_through_shared_memory(make, vector):
+def test_every_kind_of_space_through_shared_memory(make, vectorization):
     ZOO.seed(3)
     samples = [ZOO.sample() for _ in range(4)]
-    env = make(functools.partial(env_zoo.Scripted, ZOO, samples, truncated=(3,)), num=2, vector=vector)
+    env = make(functools.partial(env_zoo.Scripted, ZOO, samples, truncated=(3,)), num=2, vectorization=vectorization)
     got = rows(env, 4)
     for key, part in env.obs_spec.items():
         assert (got[key].shape, str(got[key].dtype)) == ((4, 2, *part.shape), f"torch.{part.dtype}")
@@ -114,8 +114,8 @@ def processes(env):
 
 
 @BOTH
-def test_sent_and_received_rows_are_those_of_step(make, vector):
-    reference, env = make(env_zoo.Seeded, num=3), make(env_zoo.Seeded, num=3, vector=vector)
+def test_sent_and_received_rows_are_those_of_step(make, vectorization):
+    reference, env = make(env_zoo.Seeded, num=3), make(env_zoo.Seeded, num=3, vectorization=vectorization)
     assert as_bytes(reference.reset()) == as_bytes(env.reset())
     for _ in range(14):
         env.send(torch.zeros(3, 2))
@@ -124,7 +124,7 @@ def test_sent_and_received_rows_are_those_of_step(make, vector):
 
 def test_send_does_not_wait_for_the_workers(make, tmp_path):
     gate = tmp_path / "gate"
-    env = make(functools.partial(env_zoo.Waiting, gate), num=2, vector="process")
+    env = make(functools.partial(env_zoo.Waiting, gate), num=2, vectorization="async")
     env.reset()
     env.send(torch.zeros(2, 2))
     gate.touch()
@@ -132,8 +132,8 @@ def test_send_does_not_wait_for_the_workers(make, tmp_path):
 
 
 @BOTH
-def test_what_is_asked_between_send_and_receive(make, vector):
-    env = make(functools.partial(Grid, render_mode="rgb_array"), vector=vector)
+def test_what_is_asked_between_send_and_receive(make, vectorization):
+    env = make(functools.partial(Grid, render_mode="rgb_array"), vectorization=vectorization)
     env.reset(seed=3)
     action = torch.eye(4)[:1]
     env.send(action)
@@ -146,8 +146,11 @@ def test_what_is_asked_between_send_and_receive(make, vector):
 
 
 @BOTH
-def test_methods_and_attributes_of_environments_between_two_steps(make, vector):
-    reference, env = make(env_zoo.Seeded, num=2), make(env_zoo.Seeded, num=2, vector=vector, time_limit=50)
+def test_methods_and_attributes_of_environments_between_two_steps(make, vectorization):
+    reference, env = (
+        make(env_zoo.Seeded, num=2),
+        make(env_zoo.Seeded, num=2, vectorization=vectorization, max_episode_steps=50),
+    )
     reference.reset(), env.reset()
     for each in (reference, env):
         each.send(torch.zeros(2, 2))
@@ -178,7 +181,7 @@ def failing(how):
     ],
 )
 def test_a_workers_error_is_raised_where_its_answer_is_received(make, factory, error, message):
-    env = make(factory, num=2, vector="process", restarts=0)
+    env = make(factory, num=2, vectorization="async", restarts=0)
     play(env, 2)
     env.send(torch.zeros(2, 2))
     with pytest.raises(error, match=message):
@@ -188,7 +191,7 @@ def test_a_workers_error_is_raised_where_its_answer_is_received(make, factory, e
 
 def test_a_step_that_never_ends_does_not_keep_the_run_from_ending(make, tmp_path, monkeypatch):
     monkeypatch.setattr(slot.close, "__defaults__", (0.2,))
-    env = make(functools.partial(env_zoo.Waiting, tmp_path / "never"), num=2, vector="process")
+    env = make(functools.partial(env_zoo.Waiting, tmp_path / "never"), num=2, vectorization="async")
     env.reset()
     env.send(torch.zeros(2, 2))
     workers = processes(env)
@@ -233,12 +236,12 @@ def test_what_resets_draw_goes_on_from_a_snapshot(make):
 
 
 @BOTH
-def test_numbers_outside_of_their_space_are_said_once_and_used(make, said, vector):
+def test_numbers_outside_of_their_space_are_said_once_and_used(make, said, vectorization):
     space = spaces.Dict(a=spaces.Box(-1, 1, (2,)), t=spaces.Box(0, 2**40, (1,), np.int64), f=spaces.Box(-9, 9, (1,)))
     good = {"a": np.zeros(2, np.float32), "t": np.array([3]), "f": np.ones(1, np.float32)}
     wide, late = good | {"a": np.array([0, 2.5], np.float32)}, good | {"t": np.array([2**31])}
     factory = functools.partial(env_zoo.Scripted, space, [good, good, wide, late, late], truncated=(6,))
-    got = rows(make(factory, num=2, vector=vector), 20)
+    got = rows(make(factory, num=2, vectorization=vectorization), 20)
     assert got["a"][2, :, 1].tolist() == [2.5, 2.5]
     one, two = said
     assert "environment 0 ('Scripted'), step 2 of episode 1: observation 'a' is 2.5 at index (1,), but its space" in one
@@ -256,8 +259,8 @@ def test_who_takes_the_rows_of_training_already_need_not_warn(said):
 
 
 @BOTH
-def test_episodes_can_be_ended_from_outside(make, vector):
-    env = make(functools.partial(Count, truncate_at=5), num=2, vector=vector)
+def test_episodes_can_be_ended_from_outside(make, vectorization):
+    env = make(functools.partial(Count, truncate_at=5), num=2, vectorization=vectorization)
     env.reset()
     step = env.truncate(env.step(torch.zeros(2, 2)), [1])
     assert step.is_last.tolist() == [False, True]
@@ -266,9 +269,9 @@ def test_episodes_can_be_ended_from_outside(make, vector):
 
 
 def test_the_most_steps_of_an_episode_are_known_where_they_are_stated(make):
-    assert make(id="CartPole-v1").time_limit == 500
-    assert make(id="CartPole-v1", time_limit=7).time_limit == 7
-    assert make(Count).time_limit is None
+    assert make(id="CartPole-v1").max_episode_steps == 500
+    assert make(id="CartPole-v1", max_episode_steps=7).max_episode_steps == 7
+    assert make(Count).max_episode_steps is None
     stated = env_zoo.Scripted(spaces.Discrete(2), [0])
     stated.max_steps = 30
-    assert make(lambda: stated).time_limit == 30
+    assert make(lambda: stated).max_episode_steps == 30

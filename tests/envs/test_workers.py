@@ -28,7 +28,7 @@ import multiprocessing, os, signal, sys
 def start(num=3):  # only who starts environments imports what it takes, not workers with this script
     from reverie.envs.config import EnvConfig
     from reverie.envs.slot_vector_env import make_env
-    return make_env(EnvConfig(id="reverie/Count-v0", num=num, vector="process"), seed=0)
+    return make_env(EnvConfig(id="reverie/Count-v0", num=num, vectorization="async"), seed=0)
 """
 LEFT = """
 if __name__ == "__main__":
@@ -92,7 +92,7 @@ def test_workers_do_not_outlive_their_parent(tmp_path, end):
 
 
 def test_signals_to_a_whole_job_are_the_parents_affair(make):
-    env = make(functools.partial(Count, truncate_at=9), vector="process")
+    env = make(functools.partial(Count, truncate_at=9), vectorization="async")
     env.reset()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         os.kill(env._slots[0].process.pid, number)
@@ -106,7 +106,7 @@ def test_ctrl_c_right_after_a_worker_started_does_not_hang_the_end_of_the_progra
 
 
 def test_a_worker_that_was_killed_is_said_to_be(make, capsys):
-    env = make(Count, vector="process", num=2)
+    env = make(Count, vectorization="async", num=2)
     play(env, 2)
     for slot in env._slots:
         os.kill(slot.process.pid, signal.SIGKILL)

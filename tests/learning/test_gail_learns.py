@@ -12,7 +12,7 @@ from played import played
 from reverie.envs.dummy import Look
 
 SETTINGS: dict[str, Any] = {
-    "replay_ratio": 1, "learning_starts": 100, "random_steps": 200, "env.num": 4, "env.vector": "serial",
+    "replay_ratio": 1, "learning_starts": 100, "random_steps": 200, "env.num": 4, "env.vectorization": "sync",
     "eval_episodes": 30, "eval_envs": 30, "threads": 1, "seed": 0, "console": False, "tensorboard": False,
     "replay.capacity": 20_000, "algo.batch_size": 128, "algo.discount": 0.9, "algo.networks.units": (64, 64),
     "algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3, "algo.tau": 0.02, "algo.discriminator.units": (64, 64),

@@ -11,7 +11,7 @@ import reverie
 from reverie.objectives.estimators import NStep, TDLambda
 
 SMALL = {
-    "replay_ratio": 1, "learning_starts": 100, "random_steps": 300, "env.num": 4, "env.vector": "serial",
+    "replay_ratio": 1, "learning_starts": 100, "random_steps": 300, "env.num": 4, "env.vectorization": "sync",
     "eval_episodes": 30, "eval_envs": 30, "threads": 1, "seed": 0, "console": False, "tensorboard": False,
     "replay.capacity": 20_000, "algo.batch_size": 64, "algo.discount": 0.9, "algo.networks.units": (64, 64),
     "algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3, "algo.tau": 0.02,
@@ -36,7 +36,7 @@ VALUES = {k: v for k, v in SMALL.items() if k not in ("algo.actor_lr", "algo.cri
     "steps": 1500, "schedule.eval_every": 100, "stop_score": 9.5, "algo.lr": 2e-3, "algo.batch_size": 32,
     "algo.exploration": "epsilon_greedy(1.0, 0.1, 500)", "algo.networks.encoder": "minatar(8)",
 }  # fmt: skip
-PRIORITIES = {"replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0, "replay.online": False}
+PRIORITIES = {"replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0, "replay.online_queue": False}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 import reverie
 
 SMALL = {
-    "env.num": 8, "env.vector": "serial", "eval_episodes": 30, "eval_envs": 30, "threads": 1, "seed": 0,
+    "env.num": 8, "env.vectorization": "sync", "eval_episodes": 30, "eval_envs": 30, "threads": 1, "seed": 0,
     "console": False, "tensorboard": False, "algo.discount": 0.9, "schedule.eval_every": 1000,
 }  # fmt: skip
 PPO = {"algo.rollout": 32, "algo.batch_size": 64, "algo.lr": 3e-3, "algo.epochs": 8}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import reverie
 
 SMALL = {
-    "replay_ratio": 0.5, "learning_starts": 200, "random_steps": 200, "env.num": 4, "env.vector": "serial",
+    "replay_ratio": 0.5, "learning_starts": 200, "random_steps": 200, "env.num": 4, "env.vectorization": "sync",
     "eval_episodes": 10, "eval_envs": 10, "threads": 1, "seed": 0, "console": False, "tensorboard": False,
     "replay.capacity": 20_000, "algo.batch_size": 64, "algo.discount": 0.9, "algo.tau": 0.02, "algo.lr": 5e-4,
     "algo.encoder_lr": 5e-4, "algo.num_samples": 48, "algo.num_elites": 8, "algo.num_policy_samples": 8,

@@ -12,7 +12,7 @@ import reverie
 from reverie.envs.dummy import Cue, Match
 
 SMALL = {
-    "replay_ratio": 1, "learning_starts": 200, "random_steps": 300, "env.num": 4, "env.vector": "serial",
+    "replay_ratio": 1, "learning_starts": 200, "random_steps": 300, "env.num": 4, "env.vectorization": "sync",
     "eval_episodes": 30, "eval_envs": 30, "threads": 1, "seed": 0, "console": False, "tensorboard": False,
     "replay.capacity": 20_000, "algo.batch_size": 64, "algo.discount": 0.9, "algo.networks.units": (64, 64),
     "algo.tau": 0.02, "schedule.eval_every": 100, "steps": 2000,

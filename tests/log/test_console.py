@@ -144,7 +144,7 @@ def test_a_lane_knows_how_far_its_run_is(tmp_path):
     assert (lane.position, lane.updates) == (200, 90)
     lane.begin()
     assert lane.cells() == {
-        "steps": "200 / 1,000", "share": "20%", "return": "-5", "eval": "-", "rate": "-", "left": "-",
+        "steps": "200 / 1,000", "done": "20%", "return": "-5", "eval": "-", "rate": "-", "left": "-",
     }  # fmt: skip
     entry(lane.tail.path, 300, eval__score=7.0)
     lane.read()

@@ -54,7 +54,7 @@ class Life:
 
 
 def replay(window: Window, envs: int, capacity: int) -> Replay:
-    config = ReplayConfig(capacity=capacity * envs, online=False)
+    config = ReplayConfig(capacity=capacity * envs, online_queue=False)
     return config.build(obs_spec=SPEC, action_spec=ACTION, extra_spec={}, num_envs=envs, window=window, seed=0)
 
 

@@ -74,7 +74,7 @@ def test_episodes_that_do_not_end_are_cut_off_and_counted(fakes):
 
 def test_an_environment_is_not_cut_off_before_its_own_limit(fakes):
     env = fakes.Env([[-6]])
-    env.time_limit = 6
+    env.max_episode_steps = 6
     result = evaluate(env, fakes.Policy(), episodes=2, most_steps=4)
     assert (result.lengths, result.cut_off, result.most_steps) == ([6, 6], 0, None)
 

@@ -205,7 +205,7 @@ def costing(costs: list[float]) -> Any:
 
 
 COSTS = QUICK.merge(
-    {"schedule.eval_every": 20, "eval_episodes": 1, "steps": 50, "score": "eval/cost:min", "env.num": 1}
+    {"schedule.eval_every": 20, "eval_episodes": 1, "steps": 50, "score_metric": "eval/cost:min", "env.num": 1}
 )
 
 
@@ -252,17 +252,17 @@ def test_a_score_that_nothing_logs_is_told_when_an_evaluation_could_be_lost(
 ) -> None:
     """And a run that goes on by another number has no best agent by that."""
     monkeypatch.setattr(Experiment, "evaluate", costing([9.0, 9.0, 8.0, 9.5, 9.7]))
-    said = r"score = eval/csot:min: evaluations log no 'eval/csot', but eval/score, .*eval/cost\. Choose"
+    said = r"score_metric = eval/csot:min: evaluations log no 'eval/csot', but eval/score, .*eval/cost\. Choose"
     with pytest.raises(ConfigError, match=said):
-        train(COSTS.merge({"score": "eval/csot:min"}), env=Walk, run=tmp_path)
+        train(COSTS.merge({"score_metric": "eval/csot:min"}), env=Walk, run=tmp_path)
     assert [score for _, score in evaluations(tmp_path)] == [5.0]
-    train(COSTS.merge({"score": "eval/score"}), env=Walk, run=tmp_path)
+    train(COSTS.merge({"score_metric": "eval/score"}), env=Walk, run=tmp_path)
     assert best_step(tmp_path) == 20
     train(COSTS.merge({"steps": 90}), env=Walk, run=tmp_path)
     assert best_step(tmp_path) == 60
     for wrong in ("", "eval/cost:least", "eval/cost:"):
         with pytest.raises(ConfigError, match="expected the name of a number that evaluations log"):
-            COSTS.merge({"score": wrong})
+            COSTS.merge({"score_metric": wrong})
 
 
 class Stops(reverie.Callback):
@@ -293,9 +293,9 @@ def test_a_callback_ends_a_run_for_good(hook: str, tmp_path: Path, said: list[st
 # ---------------------------------------------------------------- episodes that do not end
 
 
-@pytest.mark.parametrize("vector", ["serial", "process"])
-def test_episodes_that_do_not_end_are_cut_off_everywhere(tmp_path: Path, said: list[str], vector: str) -> None:
-    options = {"vector": vector, "log_info": ("cost:sum",)}
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_episodes_that_do_not_end_are_cut_off_everywhere(tmp_path: Path, said: list[str], vectorization: str) -> None:
+    options = {"vectorization": vectorization, "log_info": ("cost:sum",)}
     settings = {"eval_episode_steps": 7, "eval_episodes": 3, "eval_envs": 2, "schedule.eval_every": 5}
     result = reverie.train("dqn", env=Endless, env_options=options, run=tmp_path, **FEW | settings)
     assert (result.evaluation.lengths, result.evaluation.cut_off) == ([7, 7, 7], 3)
@@ -319,10 +319,10 @@ def test_episodes_that_do_not_end_are_cut_off_everywhere(tmp_path: Path, said: l
             session.step()
 
 
-@pytest.mark.parametrize("vector", ["serial", "native"])
-def test_the_longest_episode_of_training_is_known_to_the_agent(tmp_path: Path, vector: str) -> None:
-    options = {"vector": vector}
-    env = Endless if vector == "serial" else lambda num_envs: SyncVectorEnv([Endless] * num_envs)
+@pytest.mark.parametrize("vectorization", ["sync", "native"])
+def test_the_longest_episode_of_training_is_known_to_the_agent(tmp_path: Path, vectorization: str) -> None:
+    options = {"vectorization": vectorization}
+    env = Endless if vectorization == "sync" else lambda num_envs: SyncVectorEnv([Endless] * num_envs)
     more = {**FEW, "steps": 620, "eval_episodes": 1, "env.kwargs": {}}
     Endless.length = 300
     try:

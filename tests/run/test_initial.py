@@ -77,7 +77,7 @@ def offline(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
 def test_a_run_that_lives_begins_with_the_agent_of_one_that_did_not(offline, beside, tmp_path):
     other = noise(tmp_path / "other.hdf5", spread=300)  # with which that agent has nothing to do
     more = {"data": other, "experience": "mixed(0.5)"} if beside else {}
-    said = train(tmp_path / "run", init=str(offline), steps=20, **LIVED, **more)  # learning never starts
+    said = train(tmp_path / "run", init_from=str(offline), steps=20, **LIVED, **more)  # learning never starts
     assert any(line.startswith(f"starting with the agent of {offline}/checkpoints/step-") for line in said)
     torch.testing.assert_close(learner(tmp_path / "run"), learner(offline), rtol=0, atol=0)
     torch.testing.assert_close(seen(tmp_path / "run"), seen(offline), rtol=0.2, atol=0)  # of the data, 20 rows aside
@@ -87,7 +87,7 @@ def test_a_run_that_lives_begins_with_the_agent_of_one_that_did_not(offline, bes
 def test_it_learns_on_and_goes_on_although_that_run_is_gone(offline, parts, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(offline, moved)
-    learning = LEARNING | {"init": str(moved), "init_parts": parts}
+    learning = LEARNING | {"init_from": str(moved), "init_modules": parts}
     train(tmp_path / "once", steps=60, **learning)
     train(tmp_path / "twice", steps=45, **learning)
     shutil.rmtree(moved)
@@ -100,22 +100,26 @@ def test_it_learns_on_and_goes_on_although_that_run_is_gone(offline, parts, tmp_
 
 def test_what_a_run_began_with_stays_what_it_was(offline, tmp_path):
     run = tmp_path / "run"
-    train(run, init=str(offline), steps=20, **LIVED)
+    train(run, init_from=str(offline), steps=20, **LIVED)
     settings = (run / "config.yaml").read_text()
-    for other in ({"init": str(run)}, {"replay.init": [str(run)]}, {"init": str(offline), "init_parts": "actor"}):
+    for other in (
+        {"init_from": str(run)},
+        {"replay.init_from": [str(run)]},
+        {"init_from": str(offline), "init_modules": "actor"},
+    ):
         with pytest.raises(RunError, match=rf"applies only to a new run, but {run} began with .* choose another --run"):
             train(run, steps=30, **LIVED | other)
     assert (run / "config.yaml").read_text() == settings
     said = train(run, steps=25, **LIVED)  # without saying it again, and then as it is not written there
-    said += train(run, steps=30, init=f"{offline}/", **LIVED)
+    said += train(run, steps=30, init_from=f"{offline}/", **LIVED)
     assert not [line for line in said if "init" in line]
-    assert read_saved(run).experiment["init"] == str(offline)
+    assert read_saved(run).experiment["init_from"] == str(offline)
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"init": "nothing"}, r"init = 'nothing': expected a run folder, or a checkpoint in one"),
+        ({"init_from": "nothing"}, r"init_from = 'nothing': expected a run folder, or a checkpoint in one"),
         (
             {"algorithm": "sac"},
             r"the actor of td3_bc does not fit that of sac: .*widths is \(3, 8, 1\) there, \(3, 8, 2\)",
@@ -125,17 +129,17 @@ def test_what_a_run_began_with_stays_what_it_was(offline, tmp_path):
         ({"algorithm": "td3"}, r"normalised there and not here: set algo.normalize_obs = running"),
         ({"algorithm": "bcq"}, r"bcq has no actor"),
         (
-            {"init_parts": ["preprocess", "actor"]},
-            r"init_parts = 'actor': no name begins so. There are: objective.actor",
+            {"init_modules": ["preprocess", "actor"]},
+            r"init_modules = 'actor': no name begins so. There are: objective.actor",
         ),
-        ({"init_parts": "obj.*actor", "algo.networks.units": (9,)}, r"nothing fits: objective.actor.body.widths is"),
-        ({"init": None, "init_parts": "actor"}, r"parts of which run\? Set init"),
+        ({"init_modules": "obj.*actor", "algo.networks.units": (9,)}, r"nothing fits: objective.actor.body.widths is"),
+        ({"init_from": None, "init_modules": "actor"}, r"modules of which run\? Set init_from"),
         ({"env": "MountainCarContinuous-v0"}, r"the environment differs from the one that .*offline was trained on"),
         ({"algo.networks.units": (9,)}, r"does not fit these settings"),
     ],
 )
 def test_what_cannot_be_begun_with_leaves_nothing(offline, more, message, tmp_path):
-    options = {"algorithm": "td3_bc", "init": str(offline), "steps": 20, **LIVED, **more}
+    options = {"algorithm": "td3_bc", "init_from": str(offline), "steps": 20, **LIVED, **more}
     with pytest.raises(ReverieError, match=message):
         train(tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
@@ -169,12 +173,12 @@ def test_ppo_begins_with_the_clone_of_an_expert(tmp_path):
     with h5py.File(tmp_path / "expert.hdf5", "w") as file:
         for name, values in columns.items():
             file[name] = np.array(values)
-    small = {"env": "CartPole-v1", "env.time_limit": 100, "eval_episodes": 5, "algo.networks.units": (16,)}
+    small = {"env": "CartPole-v1", "env.max_episode_steps": 100, "eval_episodes": 5, "algo.networks.units": (16,)}
     clone, tuned = tmp_path / "clone", tmp_path / "tuned"
     train(clone, "bc", data=tmp_path / "expert.hdf5", updates=300, **small, **{"algo.batch_size": 64, "algo.lr": 3e-3})
     ppo = small | ON_POLICY | {"algo.networks.activation": "relu"}
     slowly = {"algo.lr": [[0, 0.0], [1e9, 3e-4]]}
-    said = train(tuned, "ppo", init=str(clone), steps=16, **ppo, **slowly)
+    said = train(tuned, "ppo", init_from=str(clone), steps=16, **ppo, **slowly)
     rows = len(columns["actions"])
     path = clone / "checkpoints" / "step-000000300"
     assert said[:3] == [
@@ -188,7 +192,7 @@ def test_ppo_begins_with_the_clone_of_an_expert(tmp_path):
 
 
 def test_of_another_algorithm_the_actor_is_taken_and_its_target_follows(offline, tmp_path):
-    train(tmp_path / "run", "ddpg", init=str(offline), steps=20, **LIVED, **{"algo.normalize_obs": "running"})
+    train(tmp_path / "run", "ddpg", init_from=str(offline), steps=20, **LIVED, **{"algo.normalize_obs": "running"})
     found, had = model(tmp_path / "run"), model(offline, env="Pendulum-v1")
     names = {"objective.actor.body.theta", "objective.target_actor.model.body.theta"}
     assert same(found, had) == {"objective.actor.body.theta"}
@@ -207,7 +211,7 @@ class Renamed(gymnasium.ObservationWrapper):
 
 
 def test_parts_are_taken_without_optimisers_and_statistics_only_of_the_same_observations(offline, tmp_path):
-    parts = {"init": str(offline), "init_parts": [r"objective\.critic", "preprocess"]}
+    parts = {"init_from": str(offline), "init_modules": [r"objective\.critic", "preprocess"]}
     said = train(tmp_path / "run", steps=20, **LIVED, **parts)
     critics = {"objective.critic.body.theta", "objective.target_critic.model.body.theta"}
     found, had = load(tmp_path / "run").algo.state_dict(), load(offline, env="Pendulum-v1").algo.state_dict()
@@ -218,7 +222,7 @@ def test_parts_are_taken_without_optimisers_and_statistics_only_of_the_same_obse
     assert "200 rows" in said[2]
     with pytest.raises(RunError, match="'preprocess', nothing fits"):
         train(tmp_path / "not", steps=20, **LIVED | {"env": Renamed}, **parts)
-    said = train(tmp_path / "other", steps=20, **LIVED | {"env": Renamed}, **parts | {"init_parts": "."})
+    said = train(tmp_path / "other", steps=20, **LIVED | {"env": Renamed}, **parts | {"init_modules": "."})
     assert any("observation 'other' (vector (3,)) is missing in the run" in line for line in said)
     assert [line for line in said if "normalised" in line] == ["observations are normalised by new rows"]
 
@@ -244,15 +248,15 @@ def test_a_variant_begins_with_the_networks_that_fit(tmp_path):
     reverie.train(tiny, run=base, **small)
     mine = MyConfig(**{f.name: getattr(tiny, f.name) for f in fields(DreamerV3Config)}).merge({"encoder.units": 9})
     with logged() as said:
-        reverie.train(mine, run=tmp_path / "mine", init=str(base), **small)
+        reverie.train(mine, run=tmp_path / "mine", init_from=str(base), **small)
     assert said[1] == "beginning anew: world.encoder, world.rssm.posterior.first, head, optimisers"
     assert "world.encoder.mlp.0.weight is (64, 4) there, (9, 4) here" in said[2]
     with logged() as said:
-        reverie.train(tiny, run=tmp_path / "back", init=str(tmp_path / "mine"), **small)
+        reverie.train(tiny, run=tmp_path / "back", init_from=str(tmp_path / "mine"), **small)
     assert said[1] == "beginning anew: world.encoder, world.rssm.posterior.first, optimisers"
     with logged() as said:
         parts = r"world\.(?!reward)"
-        reverie.train(tiny, run=tmp_path / "parts", init=str(base), init_parts=parts, **small)
+        reverie.train(tiny, run=tmp_path / "parts", init_from=str(base), init_modules=parts, **small)
     assert said[0].endswith(": world.encoder, world.rssm, world.decoder, world.cont")
     had = model(base)
     for run in ("mine", "parts"):
@@ -262,8 +266,8 @@ def test_a_variant_begins_with_the_networks_that_fit(tmp_path):
 
 def test_what_a_run_learns_from_stays_what_it_was(data, tmp_path):
     alone = tmp_path / "alone"
-    train(alone, data=data, updates=10, env="Pendulum-v1", **{"experience": "recorded"})
-    with pytest.raises(RunError, match=r"was trained on recorded data alone, .* --init .*alone"):
+    train(alone, data=data, updates=10, env="Pendulum-v1", **{"experience": "offline"})
+    with pytest.raises(RunError, match=r"was trained on recorded data alone, .* --init-from .*alone"):
         train(alone, steps=20, data=data, **LIVED, **{"experience": "mixed(0.5)"})
     lived = tmp_path / "lived"
     train(lived, steps=20, **LIVED)

@@ -150,7 +150,7 @@ def test_damaged_rows_are_named_and_the_rest_is_used(whole: Path, tmp_path: Path
 
 def test_a_store_elsewhere_and_back(whole: Path, tmp_path: Path, said: list[str]) -> None:
     run = Path(shutil.copytree(whole, tmp_path / "run"))
-    elsewhere = {"steps": 130, "replay.store": str(tmp_path / "elsewhere")}
+    elsewhere = {"steps": 130, "replay.store_path": str(tmp_path / "elsewhere")}
     train(CONFIG.merge(elsewhere), env=Walk, run=run)
     assert not any("episode" in line or "empty" in line for line in said if "evaluating" not in line)
     there = Store(tmp_path / "elsewhere").segments[-1]
@@ -160,7 +160,9 @@ def test_a_store_elsewhere_and_back(whole: Path, tmp_path: Path, said: list[str]
 
 
 def test_a_run_can_begin_with_the_rows_of_others(whole: Path, tmp_path: Path, said: list[str]) -> None:
-    config = CONFIG.merge({"replay.init": (str(whole), str(whole / "replay")), "steps": 20, "replay.capacity": 5000})
+    config = CONFIG.merge(
+        {"replay.init_from": (str(whole), str(whole / "replay")), "steps": 20, "replay.capacity": 5000}
+    )
     train(config, env=Walk, run=tmp_path / "new")
     rows = Store(whole / "replay").num_rows()
     (told,) = [line for line in said if line.startswith("the replay starts with ")]
@@ -214,7 +216,7 @@ def test_a_state_that_is_carried_goes_on_after_a_resume(tmp_path: Path, monkeypa
            "critic.units": 8,
            "rssm": {"deter": 8, "hidden": 8, "stoch": 2, "latent": "categorical(3)"}, "actor.units": 8,
            "encoder.units": (8,), "decoder.units": (8,), "reward.units": 8, "cont.units": 8}  # fmt: skip
-    base = CONFIG.merge({"algo": DreamerV2Config().merge(own), "replay.sequence": True, "replay.reset_interval": 8})
+    base = CONFIG.merge({"algo": DreamerV2Config().merge(own), "replay.sequential": True, "replay.reset_interval": 8})
     monkeypatch.setattr(resumed, "CONFIG", base)
     assert train(base, env=Walk, run=tmp_path / "whole").reason == "finished"
     run_until(tmp_path / "run", 45, monkeypatch)

@@ -19,7 +19,7 @@ from reverie.store.store import Store, episodes
 
 
 def test_a_run_without_checkpoints_begins_anew_in_its_own_store_elsewhere(tmp_path: Path) -> None:
-    run, shared = tmp_path / "run", {"replay.store": str(tmp_path / "rows"), "steps": 20}
+    run, shared = tmp_path / "run", {"replay.store_path": str(tmp_path / "rows"), "steps": 20}
     train(CONFIG.merge(shared), env=Walk, run=run)
     shutil.rmtree(run / "checkpoints")
     train(CONFIG.merge(shared), env=Walk, run=run)
@@ -29,7 +29,7 @@ def test_a_run_without_checkpoints_begins_anew_in_its_own_store_elsewhere(tmp_pa
 def going_on(run: Path, steps: int, **more: Any) -> list[str]:
     """What is said as the run goes on in a store that it shares."""
     with logged() as said:
-        train(CONFIG.merge({"replay.store": str(run.parent / "rows"), "steps": steps, **more}), env=Walk, run=run)
+        train(CONFIG.merge({"replay.store_path": str(run.parent / "rows"), "steps": steps, **more}), env=Walk, run=run)
     return said
 
 

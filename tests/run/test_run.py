@@ -34,11 +34,11 @@ def test_a_run_leaves_its_files(trained: Path) -> None:
     assert saved["schema"] == 1
     assert saved["algorithm"] == "dreamer_v3"
     assert saved["experiment"]["env"]["id"] == "CartPole-v1"
-    assert ExperimentConfig().merge(saved["experiment"]) == settings(steps=200, experience="collected")
+    assert ExperimentConfig().merge(saved["experiment"]) == settings(steps=200, experience="online")
     evaluation = json.loads((trained / "eval.json").read_text())
     assert len(evaluation["scores"]) == 2
     assert evaluation["score"]["mean"] == pytest.approx(np.mean(evaluation["scores"]))
-    assert evaluation["actions"] == "mode"
+    assert evaluation["deterministic"] is True
     rows = read_metrics(trained / "metrics.jsonl")
     assert rows[-1]["eval/score"] == evaluation["score"]["mean"]
     assert {"loss/reward", "counters/updates", "time/env_steps_per_second"} <= set().union(*rows)

@@ -161,10 +161,12 @@ def test_the_same_again_leaves_those_alone_that_have_finished(stage: type[Actor]
 
 
 def test_seeds_that_have_begun_keep_what_they_began_with(stage: type[Actor]) -> None:
-    train_seeds(CONFIG.merge({"init": "one"}), range(2), run="all")
+    train_seeds(CONFIG.merge({"init_from": "one"}), range(2), run="all")
     settings = Path("all/settings.yaml").read_text()
-    with pytest.raises(RunError, match=r"init = 'other' applies only to a new run, but all began with init = 'one'"):
-        train_seeds(CONFIG.merge({"init": "other"}), range(2), run="all")
+    with pytest.raises(
+        RunError, match=r"init_from = 'other' applies only to a new run, but all began with init_from = 'one'"
+    ):
+        train_seeds(CONFIG.merge({"init_from": "other"}), range(2), run="all")
     train_seeds(CONFIG, range(2), run="all")
     assert Path("all/settings.yaml").read_text() == settings
 
@@ -225,7 +227,11 @@ def test_an_error_here_lets_the_children_save_and_end(stage: type[Actor], monkey
     ("values", "seeds", "message"),
     [
         ({}, [-1], r"seeds = \[-1\]: expected different whole numbers, 0 or more"),
-        ({"replay.store": "s3://bucket/x"}, [0, 1], r"replay.store = 's3://bucket/x': several seeds cannot write to"),
+        (
+            {"replay.store_path": "s3://bucket/x"},
+            [0, 1],
+            r"replay.store_path = 's3://bucket/x': several seeds cannot write to",
+        ),
     ],
 )
 def test_what_cannot_be_is_named(values: dict[str, Any], seeds: list[int], message: str, elsewhere: Path) -> None:
@@ -271,7 +277,7 @@ def test_the_children_know_the_settings_from_a_file(stage: type[Actor]) -> None:
     assert stage.cast[0].command == ["train", "dreamer_v3", *words]
     content = yaml.safe_load(Path("all/settings.yaml").read_text())
     assert ExperimentConfig().merge(content["experiment"] | {"seed": 4}) == CONFIG.merge(
-        {"seed": 4, "experience": "collected"}
+        {"seed": 4, "experience": "online"}
     )
 
 
@@ -407,7 +413,7 @@ time.sleep(150)
 """
 PARENT = """
 import os, signal, subprocess, sys
-env = os.environ | {"REVERIE_PARENT": str(os.getpid())}
+env = os.environ | {"REVERIE_PARENT_PID": str(os.getpid())}
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, env=env)
 child.stdout.readline()
 print(child.pid, flush=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from reverie.agent import evaluating, policy_file, probing, recorded, world_model_inspector
-from reverie.agent.player import Actions, AgentState, Player
+from reverie.agent.player import AgentState, Player
 from reverie.agent.policy_file import ExportReport
 from reverie.agent.world_model_inspector import ImaginedTrajectory, ModelState
 from reverie.core.types import Batch
@@ -93,7 +93,7 @@ class Agent(Player):
 
     def imagine(
         self, state: ModelState | AgentState, steps: int | None = None, *,
-        actions: Any = None, mode: Actions = "mode", seed: int | None = None,
+        actions: Any = None, deterministic: bool = True, seed: int | None = None,
     ) -> ImaginedTrajectory:  # fmt: skip
         """Imagine on from a state of the world model, which may have been edited (:meth:`ModelState.replace`).
 
@@ -102,14 +102,16 @@ class Agent(Player):
             steps: T, imagined steps: decisions of the policy. None: as many as there are ``actions``, or 15.
             actions: to be taken, ``[T, A]`` or ``[B, T, A]`` as rows hold them (:meth:`flatten_actions`). None: the
                 policy acts.
-            mode: the policy's most likely actions ("mode"), or drawn ones ("sample").
+            deterministic: the policy takes its most likely actions. False: it samples them.
             seed: of latents and drawn actions; the same one imagines the same again. None: follows from the run's seed.
 
         Raises:
-            ConfigError: the algorithm has no world model, or there is no such ``mode``.
+            ConfigError: the algorithm has no world model.
             DataError: the actions have another shape.
         """
-        return world_model_inspector.imagine_trajectory(self, state, steps, actions=actions, mode=mode, seed=seed)
+        return world_model_inspector.imagine_trajectory(
+            self, state, steps, actions=actions, deterministic=deterministic, seed=seed
+        )
 
     def probe(self, state: ModelState | AgentState, inputs: Mapping[str, Any] | None = None) -> dict[str, np.ndarray]:
         """Return what probes (``algo.probe`` of DreamerV2 and V3) read from states, by key, ``[B, ...]``.
@@ -154,7 +156,7 @@ class Agent(Player):
 
     def evaluate(
         self, episodes: int = 10, *,
-        actions: Actions = "mode", record: bool = False, seed: int | None = None, time_limit: int | None = None,
+        deterministic: bool = True, record: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
     ) -> Evaluation:  # fmt: skip
         """Play whole episodes in new environments, and count their true rewards, not clipped ones.
 
@@ -163,16 +165,16 @@ class Agent(Player):
 
         Args:
             episodes: how many, at least 1.
-            actions: "mode" takes the policy's most likely action, "sample" draws one.
+            deterministic: take the policy's most likely actions. False: sample them.
             record: keep the frames of the first episode.
             seed: of environments and actions. None: the seed of the run's final evaluation, from ``config.seed``. To
                 compare agents, give all of them the same seed and number of episodes.
-            time_limit: most decisions of an episode, at least 1. None: that of the run's environment.
+            max_episode_steps: most decisions of an episode, at least 1. None: that of the run's environment.
 
         Raises:
-            ConfigError: ``episodes``, ``actions``, ``seed`` or ``time_limit`` is out of range.
+            ConfigError: ``episodes``, ``seed`` or ``max_episode_steps`` is out of range.
             EnvError: the environment cannot be made.
         """
         return evaluating.evaluate_agent(
-            self, episodes, actions=actions, record=record, seed=seed, time_limit=time_limit
+            self, episodes, deterministic=deterministic, record=record, seed=seed, max_episode_steps=max_episode_steps
         )

@@ -274,7 +274,7 @@ def dream_env(run: Agent | Path | str, **settings: Any) -> DreamEnv:
 def dream_obs_codec(agent: Agent, spec: ObsSpec) -> ObsCodec:
     """Return the codec from observations of ``spec`` to the environment's space, or else to a plain one."""
     with contextlib.suppress(EnvError, ValueError):  # they are resized, stacked, drawn, or no observations of its own
-        env_codec = ObsCodec(agent.observer.learner_space, lambda key: key in spec, agent.config.env.channels)
+        env_codec = ObsCodec(agent.observer.learner_space, lambda key: key in spec, agent.config.env.channel_axis)
         if env_codec.spec == dict(spec) and env_codec.kept_space():
             return env_codec
     return codec_from_spec(spec)
@@ -282,10 +282,12 @@ def dream_obs_codec(agent: Agent, spec: ObsSpec) -> ObsCodec:
 
 def codec_from_spec(spec: ObsSpec) -> ObsCodec:
     """Return the codec of a space that looks as ``spec`` says."""
-    plain = ObsCodec(guess_obs_space(spec), channels="last")
+    plain = ObsCodec(guess_obs_space(spec), channel_axis="last")
     if plain.spec.keys() == spec.keys():
         return plain
-    return ObsCodec(spaces.Dict(dict.fromkeys(spec, plain.space)), channels="last")  # what is alone has its own name
+    return ObsCodec(
+        spaces.Dict(dict.fromkeys(spec, plain.space)), channel_axis="last"
+    )  # what is alone has its own name
 
 
 def clip_to_space(values: np.ndarray, leaf: Leaf) -> np.ndarray:

@@ -17,7 +17,7 @@ from torch import Tensor
 from reverie.agent.agent import Agent
 from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_figures import Arrays, draw_dream_figures
-from reverie.agent.player import Actions, parse_mode
+from reverie.agent.player import policy_mode
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, RunError, plural
@@ -37,7 +37,7 @@ CONTEXT = 8
 MAX_EPISODES = 50
 """Most episodes that are played to find some that are long enough."""
 
-Episodes = tuple[Iterator[Batch], dict[str, str]]
+Episodes = tuple[Iterator[Batch], dict[str, str | bool]]
 """The rows of one episode after the other, ``[1, T]`` each, and what dream.json says of where they are from."""
 
 
@@ -47,7 +47,7 @@ class DreamReport:
 
     context: int
     """Rows of each episode that the model has seen."""
-    sequences: int
+    num_episodes: int
     """Number of episodes predicted; fewer than asked for if others were too short."""
     errors: dict[str, np.ndarray]
     """Mean error by observation key, "reward" and "cont", at each imagined step ``[H]``, in ``units``. Keys that are
@@ -61,7 +61,7 @@ class DreamReport:
 
 
 def dream(
-    agent: Agent, *, context: int | None = None, horizon: int = 48, sequences: int = 6, actions: Actions = "mode",
+    agent: Agent, *, context: int | None = None, horizon: int = 48, episodes: int = 6, deterministic: bool = True,
     seed: int | None = None, data: DataLike | None = None,
 ) -> DreamReport:  # fmt: skip
     """Show the model ``context`` rows of episodes, let it imagine the rest, and compare the two.
@@ -75,37 +75,37 @@ def dream(
         context: rows of each episode that the model sees, at least 1. None: 8, or a third of the usual episode if that
             is less.
         horizon: most env steps to imagine after them, at least 1: decisions of the policy, action repeat not counted.
-        sequences: episodes to predict, at least 1. All are held in memory, and predicted as one batch.
-        actions: the episodes are played with the policy's most likely actions ("mode"), or with drawn ones ("sample").
+        episodes: number of episodes to predict, at least 1. All are held in memory, and predicted as one batch.
+        deterministic: play the episodes with the policy's most likely actions. False: with sampled ones.
         seed: of environments and predictions. None: follows from the run's seed.
         data: recorded episodes to predict: a path, minari:NAME, data in memory, or a DatasetConfig.
-            The first ones with ``context + horizon`` rows count, or, if they are fewer than ``sequences``,
+            The first ones with ``context + horizon`` rows count, or, if they are fewer than ``episodes``,
             also the longest others. None: the agent plays.
 
     Raises:
-        ConfigError: a number is out of range, ``actions`` are asked for with ``data``, or the algorithm has no world
+        ConfigError: a number is out of range, ``deterministic`` is False with ``data``, or the algorithm has no world
             model.
         DataError: ``data`` cannot be read, or do not fit the agent.
         RunError: no episode is longer than ``context`` rows, a prediction is NaN or infinite, or the run folder cannot
             be written.
         EnvError: the environment cannot be made.
     """
-    for name, value in {"context": context, "horizon": horizon, "sequences": sequences}.items():
+    for name, value in {"context": context, "horizon": horizon, "episodes": episodes}.items():
         AtLeast(1).check(name, value)
     folder = RunFolder(agent.run).dream
     check_writable(folder)
     seed = derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
-    mode, longest = parse_mode(actions), (CONTEXT if context is None else context) + horizon
+    mode, longest = policy_mode(deterministic), (CONTEXT if context is None else context) + horizon
     if data is not None and mode != "eval":
-        raise ConfigError(f"actions = {actions!r} with data: recorded episodes keep their actions. Leave one out.")
+        raise ConfigError("deterministic = False with data: recorded episodes keep their actions. Leave one out.")
     if data is None:
         source = open_played_episodes(agent, longest, mode, seed)
     else:
         source = open_recorded_episodes(agent, data, longest)
-    with source as (episodes, origin), reproducible(seed):
+    with source as (beginnings, origin), reproducible(seed):
         if context is None:
-            context, episodes = choose_context(episodes, sequences)
-        batch = collect_beginnings(episodes, context, sequences, context + (1 if data is None else horizon), horizon)
+            context, beginnings = choose_context(beginnings, episodes)
+        batch = collect_beginnings(beginnings, context, episodes, context + (1 if data is None else horizon), horizon)
         predictions = predict_open_loop(agent, batch, context)
     predicted = {key: value for key, value in predictions.items() if not key.startswith(INSIDE)}
     check_finite(predicted, agent.checkpoint)
@@ -120,20 +120,20 @@ def dream(
         "episodes": batch.index.tolist(),
         "seed": seed,
         "context": context,
-        "sequences": batch.shape[0],
+        "num_episodes": batch.shape[0],
         "units": units,
         "error_per_step": {key: value.tolist() for key, value in errors.items()},
         "last_row_repeated": {key: value.tolist() for key, value in baseline_errors.items()},
     }
     with writing(folder):
-        name = origin.get("data", "")
+        name = str(origin.get("data", ""))
         files = draw_dream_figures(agent, batch, predicted, context, errors, baseline_errors, units, name)
         files |= {"numbers": folder / "dream.json", "arrays": folder / "dream.npz"}
         write_json(files["numbers"], report_data)
         write_atomic(files["arrays"], dream_arrays_npz(batch, truth, predictions))
     return DreamReport(
         context=context,
-        sequences=batch.shape[0],
+        num_episodes=batch.shape[0],
         errors=errors,
         baseline_errors=baseline_errors,
         units=units,
@@ -243,7 +243,7 @@ def open_played_episodes(agent: Agent, longest: int, mode: Mode, seed: int) -> I
     config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
     env = make_eval_env(config, agent.factory, as_trained=True)
     try:
-        yield _iter_episodes(env, agent, longest, mode, seed), {"actions": "mode" if mode == "eval" else "sample"}
+        yield _iter_episodes(env, agent, longest, mode, seed), {"deterministic": mode == "eval"}
     finally:
         env.close()
 
@@ -275,15 +275,15 @@ def open_recorded_episodes(agent: Agent, data: DataLike, longest: int) -> Iterat
             logger.warning(f"{dataset.reader.path}: {remark}")
 
 
-def choose_context(episodes: Iterator[Batch], sequences: int) -> tuple[int, Iterator[Batch]]:
+def choose_context(episodes: Iterator[Batch], num_episodes: int) -> tuple[int, Iterator[Batch]]:
     """Return how many rows to show, a third of the median length, 1 to ``CONTEXT``; and all episodes ``[1, T]``."""
-    first = list(itertools.islice(episodes, sequences))
+    first = list(itertools.islice(episodes, num_episodes))
     lengths = sorted(episode.shape[1] for episode in first) or [0]
     return max(1, min(CONTEXT, lengths[len(lengths) // 2] // 3)), itertools.chain(first, episodes)
 
 
-def collect_beginnings(episodes: Iterable[Batch], context: int, sequences: int, enough: int, horizon: int) -> Batch:
-    """Return the beginnings of up to ``sequences`` episodes ``[1, T]`` as one batch ``[B, T]``, cut to one length T.
+def collect_beginnings(episodes: Iterable[Batch], context: int, num_episodes: int, enough: int, horizon: int) -> Batch:
+    """Return the beginnings of up to ``num_episodes`` episodes ``[1, T]`` as one batch ``[B, T]``, cut to one length T.
 
     T is at most ``context + horizon``. They are the first with ``enough`` rows or, if ``episodes`` end before there are
     so many, also the longest others.
@@ -294,9 +294,9 @@ def collect_beginnings(episodes: Iterable[Batch], context: int, sequences: int, 
         count += 1
         if episode.shape[1] > context:
             long.append(episode)
-        if len(long) > sequences:
+        if len(long) > num_episodes:
             del long[min(range(len(long)), key=lambda i: (long[i].shape[1], -i))]  # the latest of the shortest
-        if sum(episode.shape[1] >= enough for episode in long) == sequences:
+        if sum(episode.shape[1] >= enough for episode in long) == num_episodes:
             break
     if not long:
         raise RunError(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reverie.agent.player import Actions, Player, parse_mode
+from reverie.agent.player import Player, policy_mode
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import RunError
 from reverie.core.files import writing
@@ -22,15 +22,19 @@ from reverie.run.folder import RunFolder, write_found
 
 def evaluate_agent(
     player: Player, episodes: int = 10, *,
-    actions: Actions = "mode", record: bool = False, seed: int | None = None, time_limit: int | None = None,
+    deterministic: bool = True, record: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
 ) -> Evaluation:  # fmt: skip
     """Play whole episodes in new environments: see ``Agent.evaluate``."""
     AtLeast(1).check("episodes", episodes)
     AtLeast(0).check("seed", seed)
-    AtLeast(1).check("time_limit", time_limit)
-    mode = parse_mode(actions)
+    AtLeast(1).check("max_episode_steps", max_episode_steps)
+    mode = policy_mode(deterministic)
     seed = derived_seeds(player.config.seed)["test"] if seed is None else int(seed)
-    limit = {} if time_limit is None else {"eval_env": {**player.config.eval_env_overrides, "time_limit": time_limit}}
+    limit = (
+        {}
+        if max_episode_steps is None
+        else {"eval_env": {**player.config.eval_env_overrides, "max_episode_steps": max_episode_steps}}
+    )
     config = player.config.merge({"eval_episodes": episodes, **limit})
     env = make_eval_env(config, player.eval_factory, render=record)
     try:
@@ -57,14 +61,16 @@ class EvaluationReport:
 
 def evaluate_run(
     player: Player, episodes: int = 20, *,
-    actions: Actions = "mode", video: bool = False, seed: int | None = None, time_limit: int | None = None,
+    deterministic: bool = True, video: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
 ) -> EvaluationReport:  # fmt: skip
     """Play ``episodes`` as :meth:`Agent.evaluate` does; write eval.json, and with ``video`` the first one."""
-    evaluation = evaluate_agent(player, episodes, actions=actions, record=video, seed=seed, time_limit=time_limit)
+    evaluation = evaluate_agent(
+        player, episodes, deterministic=deterministic, record=video, seed=seed, max_episode_steps=max_episode_steps
+    )
     folder, files = RunFolder(player.run), dict[str, Path]()
     content = {"updates" if player.config.offline else "env_steps": player.step, **evaluation.to_dict()}
     content |= {"checkpoint": player.checkpoint.name, "env": player.config.eval_env_config.label()}
-    content |= {} if time_limit is None else {"time_limit": time_limit}
+    content |= {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
     try:
         with writing(folder.path):
             write_found(folder.evaluation, content)

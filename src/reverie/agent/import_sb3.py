@@ -118,14 +118,14 @@ class SB3Archive:
 
 
 def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None = None, **options: Any) -> Path:
-    """Make a run folder of an agent of Stable-Baselines3 or sb3-contrib, for :func:`reverie.load` and ``init``.
+    """Make a run folder of an agent of Stable-Baselines3 or sb3-contrib, for :func:`reverie.load` and ``init_from``.
 
     Args:
         file: the zip file of ``model.save``: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO or QRDQN with
             perceptrons (``MlpPolicy``). Nothing of it is unpickled.
         env: its environment: an id of Gymnasium's registry, ``module:Id``, or a function that makes it.
         run: the new run folder; None: one below ``runs/``.
-        **options: further settings of the run, by dotted path, such as ``**{"env.time_limit": 200}``.
+        **options: further settings of the run, by dotted path, such as ``**{"env.max_episode_steps": 200}``.
 
     Raises:
         DataError: the file is none of theirs.
@@ -141,7 +141,7 @@ def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None =
     folder = RunFolder.at(run if run is not None else new_path(config.env.id, name))
     if folder.path.exists():
         raise RunError(f"{folder} exists already: choose the name of a new run folder.")
-    factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), env_source)
+    factory = env_factory(config.env.merge({"num": 1, "vectorization": "sync"}), env_source)
     flat = make_flat(config.env, factory, 0, False)
     try:
         obs, action = flat.obs_spec, flat.action_spec

@@ -43,7 +43,7 @@ SPACES_ALONE = (
 
 def load(
     run: Path | str, *, env: EnvLike | Mapping[str, Any] | None = None, algo: AlgorithmConfig | None = None,
-    checkpoint: Path | str | None = None, device: str = "auto", trust: bool = False,
+    checkpoint: Path | str | None = None, device: str = "auto", trust_code: bool = False,
 ) -> Agent:  # fmt: skip
     """Load the agent of a run.
 
@@ -60,7 +60,7 @@ def load(
         algo: the config the run was trained with, if it held objects of your own, such as an encoder.
         checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest that is whole.
         device: where networks compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
-        trust: import modules that the run names and no installed package offers, such as one in the current folder.
+        trust_code: import modules that the run names and no installed package offers, such as one in this folder.
 
     Raises:
         RunError: there is no such run or checkpoint, it is damaged, it needs ``env`` or ``algo``, or it was trained
@@ -72,7 +72,7 @@ def load(
     folder = RunFolder.at(download_agent(run))
     changes = dict(env) if isinstance(env, Mapping) else {}
     env_source = changes.pop("id", None) if isinstance(env, Mapping) else env
-    with trust_modules(trust):
+    with trust_modules(trust_code):
         saved = read_saved(folder.path)
         overrides = {"env": env_source, "eval_env": env, "algo": algo, "data": 0, "callbacks": 0}
         check_origin(saved, f"the run {folder.path}", *(name for name, value in overrides.items() if value is not None))
@@ -86,7 +86,7 @@ def load(
             config = config.merge({"env.kwargs": {}})
         checkpoints = Checkpoints(folder.checkpoints)
         path = checkpoints.select(checkpoint)
-        factory = env_factory(config.env.merge({"num": 1, "vector": "serial"}), source)
+        factory = env_factory(config.env.merge({"num": 1, "vectorization": "sync"}), source)
         has_no_env = config.env.id == NO_ENV
         dataset_spaces = read_spaces(folder) if has_no_env else None
         if isinstance(source, str):
@@ -159,7 +159,7 @@ def resolve_env_factory(saved: Saved, run: Path, setting: str, env: EnvLike | No
     if not isinstance(source, type) and env is None and not is_remembered(name.partition(":")[0]):
         raise UntrustedError(
             f"{run} was trained with {setting} = {name}, a function. Of packages that you have not named, only classes "
-            "derived from gymnasium.Env are called. If you trust it, add --trust; in Python, trust=True."
+            "derived from gymnasium.Env are called. If you trust it, add --trust-code; in Python, trust_code=True."
         )
     return source
 

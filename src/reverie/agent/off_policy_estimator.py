@@ -91,7 +91,9 @@ class OffPolicyEstimator:
         truncated = dataset.column("is_last") & ~dataset.column("is_terminal")
         self.unfollowed: np.ndarray = dataset.column("is_last") | np.append(truncated[1:], False)
         """Whether the row's action leads to none that is recorded, ``[n]``: the logging policy's FQE leaves it out."""
-        self.rows: Replay = Replay(dataset.storage, self.fqe.window, seed=seed, config=BatchSamplerConfig(online=False))
+        self.rows: Replay = Replay(
+            dataset.storage, self.fqe.window, seed=seed, config=BatchSamplerConfig(online_queue=False)
+        )
         self.rows.batch_sampler.add(first[None], dataset.column("is_last")[None], collected=False)
         self.updates: int = 0
 
@@ -116,7 +118,8 @@ class OffPolicyEstimator:
         )
 
     def estimate(
-        self, updates: int, *, method: Method = "fqe", mode: Mode = "eval", draws: int = 1, env_steps: int = 0,
+        self, updates: int, *, method: Method = "fqe", mode: Mode = "eval", num_action_samples: int = 1,
+        env_steps: int = 0,
         progress: ProgressFn | None = None,
     ) -> ReturnEstimate:  # fmt: skip
         """Make ``updates`` updates of FQE and return the estimate; RunError if it is not finite.
@@ -126,18 +129,25 @@ class OffPolicyEstimator:
         Args:
             updates: gradient updates of FQE, at least 1; with "wis" there are none.
             method: one of :data:`METHODS`. All but "fqe" need propensities and discrete actions, else ConfigError.
-            mode: "eval" takes the policy's most likely action, "explore" draws.
-            draws: actions per row, at least 1, whose values are averaged.
+            mode: "eval" takes the policy's most likely action, "explore" samples one.
+            num_action_samples: actions per row, at least 1, whose values are averaged.
             env_steps: where schedules of exploration begin; they matter only if actions are drawn.
             progress: follows the updates, and may end them early: the estimate is then that after those made. None: its
                 progress is logged now and then, if it takes long.
         """
         AtLeast(1).check("updates", updates)
-        AtLeast(1).check("draws", draws)
+        AtLeast(1).check("num_action_samples", num_action_samples)
         with reproducible(self.seed + self.updates):
             names = [name for name in self.dataset.storage.specs if not name.startswith(EXTRAS)]
             columns, width = {name: self.dataset.column(name) for name in names}, self.action_spec.width
-            chosen = policy_actions(self.algo.policy, columns, width, mode=mode, draws=draws, env_steps=env_steps)
+            chosen = policy_actions(
+                self.algo.policy,
+                columns,
+                width,
+                mode=mode,
+                num_action_samples=num_action_samples,
+                env_steps=env_steps,
+            )
             ratio = None if method == "fqe" else self._log_ratio(columns, chosen, mode, env_steps)
             losses = torch.zeros(0) if method == "wis" else self._train_fqe(chosen, updates, progress or log_progress())
             value, behavior, effective_episodes = self._values(method, chosen, ratio)

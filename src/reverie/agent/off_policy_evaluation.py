@@ -12,7 +12,7 @@ import numpy as np
 
 from reverie.agent.loading import check_code, read_config
 from reverie.agent.off_policy_estimator import OffPolicyEstimator, ProgressFn, fqe_config_for
-from reverie.agent.player import Actions, parse_mode
+from reverie.agent.player import policy_mode
 from reverie.agent.return_estimate import METHODS, Method, ReturnEstimate
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.bounds import AtLeast
@@ -45,9 +45,9 @@ class EstimateReport:
 
 def estimate_return(
     run: Path | str, data: DataLike | None = None, *,
-    method: Method = "fqe", updates: int = 20_000, actions: Actions = "mode", draws: int = 10,
+    method: Method = "fqe", updates: int = 20_000, deterministic: bool = True, num_action_samples: int = 10,
     discount: float | None = None, fqe: Mapping[str, Any] | None = None, checkpoint: Path | str | None = None,
-    algo: AlgorithmConfig | None = None, device: str = "auto", seed: int | None = None, trust: bool = False,
+    algo: AlgorithmConfig | None = None, device: str = "auto", seed: int | None = None, trust_code: bool = False,
     progress: ProgressFn | None = None,
 ) -> EstimateReport:  # fmt: skip
     """Estimate the return of a run's agent from recorded data, and write ``<run>/estimate.json``.
@@ -62,31 +62,31 @@ def estimate_return(
             doubly robust estimator, which is both. The last two need discrete actions and a column for the propensity,
             the logging policy's probability of each recorded action.
         updates: gradient updates of FQE, at least 1.
-        actions: the policy evaluated takes its most likely action ("mode"), or draws one ("sample").
-        draws: actions drawn for each row, at least 1, with "sample"; their values are averaged.
+        deterministic: evaluate the policy's most likely actions. False: sampled ones.
+        num_action_samples: sampled actions of each row, at least 1; their values are averaged.
         discount: gamma. None: the learner's, or 0.99 if it has none.
         fqe: further settings of :class:`~reverie.algos.fqe.FQEConfig`, such as ``{"lr": 1e-4}``.
         checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest that is whole.
         algo: the config the run was trained with, if it held objects of your own.
         device: where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
         seed: of networks and batches, >= 0. None: follows from the run's seed.
-        trust: import modules that the run names and no installed package offers, such as one in the current folder.
+        trust_code: import modules that the run names and no installed package offers, such as one in this folder.
         progress: called after each update as ``progress(num_done, updates)``; False ends the updates.
 
     Raises:
         RunError: there is no such run or checkpoint, it is damaged, or no data are known.
         DataError: the data cannot be read, or do not fit the agent.
         UntrustedError: the run names a module that no installed package offers and that you have not named yourself.
-        ConfigError: a number, ``actions``, ``method`` or one of ``fqe`` is out of range, or the device does not exist
+        ConfigError: a number, ``method`` or one of ``fqe`` is out of range, or the device does not exist
             here; the method needs propensities or other actions.
     """
     AtLeast(0).check("seed", seed)
     if method not in METHODS:
         raise ConfigError(f"method = {method!r}: expected one of {', '.join(METHODS)}.")
-    mode = parse_mode(actions)
+    mode = policy_mode(deterministic)
     folder = RunFolder.at(run)
     saved, overrides = read_saved(folder.path), {"algo": algo, "data": data}
-    with trust_modules(trust):
+    with trust_modules(trust_code):
         check_code(saved, folder.path, *(name for name, value in overrides.items() if value is not None))
     run_config = read_config(folder.path, NO_ENV, algo)
     data_config = run_config.data if data is None else dataset_config(data, run_config.data.storage)
@@ -121,9 +121,14 @@ def estimate_return(
         learner, dataset, *specs, settings, seed=seed, reward_clipping=recorded.clipped,
         propensity=np.concatenate(extra_columns[PROPENSITY]) if extra_columns[PROPENSITY] else None,
     )  # fmt: skip
-    draws = 1 if mode == "eval" else draws
+    num_action_samples = 1 if deterministic else num_action_samples
     result = estimator.estimate(
-        updates, method=method, mode=mode, draws=draws, env_steps=run_config.exploration_step(step), progress=progress
+        updates,
+        method=method,
+        mode=mode,
+        num_action_samples=num_action_samples,
+        env_steps=run_config.exploration_step(step),
+        progress=progress,
     )
     content, files = {"step": step, **result.to_dict(), "checkpoint": path.name, "data": config.data.label}, {}
     try:

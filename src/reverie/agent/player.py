@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
@@ -30,9 +30,6 @@ from reverie.nn.encoder import CoderConfig, DenseCoderConfig
 from reverie.nn.preprocess import inspect_policy
 from reverie.run.collect import initial_state, random_action
 from reverie.run.evaluate import episode_limit
-
-Actions = Literal["mode", "sample"]
-ACT_MODES: dict[str, Mode] = {"mode": "eval", "sample": "explore"}
 
 
 @dataclass(frozen=True)
@@ -78,14 +75,14 @@ class Player:
 
     def act(
         self, obs: Any, state: AgentState | None = None, *,
-        actions: Actions = "mode", is_first: Any = None, reward: Any = 0.0, action_mask: Any = None,
+        deterministic: bool = True, is_first: Any = None, reward: Any = 0.0, action_mask: Any = None,
     ) -> tuple[Any, AgentState]:  # fmt: skip
         """Choose an action for an observation.
 
         Args:
             obs: an observation as the Gymnasium environment returns it, or a batch of N as a vector environment does.
             state: the state that the last call returned; None at the beginning of an episode.
-            actions: "mode" takes the policy's most likely action, "sample" draws one as training did at the checkpoint.
+            deterministic: take the policy's most likely action. False: sample one, as training did at the checkpoint.
                 A world model samples its latents in both cases, from PyTorch's generator: after ``torch.manual_seed``
                 the same episode is played again.
             is_first: for batches, ``[N]`` bool: which environments have begun a new episode since the last call.
@@ -99,10 +96,9 @@ class Player:
 
         Raises:
             DataError: ``obs`` does not fit the space the agent was trained on.
-            ConfigError: ``actions`` is neither "mode" nor "sample".
         """
         single, step, state = self._prepare_input(obs, state, is_first, reward, action_mask)
-        chosen, policy = self.algo.policy.act(step, state.policy, parse_mode(actions))
+        chosen, policy = self.algo.policy.act(step, state.policy, policy_mode(deterministic))
         flat = chosen.cpu().numpy()  # [N, A]
         return self.codec(flat[0] if single else flat), replace(state, policy=policy)
 
@@ -246,10 +242,14 @@ class Player:
         return player
 
 
-def parse_mode(actions: str) -> Mode:
-    """Return the policy's mode for ``actions``."""
-    check_choice("actions", actions, ACT_MODES)
-    return ACT_MODES[actions]
+def policy_mode(deterministic: bool) -> Mode:
+    """Return the policy's mode for its most likely actions, or for sampled ones."""
+    return "eval" if deterministic else "explore"
+
+
+def actions_label(deterministic: bool) -> str:
+    """Return how actions are chosen, for people."""
+    return "deterministic actions" if deterministic else "sampled actions"
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from reverie.agent.conversion import obs_to_step
-from reverie.agent.player import Actions, Player, check_choice, parse_mode
+from reverie.agent.player import Player, check_choice, policy_mode
 from reverie.agent.policy_function import ATOL, NoiseRecorder, PolicyFunction
 from reverie.core.bounds import AtLeast
 from reverie.core.discover import version
@@ -70,13 +70,12 @@ class ExportReport:
 
 def export_policy(
     player: Player, out: Path | str | None = None, *,
-    format: Format = "onnx", actions: Actions = "mode", batch: int | None = None, steps: int = 1000,
+    format: Format = "onnx", deterministic: bool = True, batch: int | None = None, steps: int = 1000,
 ) -> ExportReport:  # fmt: skip
     """Write the policy of a player as a file, and compare the file with the player: see :func:`reverie.export`."""
     check_choice("format", format, SUFFIXES)
     AtLeast(1).check("batch", 1 if batch is None else batch)
     AtLeast(1).check("steps", steps)
-    parse_mode(actions)
     for package in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
         if importlib.util.find_spec(package) is None:
             raise missing_package_error(package, "export to ONNX")
@@ -86,15 +85,15 @@ def export_policy(
     part = file.with_name(f".{file.stem}.{os.getpid()}.part{SUFFIXES[format]}")
     with writing(file):
         part.parent.mkdir(parents=True, exist_ok=True)
-        report, function = _write_checked(player, plain, actions, batch, file, part, format, steps)
-        write_json(report.metadata_file, export_metadata(player, function, format, actions, report))
+        report, function = _write_checked(player, plain, deterministic, batch, file, part, format, steps)
+        write_json(report.metadata_file, export_metadata(player, function, format, deterministic, report))
     return report
 
 
 def _write_checked(
     source: Player,
     plain: Player,
-    actions: Actions,
+    deterministic: bool,
     batch: int | None,
     file: Path,
     part: Path,
@@ -103,7 +102,7 @@ def _write_checked(
 ) -> tuple[ExportReport, PolicyFunction]:
     """Write the policy to ``part``, and rename that to ``file`` if it does what the agent ``source`` does."""
     try:
-        function, comparison = _export_and_compare(plain, actions, batch, part, format, steps)
+        function, comparison = _export_and_compare(plain, deterministic, batch, part, format, steps)
         report = ExportReport(file, file.with_suffix(".json"), **comparison)
         if report.num_differing > MAX_TIE_SHARE * steps:
             raise RunError(
@@ -125,16 +124,16 @@ def copy_to_cpu(player: Player) -> Player:
 
 
 def _export_and_compare(
-    player: Player, actions: Actions, batch: int | None, part: Path, format: Format, steps: int
+    player: Player, deterministic: bool, batch: int | None, part: Path, format: Format, steps: int
 ) -> tuple[PolicyFunction, dict[str, Any]]:
     """Write the policy to ``part`` and compare it; for any number of rows if ``batch`` is None and that is possible."""
-    policy, mode = player.algo.policy, parse_mode(actions)
+    policy, mode = player.algo.policy, policy_mode(deterministic)
     if batch is None and isinstance(policy, Memoryless) and policy.memoryless(mode):
         with contextlib.suppress(Exception):  # not every function can be exported so, and not every file then runs so
             function = save_policy(player, mode, None, part, format)
-            return function, compare_with_agent(player, function, open_policy(part, format), actions, steps)
+            return function, compare_with_agent(player, function, open_policy(part, format), deterministic, steps)
     function = save_policy(player, mode, batch or 1, part, format)
-    return function, compare_with_agent(player, function, open_policy(part, format), actions, steps)
+    return function, compare_with_agent(player, function, open_policy(part, format), deterministic, steps)
 
 
 def save_policy(player: Player, mode: Mode, batch: int | None, part: Path, format: Format) -> PolicyFunction:
@@ -222,14 +221,14 @@ def newest_observation(x: Tensor, part: ObsPart, stacked: bool) -> Tensor:
 
 
 def compare_with_agent(
-    player: Player, function: PolicyFunction, call: PolicyFn, actions: Actions, steps: int
+    player: Player, function: PolicyFunction, call: PolicyFn, deterministic: bool, steps: int
 ) -> dict[str, Any]:
     """Return in how many steps the file differs from the agent, by how much, and the times of both.
 
     Nothing is compared of the last rows of episodes, where nobody acts. A file for any number of rows is called with
     several now and then.
     """
-    batch, policy, mode = function.rows, player.algo.policy, parse_mode(actions)
+    batch, policy, mode = function.rows, player.algo.policy, policy_mode(deterministic)
     single, stacked = player.observer.single, player.config.env.frame_stack > 1
     seed, no_ends = derived_seeds(player.config.seed)["test"], torch.zeros(batch, dtype=torch.bool)
     num_compared, num_differing, error, times, agent_times = 0, 0, 0.0, list[float](), list[float]()
@@ -287,12 +286,17 @@ def _policy_output(
 
 
 def export_metadata(
-    player: Player, function: PolicyFunction, format: Format, actions: Actions, report: ExportReport
+    player: Player, function: PolicyFunction, format: Format, deterministic: bool, report: ExportReport
 ) -> dict[str, Any]:
     """Return the content of policy.json."""
     metadata: dict[str, Any] = {"file": report.file.name, "format": format, "algorithm": player.config.algo.algorithm}
     metadata |= {"env": player.config.env.id, "run": player.run.name, "checkpoint": player.checkpoint.name}
-    metadata |= {"reverie": version(), "torch": str(torch.__version__), "actions": actions, "use": SEMANTICS}
+    metadata |= {
+        "reverie": version(),
+        "torch": str(torch.__version__),
+        "deterministic": deterministic,
+        "use": SEMANTICS,
+    }
     metadata |= {"batch": "any" if function.any_rows else function.rows}
     comparison = {
         "steps": report.steps,

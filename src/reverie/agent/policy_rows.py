@@ -23,17 +23,18 @@ MAX_PARALLEL_EPISODES = 256
 
 def policy_actions(
     policy: Policy[Any], columns: Mapping[str, np.ndarray], width: int, *,
-    mode: Mode = "eval", draws: int = 1, env_steps: int = 0,
+    mode: Mode = "eval", num_action_samples: int = 1, env_steps: int = 0,
 ) -> np.ndarray:  # fmt: skip
-    """Return the actions that a policy would take in each row, float32 ``[rows, draws, A]``; ``width`` is A.
+    """Return the actions that a policy would take in each row, float32 ``[rows, n, A]``.
 
     A policy with state sees whole episodes in order, and is told the recorded actions (``override``). ``columns`` are
-    all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward`` and the flags.
+    all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward`` and the flags. ``width`` is A, and n is
+    ``num_action_samples``.
     """
-    actions = np.zeros((len(columns["action"]), draws, width), np.float32)
+    actions = np.zeros((len(columns["action"]), num_action_samples, width), np.float32)
 
     def act(step: Step, state: Any, recorded_actions: Tensor, rows: np.ndarray) -> Any:
-        for n in range(draws):
+        for n in range(num_action_samples):
             action, next_state = policy.act(step, state, mode)
             actions[rows[rows >= 0], n] = action.numpy()[rows >= 0]
         return next_state
@@ -57,7 +58,7 @@ def policy_log_probs(
         if not hasattr(choice, "log_prob"):
             raise ConfigError(
                 "this policy does not tell the probabilities of its actions, which importance sampling needs where "
-                "they are drawn. Use method fqe, or let it take its most likely actions (mode)."
+                "they are drawn. Use method fqe, or let it take its most likely actions (deterministic)."
             )
         log_probs[rows[rows >= 0]] = choice.log_prob(recorded_actions.to(device)).cpu().numpy()[rows >= 0]
         return policy.act(step, state, "explore")[1]

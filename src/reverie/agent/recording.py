@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.agent.agent import Agent
-from reverie.agent.player import Actions
+from reverie.agent.player import actions_label
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError, format_error, plural
@@ -45,8 +45,8 @@ class RecordConfig(Config):
     """Probability, in [0, 1], that an action is drawn from the action space in place of the agent's."""
     noise: Annotated[float, AtLeast(0)] = 0.0
     """Standard deviation of Gaussian noise on continuous actions, in units of half their range; >= 0."""
-    actions: Actions = "mode"
-    """The agent's most likely actions ("mode"), or drawn ones ("sample")."""
+    deterministic: bool = True
+    """Take the agent's most likely actions. False: sample them."""
     seed: Annotated[int, AtLeast(0)] = 0
     """Seed of environments, exploration and actions."""
     raw: bool = False
@@ -120,7 +120,7 @@ class PlayedReader(Reader):
         agent, config = self.agent, self.config
         text = {
             "algorithm_name": f"{type(agent.algo).__name__} ({agent.checkpoint.name})",
-            "description": f"{agent.checkpoint.name} of {agent.run.name}, actions: {config.actions}, "
+            "description": f"{agent.checkpoint.name} of {agent.run.name}, {actions_label(config.deterministic)}, "
             f"epsilon {config.epsilon:g}, noise {config.noise:g}, seed {config.seed}",
         }
         named, remark = env_metadata(agent, self.env, config.raw)
@@ -226,7 +226,9 @@ def record_episode(
     terminations: list[bool] = []
     state, has_ended = None, False
     while not has_ended:
-        chosen, state = agent.act(agent.observer.raw_input(env, obs), state, actions=config.actions, action_mask=mask)
+        chosen, state = agent.act(
+            agent.observer.raw_input(env, obs), state, deterministic=config.deterministic, action_mask=mask
+        )
         action = add_noise(env.action_space, chosen, config.noise, rng) if config.noise else chosen
         if config.epsilon and rng.random() < config.epsilon:
             action = agent.random_action(latest, rng) if MASK in agent.obs_spec else env.action_space.sample()

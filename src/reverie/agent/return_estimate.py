@@ -77,15 +77,15 @@ class ReturnEstimate:
             "method": self.method,
             "discount": self.discount,
             "episodes": self.episodes,
-            "cut_off": self.num_truncated,
-            "beyond": self.truncated_weight,
+            "num_truncated": self.num_truncated,
+            "truncated_weight": self.truncated_weight,
             "updates": self.updates,
             "diverged": self.diverged,
             "clipped": self.reward_clipping,
         }
         method_text = f"discounted return, estimated by {METHODS[self.method]} from recorded data (docs/offline.md)"
-        header = {"what": method_text, "actions": "mode" if self.mode == "eval" else "sample"}
-        optional = {"loss": self.loss, "effective": self.effective_episodes}
+        header = {"what": method_text, "deterministic": self.mode == "eval"}
+        optional = {"loss": self.loss, "effective_episodes": self.effective_episodes}
         optional = {name: x for name, x in optional.items() if x == x is not None}
         return {**header, **intervals, **numbers, **optional, **self.agreement}
 

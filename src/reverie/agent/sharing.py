@@ -21,6 +21,7 @@ import yaml
 from PIL import Image
 
 from reverie.agent.loading import check_code
+from reverie.agent.player import actions_label
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import read_file, write_json
@@ -221,7 +222,7 @@ def _format_score(score: Mapping[str, float], evaluation: Mapping[str, Any]) -> 
     sure = "" if low is None or high is None else f" (95 % interval {low:.2f} to {high:.2f})"
     return (
         f"Mean return **{score['mean']:.2f}**, interquartile mean {score['iqm']:.2f}{sure}, standard deviation "
-        f"{score['std']:.2f}, over {evaluation['episodes']} episodes with actions: {evaluation['actions']}."
+        f"{score['std']:.2f}, over {evaluation['episodes']} episodes with {actions_label(evaluation['deterministic'])}."
     )
 
 
@@ -260,7 +261,8 @@ def _commands(algorithm: str, saved: Saved, destination: str) -> str:
 
 def register_model(
     run: Path | str, name: str, *,
-    checkpoint: Path | str | None = None, alias: str | None = None, to: Literal["mlflow", "wandb"] = "mlflow",
+    checkpoint: Path | str | None = None, alias: str | None = None,
+    tracker: Literal["mlflow", "wandb"] = "mlflow",
 ) -> str:  # fmt: skip
     """Add the agent of a run to the model registry of MLflow, or to W&B as an artifact; return how to name it there.
 
@@ -274,7 +276,7 @@ def register_model(
             newest.
         alias: another name of this version, such as "best" for ``models:/NAME@best``. It is taken from the version that
             has it.
-        to: the tracker.
+        tracker: "mlflow", its model registry, or "wandb", an artifact.
 
     Raises:
         ReverieError: there is no such run or checkpoint, the tracker cannot be reached, or it refuses the name.
@@ -283,12 +285,12 @@ def register_model(
     saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
     check_code(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
-    metadata, ident = agent_metadata(folder, saved, path), tracker_ids(folder.path).get(to, "")
-    register_fn = _to_mlflow if to == "mlflow" else _to_wandb
+    metadata, ident = agent_metadata(folder, saved, path), tracker_ids(folder.path).get(tracker, "")
+    register_fn = _to_mlflow if tracker == "mlflow" else _to_wandb
     with tempfile.TemporaryDirectory() as temp_dir:
         model = write_agent_folder(Path(temp_dir) / path.name, folder, path)
-        with tracker_module(to, f"register {name}") as tracker:
-            return register_fn(tracker, name, alias, model, ident, metadata, folder)
+        with tracker_module(tracker, f"register {name}") as module:
+            return register_fn(module, name, alias, model, ident, metadata, folder)
 
 
 def mlflow_signature(spec: Mapping[str, Any]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_figures import FPS, open_renderer_or_image
-from reverie.agent.player import Actions, AgentState, Player, parse_mode
+from reverie.agent.player import AgentState, Player, policy_mode
 from reverie.algos.base import INSIDE, dreamt_name
 from reverie.algos.dreamer import Dreamer
 from reverie.algos.world_model import Context, WorldModel
@@ -290,10 +290,10 @@ def observe(player: Player, batch: Batch, seed: int | None = None) -> ModelState
 
 def imagine_trajectory(
     player: Player, state: ModelState | AgentState, steps: int | None = None, *,
-    actions: Any = None, mode: Actions = "mode", seed: int | None = None,
+    actions: Any = None, deterministic: bool = True, seed: int | None = None,
 ) -> ImaginedTrajectory:  # fmt: skip
     """Imagine on from a state of the world model: see ``Agent.imagine``."""
-    inspector, act_mode, state = WorldModelInspector(player), parse_mode(mode), model_state(state)
+    inspector, act_mode, state = WorldModelInspector(player), policy_mode(deterministic), model_state(state)
     fixed = None if actions is None else broadcast_actions(player, actions, len(state.deter))  # [B, T, A]
     if steps is None:
         steps = STEPS if fixed is None else fixed.shape[1]

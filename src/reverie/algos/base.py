@@ -54,7 +54,7 @@ class Algorithm(nn.Module):
     tapes: ClassVar[bool] = False
     """Whether updates are captured on CPUs too; it pays where Python takes as long as the arithmetic."""
     actor_place: ClassVar[str] = ""
-    """Name of the module that is the actor, if it reads observations; other algorithms can begin with it (``init``)."""
+    """Name of the actor module, if it reads observations. ``init_from`` also loads it from other algorithms."""
 
     def __init__(self, graph: bool = True) -> None:
         super().__init__()

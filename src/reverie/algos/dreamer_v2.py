@@ -325,7 +325,7 @@ class DreamerV2Config(DenseDreamerConfig):
     ln q(z) - ln p(z) of each in place of ``kl``."""
     carry_state: bool = False
     """Begin each window with the state in which the last one ended: truncated backpropagation through time over whole
-    episodes. It needs ``replay.sequence``. False: windows begin with the zero latent."""
+    episodes. It needs ``replay.sequential``. False: windows begin with the zero latent."""
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     """Heads beside the model that show what its latents contain; none by default."""
     aux: AuxCriticConfig = field(default_factory=AuxCriticConfig)

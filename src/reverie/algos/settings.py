@@ -83,10 +83,10 @@ class AlgorithmConfig(Config):
         if not self.action_kinds or kind in self.action_kinds:
             return
         fit = fitting(spec)
-        also = f"; with recorded data: {', '.join(fit['recorded'])}" if fit["recorded"] else ""
+        also = f"; with recorded data: {', '.join(fit['offline'])}" if fit["offline"] else ""
         raise ConfigError(
             f"{self.algorithm} is for {' or '.join(sorted(self.action_kinds))} actions, but these are {kind}. "
-            f"Suitable algorithms: {', '.join(fit['collected'])}{also}."
+            f"Suitable algorithms: {', '.join(fit['online'])}{also}."
         )
 
     def for_obs(self, obs_spec: ObsSpec) -> Self:
@@ -112,11 +112,11 @@ def building(seed: int) -> Iterator[None]:
 
 
 def fitting(spec: ActionSpec) -> dict[str, tuple[str, ...]]:
-    """Return the algorithms for such actions: ``collected``, and ``recorded`` for those meant for recorded data."""
-    kind, fit = action_kind(spec), dict[str, tuple[str, ...]](collected=(), recorded=())
+    """Return the algorithms for such actions: ``online``, and ``offline`` for those meant for recorded data."""
+    kind, fit = action_kind(spec), dict[str, tuple[str, ...]](online=(), offline=())
     for name in sorted(algorithms()):
         with contextlib.suppress(Exception):  # an installed package's algorithm that cannot be imported
             config: Any = algorithm_config(name)
             if kind in config.action_kinds:
-                fit["recorded" if config.needs_data else "collected"] += (name,)
+                fit["offline" if config.needs_data else "online"] += (name,)
     return fit

@@ -38,25 +38,31 @@ class EvalCommand(RunOptions, EnvOverride):
 
     episodes: int = 20
     """Number of episodes to play."""
-    mode: Literal["mode", "sample"] = "mode"
-    """Take the policy's most likely action, or sample one."""
+    deterministic: bool = True
+    """Take the policy's most likely actions; --no-deterministic samples them."""
     video: bool = False
     """Record the first episode as a video."""
     seed: int | None = None
     """Seed of environments and actions. None: derived from that of the run."""
-    time_limit: int | None = None
-    """Most decisions of an episode, where one may never end. None: the run's env.time_limit, or the environment's."""
+    max_episode_steps: int | None = None
+    """Decisions after which an episode is truncated. None: the run's env.max_episode_steps, or the environment's."""
 
     def __call__(self) -> None:
         from reverie.agent.evaluating import evaluate_run
         from reverie.agent.loading import load
+        from reverie.agent.player import actions_label
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
         print_trouble(agent.algo.device.type)
         report = evaluate_run(
-            agent, self.episodes, actions=self.mode, video=self.video, seed=self.seed, time_limit=self.time_limit
+            agent,
+            self.episodes,
+            deterministic=self.deterministic,
+            video=self.video,
+            seed=self.seed,
+            max_episode_steps=self.max_episode_steps,
         )
-        print(f"{agent.config.eval_env_config.label()}, {agent.checkpoint.name}, actions: {self.mode}")
+        print(f"{agent.config.eval_env_config.label()}, {agent.checkpoint.name}, {actions_label(self.deterministic)}")
         print(score_line(report.evaluation))
         if self.video and report.evaluation.frames is None:
             print("no video: this environment cannot render images. A custom environment must accept render_mode")
@@ -71,10 +77,10 @@ class DreamCommand(RunOptions, EnvOverride):
     """Rows of each episode that the model sees first. None: 8, or a third of the usual episode if that is less."""
     horizon: int = 48
     """Most env steps that it imagines after them; fewer where episodes are shorter."""
-    sequences: int = 6
+    episodes: int = 6
     """Number of episodes."""
-    mode: Literal["mode", "sample"] = "mode"
-    """Play the episodes with the policy's most likely actions, or with sampled ones."""
+    deterministic: bool = True
+    """Play with the policy's most likely actions; --no-deterministic samples them."""
     seed: int | None = None
     """Seed of environments and dreams. None: derived from that of the run."""
     data: str | tuple[str, ...] = ""
@@ -89,10 +95,12 @@ class DreamCommand(RunOptions, EnvOverride):
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
         print_trouble(agent.algo.device.type)
-        names = ("context", "horizon", "sequences", "seed")
-        report = dream(agent, actions=self.mode, data=data, **{name: getattr(self, name) for name in names})
-        fewer = f" of {self.sequences} (the others were shorter, or there were no more)"
-        dreams = plural(report.sequences, "dream") + fewer * (report.sequences < self.sequences)
+        names = ("context", "horizon", "episodes", "seed")
+        report = dream(
+            agent, deterministic=self.deterministic, data=data, **{name: getattr(self, name) for name in names}
+        )
+        fewer = f" of {self.episodes} (the others were shorter, or there were no more)"
+        dreams = plural(report.num_episodes, "dream") + fewer * (report.num_episodes < self.episodes)
         steps = plural(len(next(iter(report.errors.values()))), "step")
         source = f"{data.label if data else agent.config.env.label()}, {agent.checkpoint.name}"
         print(f"{source}: {dreams}, {steps} each, after {plural(report.context, 'row')} that the model saw")
@@ -159,8 +167,8 @@ class ExportCommand(RunOptions, EnvOverride):
     out: Path | None = None
     """The file; its inputs and outputs are described in a JSON file beside it. None: policy.onnx or policy.pt2 in the
     run folder."""
-    mode: Literal["mode", "sample"] = "mode"
-    """Take the policy's most likely action, or sample one by given noise."""
+    deterministic: bool = True
+    """Take the policy's most likely actions; --no-deterministic samples them by given noise."""
     batch: int | None = None
     """Number of observations of a call. None: any number if the policy has no memory, else 1."""
     steps: int = 1000
@@ -169,11 +177,14 @@ class ExportCommand(RunOptions, EnvOverride):
     def __call__(self) -> None:
         from reverie.agent.export import export
         from reverie.agent.loading import load
+        from reverie.agent.player import actions_label
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
-        done = export(agent, self.out, format=self.format, actions=self.mode, batch=self.batch, steps=self.steps)
+        done = export(
+            agent, self.out, format=self.format, deterministic=self.deterministic, batch=self.batch, steps=self.steps
+        )
         apart = f"; {plural(done.num_differing, 'step')} differ, by rounding" if done.num_differing else ""
-        print(f"{agent.config.env.id}, {agent.checkpoint.name}, actions: {self.mode}")
+        print(f"{agent.config.env.id}, {agent.checkpoint.name}, {actions_label(self.deterministic)}")
         print(f"compared with the agent in {plural(done.steps, 'step')}: differences up to {done.error:.1g}{apart}")
         print(f"{1e6 * done.seconds:.0f} us a decision; the agent takes {1e6 * done.agent_seconds:.0f} us")
         print_files({"policy": done.file, "described in": done.metadata_file}, self.run)
@@ -209,10 +220,10 @@ class EstimateCommand(RunOptions):
     updates: int = 20_000
     """Gradient updates of FQE."""
     fqe: FQESettings = FQESettings()
-    mode: Literal["mode", "sample"] = "mode"
-    """Evaluate the policy's most likely actions, or sampled ones."""
-    draws: int = 10
-    """Actions per row, if they are sampled; their values are averaged."""
+    deterministic: bool = True
+    """Evaluate the policy's most likely actions; --no-deterministic evaluates sampled ones."""
+    num_action_samples: int = 10
+    """With --no-deterministic: sampled actions of each row, whose values are averaged."""
     discount: float | None = None
     """Discount factor gamma. None: the learner's, or 0.99 if it has none."""
     seed: int | None = None
@@ -222,15 +233,16 @@ class EstimateCommand(RunOptions):
     def __call__(self) -> int:
         data = self.reading.of(self.data, "the data that the run was trained on are read as they were then")
         from reverie.agent.off_policy_evaluation import estimate_return
+        from reverie.agent.player import actions_label
         from reverie.core.hardware import choose_device  # imports torch
 
         print_trouble(choose_device(self.device).partition(":")[0])
-        names = ("method", "updates", "draws", "discount", "checkpoint", "device", "seed")
+        names = ("method", "updates", "num_action_samples", "discount", "checkpoint", "device", "seed")
         with EstimateProgress() as watch:
             options = {name: getattr(self, name) for name in names}
             options["fqe"] = {name: value for name, value in vars(self.fqe).items() if value is not None}
-            report = estimate_return(self.run, data, actions=self.mode, progress=watch, **options)
-        print(f"{self.run}, actions: {self.mode}")
+            report = estimate_return(self.run, data, deterministic=self.deterministic, progress=watch, **options)
+        print(f"{self.run}, {actions_label(self.deterministic)}")
         print(report.estimate.format())
         print_files(report.files, self.run)
         if watch.interrupted:

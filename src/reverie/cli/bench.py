@@ -32,12 +32,12 @@ class BenchCommand:
     """Environment, as for `reverie train`; its speed is measured as well."""
     image: str = ""
     """In place of an environment: images of this height, width and number of channels, such as 64x64x3."""
-    vector: int | None = None
-    """In place of an environment, or beside an image: a vector of this length."""
-    action: int | None = None
-    """With a shape: number of continuous actions."""
-    classes: int | None = None
-    """With a shape: number of discrete actions to choose from; 6 by default."""
+    obs_size: int | None = None
+    """In place of an environment, or beside an image: vector observations of this size."""
+    action_size: int | None = None
+    """With --image or --obs-size: size of continuous actions."""
+    num_actions: int | None = None
+    """With --image or --obs-size: number of discrete actions; 6 by default."""
     size: str | None = None
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
     preset: str | None = None
@@ -64,7 +64,7 @@ class BenchCommand:
     @property
     def has_shape(self) -> bool:
         """Whether a shape was given in place of an environment."""
-        return bool(self.image) or self.vector is not None
+        return bool(self.image) or self.obs_size is not None
 
     def __call__(self) -> None:
         config = settings(self)
@@ -128,11 +128,11 @@ def shapes(options: BenchCommand) -> tuple[dict[str, ObsPart], ActionSpec]:
     obs = {}
     if options.image:
         obs["image"] = ObsPart(kind="image", shape=tuple(map(int, options.image.split("x"))), dtype="uint8")
-    if options.vector is not None:
-        obs["vector"] = ObsPart(kind="vector", shape=(options.vector,), dtype="float32")
-    if options.action is not None:
-        return obs, ActionSpec(parts={"action": ActionPart(kind="continuous", size=options.action)})
-    return obs, ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(options.classes or 6,))})
+    if options.obs_size is not None:
+        obs["vector"] = ObsPart(kind="vector", shape=(options.obs_size,), dtype="float32")
+    if options.action_size is not None:
+        return obs, ActionSpec(parts={"action": ActionPart(kind="continuous", size=options.action_size)})
+    return obs, ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(options.num_actions or 6,))})
 
 
 # ---------------------------------------------------------------- words

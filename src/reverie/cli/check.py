@@ -41,7 +41,7 @@ class CheckEnvCommand(TrustOption):
     """Steps to play, in about 10 seconds at most; more until a first episode ends."""
     worker: bool = True
     """Play in a worker process too."""
-    forecast: bool = True
+    estimate_time: bool = True
     """Time the learner, for a few seconds, to forecast a run."""
     json: Path | None = None
     """Write all of it to this JSON file as well."""
@@ -66,7 +66,7 @@ def check_env_command(args: list[str]) -> int:
     usual = CheckEnvCommand(id=args[0], env=merge_layers(named, env=args[0], files=files).env)
     options = parse(CheckEnvCommand, args, "check-env", default=usual)
     print(f"checking {options.id} ...", flush=True)
-    arguments = {name: getattr(options, name) for name in ("algorithm", "config", "steps", "worker", "forecast")}
+    arguments = {name: getattr(options, name) for name in ("algorithm", "config", "steps", "worker", "estimate_time")}
     with progress_bar("playing", options.steps, "steps") as watch:
         report = check_env(options.id, env_options=options.env.merge({"id": options.id}), watch=watch, **arguments)
     print_report(report, options.env)

@@ -76,11 +76,11 @@ class DataInfoCommand(Source):
 class ValidateCommand(Source):
     """Check episodes against rules, and the files of a replay store. The exit code is 1 if any is broken."""
 
-    quarantine: str | None = None
+    write_valid: str | None = None
     """Write the good episodes to a new dataset: a name that does not exist yet, or minari:NAME."""
-    to: Format = "auto"
+    format: Format = "auto"
     """Format of that dataset; auto: by its suffix, .hdf5 (d4rl) or .parquet, else minari."""
-    replay: int = 3
+    replay_episodes: int = 3
     """Number of episodes to replay in the environment that the data name, to compare, if the data hold their seeds."""
 
     def __call__(self) -> int:
@@ -90,10 +90,10 @@ class ValidateCommand(Source):
         from reverie.datasets.validate import validate
 
         with self.open() as reader:
-            if self.quarantine is not None:
-                check_target(self.quarantine, self.to)
+            if self.write_valid is not None:
+                check_target(self.write_valid, self.format)
             damaged = reader.store.find_damage() if isinstance(reader, StoreReader) else []
-            report = validate(reader, self.replay)
+            report = validate(reader, self.replay_episodes)
             for line in damaged:
                 print(f"damaged  {line}")
             for finding in report.findings.values():
@@ -103,10 +103,10 @@ class ValidateCommand(Source):
             sound = report.sound and not damaged
             bad = f"{len(report.bad):,} bad" + (f", {len(damaged)} damaged" if damaged else "")
             print(f"{plural(report.rows, 'row')} in {plural(report.episodes, 'episode')}: {'sound' if sound else bad}")
-            if self.quarantine is not None:
+            if self.write_valid is not None:
                 if len(report.bad) == report.episodes:
                     return fail("every episode breaks a rule: nothing was written.", 1)
-                done = write_dataset(reader, self.quarantine, self.to, good(report))
+                done = write_dataset(reader, self.write_valid, self.format, good(report))
                 print_written(done, sorted(set(reader.remarks()) - set(report.remarks)))
         return 0 if sound else 1
 
@@ -117,7 +117,7 @@ class Writing:
 
     target: Annotated[Positional[str], arg(metavar="TARGET")]
     """A folder that does not exist yet (a file for d4rl), or minari:NAME."""
-    to: Format = "auto"
+    format: Format = "auto"
     """Format to write; auto: by the target's suffix, .hdf5 (d4rl) or .parquet, else minari."""
 
 
@@ -125,7 +125,7 @@ class Writing:
 class ConvertCommand(Writing, Source):
     """Write a dataset as Minari, D4RL, Parquet, PyDreamer or a store."""
 
-    reward: str = ""
+    reward_fn: str = ""
     """Function that computes new rewards, module:function. For each episode it is given the observations in which n
     actions were taken, these actions, and the observations that they led to, as arrays with n rows or, where the space
     is a Dict, dictionaries of them, all as the environment showed and took them; it returns n rewards. When episodes
@@ -135,27 +135,27 @@ class ConvertCommand(Writing, Source):
         from reverie.datasets.convert import relabel_rewards, write_dataset
         from reverie.datasets.output import check_target
 
-        check_target(self.target, self.to)
+        check_target(self.target, self.format)
         with self.open() as reader:
-            choose = relabel_rewards(reader, self.reward) if self.reward else iter
-            print_written(write_dataset(reader, self.target, self.to, choose), reader.remarks())
+            choose = relabel_rewards(reader, self.reward_fn) if self.reward_fn else iter
+            print_written(write_dataset(reader, self.target, self.format, choose), reader.remarks())
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubsampleCommand(Writing, Source):
     """Write a part of a dataset, random or the best, and the rest. The random part is the same for the same seed."""
 
-    rest: str | None = None
-    """Write all else too, in the same format: a folder that does not exist yet, or minari:NAME."""
+    remainder: str | None = None
+    """Write all other rows too, in the same format: a folder that does not exist yet, or minari:NAME."""
     fraction: float | None = None
     """Fraction of the steps, such as 0.1."""
     steps: int | None = None
     """Number of steps, in place of a fraction."""
-    best: float | None = None
+    top_fraction: float | None = None
     """In place of a random part, this fraction of the episodes, those of the highest returns."""
     min_return: float | None = None
     """In place of a random part, the episodes with at least this return."""
-    by: Literal["episode", "step"] = "episode"
+    unit: Literal["episode", "step"] = "episode"
     """Draw whole episodes until their steps suffice, or single steps."""
     seed: int = 0
     """Seed of the drawing."""
@@ -164,14 +164,14 @@ class SubsampleCommand(Writing, Source):
         from reverie.datasets.convert import Subset, subsample, write_dataset
         from reverie.datasets.output import check_target
 
-        names = ("fraction", "steps", "best", "min_return", "by", "seed")
+        names = ("fraction", "steps", "top_fraction", "min_return", "unit", "seed")
         subset = Subset(**{name: getattr(self, name) for name in names})
-        targets = [target for target in (self.target, self.rest) if target is not None]
+        targets = [target for target in (self.target, self.remainder) if target is not None]
         for target in targets:
-            check_target(target, self.to)
+            check_target(target, self.format)
         with self.open() as reader:
             for target, choose in zip(targets, subsample(reader, subset), strict=False):
-                report = write_dataset(reader, target, self.to, choose)
+                report = write_dataset(reader, target, self.format, choose)
                 print_written(report, reader.remarks() if target == targets[-1] else [])
 
 
@@ -187,8 +187,8 @@ class RecordCommand(Writing, RunOptions, EnvOverride):
     """Probability that an action is drawn from the action space in place of the agent's."""
     noise: float = 0.0
     """Standard deviation of Gaussian noise on continuous actions, in units of half their range."""
-    mode: Literal["mode", "sample"] = "mode"
-    """Take the policy's most likely action, or sample one."""
+    deterministic: bool = True
+    """Take the policy's most likely actions; --no-deterministic samples them."""
     seed: int = 0
     """Seed of environments and actions."""
     raw: bool = False
@@ -200,10 +200,10 @@ class RecordCommand(Writing, RunOptions, EnvOverride):
         from reverie.datasets.output import check_target
 
         names = ("episodes", "steps", "epsilon", "noise", "seed", "raw")
-        config = RecordConfig(actions=self.mode, **{name: getattr(self, name) for name in names})
-        check_target(self.target, self.to)
+        config = RecordConfig(deterministic=self.deterministic, **{name: getattr(self, name) for name in names})
+        check_target(self.target, self.format)
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
-        print_written(record(agent, self.target, config, self.to), [])
+        print_written(record(agent, self.target, config, self.format), [])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ from reverie.experiment.config_layers import TABLE
 from reverie.replay.sources import of_share
 
 GROUPS = {
-    "Run": "env envs steps updates seed seeds run resume init preset config device",
+    "Run": "env envs steps updates seed seeds run resume init-from preset config device",
     "Learning": "size algo.networks.units replay-ratio train-ratio learning-starts random-steps replay.capacity "
     "algo.batch-size algo.batch-length algo.lr algo.optim.lr algo.actor-lr algo.critic-lr algo.value-lr "
     "algo.temperature-lr algo.discriminator-lr algo.discount algo.discount-horizon algo.horizon algo.value-estimator "

@@ -27,7 +27,7 @@ COMMANDS = {
     "data": ("data", "inspect, check, convert, subsample, record and download data"),
     "check-env": ("check", "check an environment: its faults, how learners see it, what suits it"),
     "bench": ("bench", "measure this machine's speed, and forecast the time of a run"),
-    "list": ("runs", "list all algorithms, sizes and presets; or the agents at a place, as hf://USER"),
+    "list": ("runs", "list all algorithms, sizes and presets; or the agents at a location, such as hf://USER"),
     "info": ("runs", "describe a run: its settings, progress, results and files"),
     "tune": ("train", "search for good settings, with Optuna or in a grid"),
     "import": ("runs", "make a run of an agent of Stable-Baselines3, to evaluate, export and train on"),
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         module = importlib.import_module(f"reverie.cli.{COMMANDS[args[0]][0]}")
         command_function = getattr(module, f"{args[0].replace('-', '_')}_command", None)
-        with trust_modules("--trust" in args, args):
+        with trust_modules("--trust-code" in args, args):
             command_args = localize_args(args[0], args[1:])
             if command_function is not None:
                 return int(command_function(command_args))
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return run_command(getattr(module, f"{args[0].title()}Command"), command_args, args[0])
     except UntrustedError as error:
-        return fail(f"{error} As in: {shlex.join(['reverie', *args, '--trust'])}", 1)
+        return fail(f"{error} As in: {shlex.join(['reverie', *args, '--trust-code'])}", 1)
     except ReverieError as error:
         return fail(str(error), 1)
     except BrokenPipeError:  # the reader of our output has gone

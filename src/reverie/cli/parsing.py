@@ -32,7 +32,7 @@ registry: ConstructorRegistry = ConstructorRegistry()
 class TrustOption:
     """An option of the commands that read names of modules from files. ``main`` obeys it."""
 
-    trust: bool = False
+    trust_code: bool = False
     """Import modules that the files of a run, of settings or of data name and no installed package offers, such as one
     in the current folder: this runs their code."""
 
@@ -49,7 +49,7 @@ class ReadingOptions:
     one vector are a list, '{obs: [x, y], ...}'."""
     classes: dict[str, int | tuple[int, ...]] = dataclasses.field(default_factory=dict)
     """Observations that are class numbers, in files that do not say so, and the number of classes: image=11."""
-    time_limit: int | None = None
+    max_episode_steps: int | None = None
     """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
     partial: bool = False
     """RL Unplugged: use the readable part of shards that are cut off."""
@@ -98,8 +98,8 @@ def merge_env_flags(args: list[str], flag: str) -> list[str]:
 
 
 def rename_reading_flags(arg: str) -> str:
-    """Translate training's names of reading options, which remarks and errors use too: ``--data.time-limit``."""
-    names = ("reader", "columns", "classes", "time-limit", "time_limit", "partial", "no-partial")
+    """Translate training's names of reading options, which remarks and errors use too: ``--data.max-episode-steps``."""
+    names = ("reader", "columns", "classes", "max-episode-steps", "max_episode_steps", "partial", "no-partial")
     flag = arg.partition("=")[0]
     return arg.replace("--data.", "--", 1) if flag in {f"--data.{name}" for name in names} else arg
 

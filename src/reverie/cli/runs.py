@@ -21,14 +21,14 @@ if TYPE_CHECKING:  # it imports torch, which --help does not need
 
 @dataclass(frozen=True, kw_only=True)
 class ListCommand:
-    """List all algorithms, their sizes, and the presets; or the agents at a place."""
+    """List all algorithms, their sizes, and the presets; or the agents at a location."""
 
-    place: Annotated[Positional[str], arg(metavar="PLACE")] = ""
+    location: Annotated[Positional[str], arg(metavar="LOCATION")] = ""
     """List the agents at hf://USER, in a folder, or at s3://BUCKET/FOLDER, instead."""
 
     def __call__(self) -> int:
-        if self.place:
-            return print_shared(self.place)
+        if self.location:
+            return print_shared(self.location)
         print("algorithms")
         for name, home in sorted(algorithms().items()):
             is_builtin = home.startswith("reverie.algos.")
@@ -83,13 +83,15 @@ class RegisterCommand(TrustOption):
     """Name of a folder in the run's checkpoints/, best, or a path. None: the best if there is one, else the newest."""
     alias: str | None = None
     """Another name of this version: with --alias best it is models:/NAME@best."""
-    to: Literal["mlflow", "wandb"] = "mlflow"
+    tracker: Literal["mlflow", "wandb"] = "mlflow"
     """Tracker: MLflow's model registry at MLFLOW_TRACKING_URI, or an artifact of W&B."""
 
     def __call__(self) -> None:
         from reverie.agent.sharing import register_model
 
-        location = register_model(self.run, self.name, checkpoint=self.checkpoint, alias=self.alias, to=self.to)
+        location = register_model(
+            self.run, self.name, checkpoint=self.checkpoint, alias=self.alias, tracker=self.tracker
+        )
         print(f"registered {location}")
 
 
@@ -99,7 +101,7 @@ class PushCommand(TrustOption):
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
-    to: Annotated[Positional[str], arg(metavar="PLACE")]
+    location: Annotated[Positional[str], arg(metavar="LOCATION")]
     """hf://USER/NAME at the Hugging Face Hub, s3://BUCKET/NAME or another URL, or a folder."""
     checkpoint: Path | None = None
     """Name of a folder in the run's checkpoints/, best, or a path. None: the best if there is one, else the newest."""
@@ -109,15 +111,15 @@ class PushCommand(TrustOption):
     def __call__(self) -> None:
         from reverie.agent.sharing import push
 
-        location = push(self.run, self.to, checkpoint=self.checkpoint, private=self.private)
-        print(f"pushed; reverie eval {location}")
+        pushed = push(self.run, self.location, checkpoint=self.checkpoint, private=self.private)
+        print(f"pushed; reverie eval {pushed}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PullCommand(TrustOption):
     """Download an agent that was passed on, or a run or an agent at a tracker."""
 
-    place: Annotated[Positional[str], arg(metavar="PLACE")]
+    location: Annotated[Positional[str], arg(metavar="LOCATION")]
     """hf://USER/NAME, also with @REVISION; s3://BUCKET/NAME or another URL; models:/NAME/3 and the like."""
     to: Path | None = None
     """A new folder. None: one below runs/."""
@@ -125,7 +127,7 @@ class PullCommand(TrustOption):
     def __call__(self) -> None:
         from reverie.agent.sharing import pull
 
-        print(pull(self.place, self.to))
+        print(pull(self.location, self.to))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +151,7 @@ class ImportCommand(TrustOption):
 
 
 def print_shared(location: str) -> int:
-    """Print the agents at a place, for ``reverie list``."""
+    """Print the agents at a location, for ``reverie list``."""
     from reverie.agent.sharing import list_agents
 
     agents = list_agents(location)
@@ -195,7 +197,7 @@ class InfoCommand:
             clock = read(intact[-1], ["clock"], verified=True)["clock"]
             newest |= {"step": number_of(intact[-1])} | {f"counters/{name}": clock[name] for name in COUNTERS}
         step = newest.get("step", 0)
-        unit = "updates" if settings.get("experience") == "recorded" else "steps"
+        unit = "updates" if settings.get("experience") == "offline" else "steps"
         facts = {
             "run": str(folder.path),
             "algorithm": saved.algorithm,

@@ -85,7 +85,7 @@ def parse_and_train(
     if ask := question(first, options, config):
         return fail(ask, 2)
     # The first of the learners says it, not each, nor who starts them; the trials of a search start theirs themselves.
-    common, is_single = replace(parsed.common, run=options.run), config.learners == 1 and not parsed.common.on
+    common, is_single = replace(parsed.common, run=options.run), config.learners == 1 and not parsed.common.cluster
     runs_children = end is not None or common.seeds is not None  # runs, that start their own learners
     starts = not runs_children and not is_single and not is_launched()
     with silent(starts or launcher_rank() > 0):
@@ -93,17 +93,17 @@ def parse_and_train(
     if refused := placement_error(common, config.learners):
         return fail(refused, 2)
     if starts:
-        return placed_on_ray(args, config, common) if common.on else launch(["train", *args], config)
+        return placed_on_ray(args, config, common) if common.cluster else launch(["train", *args], config)
     end = end or (one_run if common.seeds is None else train_several_seeds)
     return end(config, common)
 
 
 def placement_error(options: CommonOptions, learners: int) -> str:
     """Return why the learners cannot be where they are asked to be; "" if they can."""
-    if options.on and options.on.partition(":")[0] != "ray":
-        return f"--on {options.on}: expected ray, or ray:HOST:PORT."
-    if (options.resources or options.actor_resources) and not options.on:
-        return "--resources without --on ray: only Ray places learners and actors by resources."
+    if options.cluster and options.cluster.partition(":")[0] != "ray":
+        return f"--cluster {options.cluster}: expected ray, or ray:HOST:PORT."
+    if (options.resources or options.actor_resources) and not options.cluster:
+        return "--resources without --cluster ray: only Ray places learners and actors by resources."
     if options.seeds is not None and learners > 1:
         return f"--seeds {options.seeds} with --learners {learners}: train the seeds one by one."
     return ""
@@ -113,17 +113,20 @@ def placed_on_ray(args: list[str], config: ExperimentConfig, options: CommonOpti
     """Train on a Ray cluster; return the exit code."""
     check_divisible(config.merge({"device": "cpu"}), config.learners, config.learners)
     run = (options.run or new_path(config.task_label, config.name)).absolute()
-    train_args = ["train", *without(args, {"on", "resources", "actor-resources", "strategy", "run", "resume"})]
-    return train_on_ray(train_args, config, run, on_ray(options) or ClusterRequest())
+    train_args = [
+        "train",
+        *without(args, {"cluster", "resources", "actor-resources", "placement-strategy", "run", "resume"}),
+    ]
+    return train_on_ray(train_args, config, run, cluster_request(options) or ClusterRequest())
 
 
-def on_ray(options: CommonOptions) -> ClusterRequest | None:
+def cluster_request(options: CommonOptions) -> ClusterRequest | None:
     """Return what is asked of Ray; None if nothing is."""
-    if not options.on:
+    if not options.cluster:
         return None
-    address = options.on.partition(":")[2]
+    address = options.cluster.partition(":")[2]
     return ClusterRequest(
-        address=address, learner=options.resources, actor=options.actor_resources, strategy=options.strategy
+        address=address, learner=options.resources, actor=options.actor_resources, strategy=options.placement_strategy
     )
 
 
@@ -186,7 +189,7 @@ def train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> int
     seeds = read_seeds(options.seeds or "", config.seed)
     if not seeds:
         return fail(NO_SEEDS.format(options.seeds), 2)
-    result = train_seeds_of(config, seeds, jobs=options.jobs, run=options.run, on=on_ray(options))
+    result = train_seeds_of(config, seeds, jobs=options.jobs, run=options.run, request=cluster_request(options))
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
     tell(f"\n{len(seeds) - len(unfinished)} of {plural(len(seeds), 'seed')} finished")
     if result.aggregate is not None:
@@ -260,7 +263,13 @@ def search(config: ExperimentConfig, options: TuneOptions) -> int:
     space, source = (options.grid, "--grid") if options.grid else (read_space_file(options.space), str(options.space))
     search_options = {name: getattr(options, name) for name in ("trials", "jobs", "prune", "run")}
     result = tune_of(
-        config, space, grid=bool(options.grid), seeds=seeds, space_name=source, on=on_ray(options), **search_options
+        config,
+        space,
+        grid=bool(options.grid),
+        seeds=seeds,
+        space_name=source,
+        request=cluster_request(options),
+        **search_options,
     )
     counts = {state: sum(trial.state == state for trial in result.trials) for state in ("finished", "pruned", "failed")}
     tell(f"\n{plural(len(result.trials), 'trial')}: {', '.join(f'{n} {state}' for state, n in counts.items() if n)}")

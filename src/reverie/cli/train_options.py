@@ -45,7 +45,7 @@ class CommonOptions(TrustOption):
     their scores are aggregated. The same command again continues those that have not finished."""
     jobs: int = 0
     """Seeds to train at a time. 0: as many as the CPU cores allow with the threads of each; one on a GPU."""
-    on: str = ""
+    cluster: str = ""
     """`ray`: place learners and actors on a Ray cluster, that of RAY_ADDRESS or of this machine; `ray:HOST:PORT`: on
     that one. The run folder must be on storage that all nodes see."""
     resources: dict[str, float] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class CommonOptions(TrustOption):
     GPU if there is one for each learner or --device cuda."""
     actor_resources: dict[str, float] = field(default_factory=dict)
     """Resources of each actor on the Ray cluster, '{CPU: 2}'. By default a core."""
-    strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
+    placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
     """How Ray places learners and actors: on few nodes, or spread over many."""
 
 

@@ -20,7 +20,7 @@ def check_local(path: Path | str, name: str) -> None:
     if url := re.match(r"([A-Za-z][\w+.-]+:)//?(.*)", os.fspath(path)):
         raise ConfigError(
             f"{name} = {url[1]}//{url[2]}: expected a path on this machine. Only a replay store can be at a URL: "
-            "to write one pass it as replay.store, to begin a run with its rows as replay.init."
+            "to write one pass it as replay.store_path, to begin a run with its rows as replay.init_from."
         )
 
 

@@ -73,12 +73,12 @@ def check_module(name: str, source: object) -> None:
     if changed:
         raise UntrustedError(
             f"{source} names '{name}', and {changed[0]} has changed since you named it last. If the changes are yours, "
-            "add --trust, or name the module yourself. Its file is then trusted as it is now."
+            "add --trust-code, or name the module yourself. Its file is then trusted as it is now."
         )
     raise UntrustedError(
         f"{source} names '{name}'. No installed package offers '{module}' to reverie or Gymnasium, and importing "
-        "another module runs code that may have come with these files. If you trust it, add --trust; in Python, pass "
-        "trust=True or the name itself. Its file is then trusted from now on."
+        "another module runs code that may have come with these files. If you trust it, add --trust-code; in Python, "
+        "pass trust_code=True or the name itself. Its file is then trusted from now on."
     )
 
 

@@ -15,7 +15,7 @@ from reverie.core.errors import DataError, EnvError, RowError
 from reverie.core.spaces import Space, leaves_of
 from reverie.core.specs import MASK, ActionSpec, ObsSpec
 
-EXCLUDE = f"To go without masks, set env.exclude = {MASK}."
+EXCLUDE = f"To go without masks, set env.exclude_keys = {MASK}."
 
 
 class MaskCodec:

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError, EnvError
-from reverie.core.obs_conversion import Channels, Decode, Encode, conversion, looks_like_image, mask_conversion
+from reverie.core.obs_conversion import ChannelAxis, Decode, Encode, conversion, looks_like_image, mask_conversion
 from reverie.core.spaces import Columns, Path, Space, cast, children, column, convert_rows, follow, leaves_of
 from reverie.core.specs import MASK, ObsPart
 
@@ -34,7 +34,7 @@ class Leaf(NamedTuple):
 class ObsCodec:
     """Converts observations of one space. Keys for which ``keep`` returns False are not read and need no support."""
 
-    def __init__(self, space: Space, keep: Callable[[str], bool] = bool, channels: Channels = "auto") -> None:
+    def __init__(self, space: Space, keep: Callable[[str], bool] = bool, channel_axis: ChannelAxis = "auto") -> None:
         self.space = space
         leaves = [(path, inner) for path, inner in leaves_of(space) if math.prod(inner.shape or (1,))]
         keyed_leaves = [("/".join(map(str, path)) or bare_key(inner), path, inner) for path, inner in leaves]
@@ -42,14 +42,16 @@ class ObsCodec:
         if twice := next((key for key in keys if keys.count(key) > 1), ""):
             raise EnvError(f"two observations have the same key '{twice}' once nested keys are joined. Rename one of "
                            "them.")  # fmt: skip
-        self.leaves: list[Leaf] = [_leaf(key, path, inner, channels) for key, path, inner in keyed_leaves if keep(key)]
+        self.leaves: list[Leaf] = [
+            _leaf(key, path, inner, channel_axis) for key, path, inner in keyed_leaves if keep(key)
+        ]
         """The leaves that are kept."""
         self._encoders = [(leaf.key, leaf.path, leaf.encode) for leaf in self.leaves]
         self.spec: dict[str, ObsPart] = {leaf.key: leaf.part for leaf in self.leaves}
         if not self.spec:
             available = ", ".join(f"'{key}'" for key in keys) or "none"
             raise EnvError(
-                "no observations are left to learn from. Available keys, before env.include and env.exclude: "
+                "no observations are left to learn from. Available keys, before env.include_keys and env.exclude_keys: "
                 f"{available}."
             )
 
@@ -112,13 +114,13 @@ def bare_key(space: Space) -> str:
     return "image" if isinstance(space, spaces.Box | spaces.MultiBinary) and looks_like_image(space) else "observation"
 
 
-def _leaf(key: str, path: Path, space: Space, channels: Channels) -> Leaf:
+def _leaf(key: str, path: Path, space: Space, channel_axis: ChannelAxis) -> Leaf:
     if {"", ".", "..", "zarr.json"}.intersection(key.split("/")):
         raise EnvError(f"observation {key!r} cannot be stored in a folder of that name. Rename it in a wrapper.")
     try:
-        return Leaf(key, path, space, *(mask_conversion(space) if key == MASK else conversion(space, channels)))
+        return Leaf(key, path, space, *(mask_conversion(space) if key == MASK else conversion(space, channel_axis)))
     except EnvError as error:
-        remedy = f"Leave it out with env.exclude = '{key}', or convert it with a wrapper around the environment."
+        remedy = f"Leave it out with env.exclude_keys = '{key}', or convert it with a wrapper around the environment."
         raise EnvError(f"observation '{key}' {error}. {remedy}") from None
 
 

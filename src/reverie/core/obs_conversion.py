@@ -18,7 +18,7 @@ from reverie.core.errors import DataError, EnvError, brief
 from reverie.core.spaces import MOST_CLASSES, NUMBERS, Space, classes_of
 from reverie.core.specs import ObsPart
 
-Channels = Literal["auto", "first", "last"]
+ChannelAxis = Literal["auto", "first", "last"]
 Encode = Callable[[Any, int], np.ndarray]
 """Takes values ``[..., *space.shape]`` and the number of their leading axes; returns ``[..., *part.shape]``."""
 Decode = Callable[[np.ndarray], Any]
@@ -33,16 +33,16 @@ TINY = float(np.finfo(np.float32).tiny)
 """Least normal number of float32. A float image needs bounds whose distance lies between this and ``SMALL``."""
 
 
-def conversion(space: Space, channels: Channels) -> Conversion:
+def conversion(space: Space, channel_axis: ChannelAxis) -> Conversion:
     """Return what a leaf space becomes, with the functions there and back."""
     if isinstance(space, spaces.MultiBinary) and len(space.shape) == 3:
-        return _image(spaces.Box(0, 1, space.shape, np.uint8), channels)
+        return _image(spaces.Box(0, 1, space.shape, np.uint8), channel_axis)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return _categories(*classes_of(space))
     if isinstance(space, spaces.Text):
         return _text(space)
     if isinstance(space, spaces.Box) and space.dtype.kind in NUMBERS:
-        return _image(space, channels) if looks_like_image(space) else _vector(space)
+        return _image(space, channel_axis) if looks_like_image(space) else _vector(space)
     raise EnvError(f"has the space {space}: expected a numeric Box, Discrete, MultiDiscrete, MultiBinary or Text")
 
 
@@ -126,13 +126,13 @@ def _channels_first(shape: tuple[int, ...]) -> bool:
     return usual and c < min(h, w) and w not in (1, 3, 4)
 
 
-def _image(space: spaces.Box, channels: Channels) -> Conversion:
+def _image(space: spaces.Box, channel_axis: ChannelAxis) -> Conversion:
     """Return the conversion to ``[H, W, C]``; the frames of a stack become channels, as of ``env.frame_stack``."""
     low, high, encode, decode = _float_pixels(space) if space.dtype.kind == "f" else _byte_pixels(space)
     rank, dtype = len(space.shape), "float32" if space.dtype.kind == "f" else "uint8"
     image_shape = space.shape if rank > 2 else (*space.shape, 1)
     frames = image_shape[0] if rank == 4 else 1
-    first = rank > 2 and (channels == "first" or (channels == "auto" and _channels_first(image_shape[-3:])))
+    first = rank > 2 and (channel_axis == "first" or (channel_axis == "auto" and _channels_first(image_shape[-3:])))
     c, h, w = image_shape[-3:] if first else (image_shape[-1], *image_shape[-3:-1])
     part = ObsPart(kind="image", shape=(h, w, frames * c), dtype=dtype, low=low, high=high)
 

@@ -32,7 +32,7 @@ class Env(Protocol):
         """What ``env.log_info`` names of the episodes that end with the current rows, by environment."""
 
     @property
-    def time_limit(self) -> int | None:
+    def max_episode_steps(self) -> int | None:
         """Most steps of an episode that the environment is known to allow; None: not known."""
 
     def reset(self, seed: int | None = None) -> Step:

@@ -17,7 +17,7 @@ Rows = dict[str, np.ndarray]
 
 ADVICE = (
     "is_last marks the last row of every episode, is_terminal as well where it terminated, and a reward belongs to the "
-    "row that the action led to. `reverie data validate` lists such rows, --quarantine writes the good episodes"
+    "row that the action led to. `reverie data validate` lists such rows, --write-valid writes the good episodes"
 )
 WRONG_ENDS = (
     "Check what marks the ends of episodes: a column for episode has one value in all steps of an episode (a timestamp "

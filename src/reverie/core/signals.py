@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-PARENT = "REVERIE_PARENT"
+PARENT = "REVERIE_PARENT_PID"
 """Environment variable with the id of the process that has started this one, and passes its signals on."""
 CHILD: list[int] = []
 """Holds that id, in a process that :func:`end_with_parent` found to be such a child."""

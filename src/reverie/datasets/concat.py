@@ -18,8 +18,8 @@ from reverie.core.specs import ObsSpec, signature
 from reverie.datasets.dataset_env import user_wrappers
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space
 
-OF_ROWS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward", "life_loss",
-           "kwargs", "time_limit", "wrappers")  # fmt: skip
+OF_ROWS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward",
+           "terminal_on_life_loss", "kwargs", "max_episode_steps", "wrappers")  # fmt: skip
 """Settings of the environment that decide what its rows mean."""
 
 
@@ -129,7 +129,12 @@ def _check(reader: Reader, label: str, actual: Any, expected: Any) -> None:
 
 def _task(info: DatasetInfo) -> dict[str, Any]:
     wrappers = [(w.get("name"), w.get("kwargs")) for w in user_wrappers(info) if w.get("name") != "NoopReset"]
-    defaults = {"kwargs": info.env_kwargs, "time_limit": info.time_limit, "action_repeat": 1, "pool_frames": 1}
+    defaults = {
+        "kwargs": info.env_kwargs,
+        "max_episode_steps": info.max_episode_steps,
+        "action_repeat": 1,
+        "pool_frames": 1,
+    }
     settings = {name: value for name, value in info.env_settings.items() if name in OF_ROWS}
     return {"id": info.env, "wrappers": [], **defaults, **settings, "around": wrappers}
 

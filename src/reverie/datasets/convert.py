@@ -125,7 +125,7 @@ def _to_minari(
     elif info.env and (spec := registered(info.env)) is not None:
         spec, named = copy.deepcopy(spec), dataset_env_config(info)
         spec.kwargs |= named.kwargs
-        spec.max_episode_steps = named.time_limit or spec.max_episode_steps
+        spec.max_episode_steps = named.max_episode_steps or spec.max_episode_steps
         text, remark = written(spec)
         metadata |= {"env_spec": text} if text else {}
         reader.note(remark, int(bool(remark)))
@@ -150,9 +150,13 @@ def _without_bounds(_: str, leaf: Space) -> Space:
 
 
 def _arguments_of(info: DatasetInfo) -> dict[str, Any]:
-    """Return ``env_kwargs`` and ``time_limit`` of the environment that data name, which a run has in its settings."""
+    """Return ``env_kwargs`` and ``max_episode_steps`` of the environment that data name; runs have them as settings."""
     named = dataset_env_config(info) if info.env else None
-    return {"env_kwargs": dict(named.kwargs), "time_limit": named.time_limit or info.time_limit} if named else {}
+    return (
+        {"env_kwargs": dict(named.kwargs), "max_episode_steps": named.max_episode_steps or info.max_episode_steps}
+        if named
+        else {}
+    )
 
 
 def minari_fields(rows: Rows, both: tuple[Space, Space], first: int = 0) -> dict[str, Any]:
@@ -182,7 +186,7 @@ def _describe_rows(reader: Reader) -> dict[str, Any]:
     info, out = reader.info(), dict[str, Any]()
     if info.env:
         named = _arguments_of(info)
-        out["env"] = {"id": info.env, "kwargs": named["env_kwargs"], "time_limit": named["time_limit"]}
+        out["env"] = {"id": info.env, "kwargs": named["env_kwargs"], "max_episode_steps": named["max_episode_steps"]}
     if all(store.knows_actions for store in _stores_in(reader)):
         out |= {"observation_space": text_of(info.observation), "action_space": text_of(info.action)}
         out["measured"] = info.has_measured_bounds
@@ -201,31 +205,31 @@ class Subset(Config):
     """Fraction of the steps, above 0 and up to 1."""
     steps: Annotated[int | None, AtLeast(1)] = None
     """Number of steps, in place of a fraction."""
-    best: Annotated[float | None, Within("(0, 1]")] = None
+    top_fraction: Annotated[float | None, Within("(0, 1]")] = None
     """Fraction of the episodes, those of the highest returns, in place of a drawn part."""
     min_return: float | None = None
     """Smallest return of the episodes, in place of a drawn part."""
-    by: Literal["episode", "step"] = "episode"
+    unit: Literal["episode", "step"] = "episode"
     """Unit that is drawn."""
     seed: Annotated[int, AtLeast(0)] = 0
     """Seed of the drawing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sizes = {name: getattr(self, name) for name in ("fraction", "steps", "best", "min_return")}
+        sizes = {name: getattr(self, name) for name in ("fraction", "steps", "top_fraction", "min_return")}
         if sum(value is not None for value in sizes.values()) != 1:
             sizes_text = ", ".join(f"{name} = {value}" for name, value in sizes.items())
             raise ConfigError(f"{sizes_text}: pass exactly one of them.")
-        if self.by == "step" and self.fraction is None and self.steps is None:
-            raise ConfigError("by = 'step': only episodes have returns. Leave it out.")
+        if self.unit == "step" and self.fraction is None and self.steps is None:
+            raise ConfigError("unit = 'step': only episodes have returns. Leave it out.")
 
 
 def subsample(reader: Reader, subset: Subset) -> tuple[Selection, Selection]:
     """Return a function that selects a part, and one that selects the rest. Reads all rows once.
 
-    By "episode", whole episodes are drawn until their steps suffice, so the part may be a little larger; the order is
-    kept. By "step", exactly as many steps are drawn, and adjacent ones stay together; a rest of them likewise. What is
-    drawn is the same for the same seed.
+    With unit "episode", whole episodes are drawn until their steps suffice, so the part may be a little larger; the
+    order is kept. With unit "step", exactly as many steps are drawn, and adjacent ones stay together; a rest of them
+    likewise. What is drawn is the same for the same seed.
     """
     with read_progress(f"reading {reader.path.name}", reader.rows()) as track_progress:
         flags = ({name: rows[name] for name in ("reward", *FLAGS)} for rows in track_progress(reader.parts()))
@@ -238,7 +242,7 @@ def subsample(reader: Reader, subset: Subset) -> tuple[Selection, Selection]:
     if num_steps > total:
         raise ConfigError(f"steps = {num_steps}: the dataset has only {plural(total, 'step')}.")
     rng = np.random.default_rng(subset.seed)
-    if subset.by == "episode":
+    if subset.unit == "episode":
         order = rng.permutation(len(lengths))
         before = np.cumsum(lengths[order]) - lengths[order]
         return _parts_of(np.isin(np.arange(len(lengths)), order[before < num_steps]))
@@ -253,9 +257,9 @@ def subsample(reader: Reader, subset: Subset) -> tuple[Selection, Selection]:
 
 def _best(returns: np.ndarray, subset: Subset) -> np.ndarray:
     """Return which episodes have the highest ``returns`` ``[n]``, or high enough ones; of equal ones the first."""
-    if subset.best is not None:
+    if subset.top_fraction is not None:
         order = np.argsort(-returns, kind="stable")
-        return np.isin(np.arange(len(returns)), order[: max(1, round(subset.best * len(returns)))])
+        return np.isin(np.arange(len(returns)), order[: max(1, round(subset.top_fraction * len(returns)))])
     mask: np.ndarray = returns >= subset.min_return
     if not mask.any():
         raise ConfigError(f"min_return = {subset.min_return}: the highest return is {returns.max():.6g}.")

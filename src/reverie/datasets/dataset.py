@@ -119,7 +119,7 @@ class RecordedEpisodes:
     ) -> None:  # fmt: skip
         self.reader = reader
         if observation_space is not None and env is not None and env.pixels != "only":
-            visible = ObsCodec(observation_space, env.uses_key, env.channels).spec
+            visible = ObsCodec(observation_space, env.uses_key, env.channel_axis).spec
             reader.assume(observation_space, ImageOptions(visible, env.resize, env.grayscale).spec)
         self.about: DatasetInfo = reader.info()
         self.obs: ObsCodec | None = None
@@ -147,9 +147,11 @@ class RecordedEpisodes:
             obs, actions = self.about.specs
             selected = {key: part for key, part in obs.items() if env.uses_key(key)}
             if not selected:
-                raise DataError(f"{self.reader.path}: env.include and env.exclude select none of {', '.join(obs)}.")
+                raise DataError(
+                    f"{self.reader.path}: env.include_keys and env.exclude_keys select none of {', '.join(obs)}."
+                )
             return selected, actions
-        self.obs = ObsCodec(self.about.observation, env.uses_key, env.channels)
+        self.obs = ObsCodec(self.about.observation, env.uses_key, env.channel_axis)
         self.spaces = self.about.observation, self._action_space(action_space)
         self.actions = ActionCodec(self.spaces[1])
         check_recorded(self.obs.spec, self.actions.spec)
@@ -211,7 +213,7 @@ class RecordedEpisodes:
             except DataError as error:
                 prefix = "" if str(error).startswith(str(self.reader.path)) else f"{self.reader.path}: "
                 raise DataError(
-                    f"{prefix}{error}. `reverie data validate` finds all such rows; with --quarantine it writes the "
+                    f"{prefix}{error}. `reverie data validate` finds all such rows; with --write-valid it writes the "
                     "good episodes to a new dataset."
                 ) from None
             yield rows

@@ -42,7 +42,7 @@ INAPPLICABLE = {
     "pixels": "images cannot be rendered from recorded rows",
 }
 """Settings that cannot be applied to recorded rows, and why."""
-MEANING_SETTINGS = ("action_repeat", "pool_frames", "clip_reward", "life_loss", "wrappers")
+MEANING_SETTINGS = ("action_repeat", "pool_frames", "clip_reward", "terminal_on_life_loss", "wrappers")
 """Settings that change what an action or a reward means, but no shape, so that only what data declare shows them."""
 IGNORED_KWARGS = {"max_episode_steps", "render_mode", "frameskip"}
 """Arguments of environments that other settings decide, or that change nothing learned."""
@@ -87,8 +87,8 @@ def clip_rewards(reward: np.ndarray, how: str) -> np.ndarray:
 def check_same_meaning(info: DatasetInfo, env: EnvConfig) -> None:
     """Raise ConfigError if recorded rows mean something else than the rows of an environment with the settings ``env``.
 
-    Only settings that the data declare count. ``noop_max`` and ``time_limit`` may differ: they decide where episodes
-    begin and are truncated, not what a row means. Shapes are compared elsewhere.
+    Only settings that the data declare count. ``noop_max`` and ``max_episode_steps`` may differ: they decide where
+    episodes begin and are truncated, not what a row means. Shapes are compared elsewhere.
     """
     for name in MEANING_SETTINGS if info.env_settings else ():
         recorded, value = getattr(recorded_env_config(info), name), getattr(env, name)
@@ -140,12 +140,12 @@ def dataset_env_config(info: DatasetInfo, env: EnvConfig | None = None) -> EnvCo
     """Return the settings of the environment that data name: what they declare, and else the settings of ``env``."""
     env = env or DEFAULTS
     if info.env_settings:  # not the number of copies, nor what is asked for and can be applied here
-        keep = {"num", "vector", *_nondefault(env, (*APPLICABLE, "kwargs", "time_limit"))}
+        keep = {"num", "vectorization", *_nondefault(env, (*APPLICABLE, "kwargs", "max_episode_steps"))}
         return env.merge({name: value for name, value in info.env_settings.items() if name not in keep})
     config = env.merge({"id": info.env, "kwargs": dict(env.kwargs or info.env_kwargs)})
-    spec = registered(info.env) if env.time_limit is None and info.time_limit is not None else None
-    if spec is not None and spec.max_episode_steps != info.time_limit:
-        return config.merge({"time_limit": info.time_limit})
+    spec = registered(info.env) if env.max_episode_steps is None and info.max_episode_steps is not None else None
+    if spec is not None and spec.max_episode_steps != info.max_episode_steps:
+        return config.merge({"max_episode_steps": info.max_episode_steps})
     return config
 
 

@@ -38,7 +38,7 @@ def open_reader(data: DataLike, options: ReadOptions | None = None) -> Reader:
     options, location = options or ReadOptions(), path_of(data)
     readers = [_open_path(path, options) for path in paths_in(location)]
     reader = ConcatReader(Path(", ".join(location)), readers, options) if isinstance(location, tuple) else readers[0]
-    for name in () if options.reader else ("columns", "classes", "time_limit", "partial"):
+    for name in () if options.reader else ("columns", "classes", "max_episode_steps", "partial"):
         if (value := getattr(options, name)) and not reader.uses(name):
             reader.close()
             raise ConfigError(f"data.{name} = {value} has no effect on {reader.path} ({reader.format}): leave it out.")

@@ -118,7 +118,7 @@ OF_D3RLPY = frozenset({"discrete_action", "version"})
 """What ``MDPDataset.dump`` of d3rlpy 1 writes beside the columns."""
 UNSEEN = (
     "there are neither timeouts nor next_observations: only terminal ends of episodes are known. If episodes have a "
-    "time limit, pass --data.time-limit"
+    "time limit, pass --data.max-episode-steps"
 )
 MARKS = re.compile(
     r"(?:^|[^a-z])(?:done|end|(?:last|first)(?!_)|start|reset|trunc|time_?(?:out|limit)|termin|episode|ep(?![a-z])|traj|"
@@ -174,7 +174,7 @@ class ColumnsReader(TransitionsReader):
         return bool({"timeouts", "episode_terminals"} & self.columns.keys())
 
     def uses(self, option: str) -> bool:
-        declared = {"time_limit": self.tells_ends, "classes": "observation_space" in self.declared}
+        declared = {"max_episode_steps": self.tells_ends, "classes": "observation_space" in self.declared}
         return not declared.get(option, True)
 
     def env_id(self) -> str:
@@ -188,14 +188,14 @@ class ColumnsReader(TransitionsReader):
             fields |= {"action": space_of(str(action), str(self.path)), "has_measured_bounds": False}
         if (observation := self.declared.get("observation_space")) is not None:
             fields["observation"] = space_of(str(observation), str(self.path))
-        if "time_limit" in self.declared:
-            fields["time_limit"] = int(self.declared["time_limit"])
+        if "max_episode_steps" in self.declared:
+            fields["max_episode_steps"] = int(self.declared["max_episode_steps"])
         with self.file:
             return self.infer_info(env=self.env_id(), classes=not self.is_continuous, **fields)
 
     @cached_property
     def transitions(self) -> Transitions:
-        columns, limit = self.columns, self.options.time_limit
+        columns, limit = self.columns, self.options.max_episode_steps
         with self.file:
             terminal = self._flag("terminals")
             end = terminal.copy()
@@ -230,7 +230,7 @@ class ColumnsReader(TransitionsReader):
                 raise DataError(
                     f"{self.path}: '{name}' seems to mark ends of episodes that 'terminals' does not, and is no name "
                     "of D4RL's. Store where episodes were cut off as 'timeouts', or where they end for whatever cause "
-                    "as 'episode_terminals': 1 in the last step, else 0. Or pass --data.time-limit."
+                    "as 'episode_terminals': 1 in the last step, else 0. Or pass --data.max-episode-steps."
                 )
 
     def _flag(self, name: str) -> np.ndarray:

@@ -147,7 +147,7 @@ class MinariReader(Reader):
             env_kwargs=dict(spec.get("kwargs") or {}),
             env_settings=settings and {"id": self.env_id(), **settings},
             env_spec=spec,
-            time_limit=spec.get("max_episode_steps"),
+            max_episode_steps=spec.get("max_episode_steps"),
             has_measured_bounds=unknown or infinite,
             declared_action_space=self.action if infinite and not unknown else None,
             text={name: str(self.metadata[name]) for name in titles if self.metadata.get(name)},

@@ -106,10 +106,10 @@ def check_target(target: str, to: str) -> str:
         if to == "minari" and named not in ("", "Minari"):
             raise ConfigError(
                 f"{target}: no {named} file can be written. Expected a name that ends with .hdf5 (D4RL) or .parquet, "
-                f"the name of a folder (Minari), or --to {', --to '.join(WRITTEN)}."
+                f"the name of a folder (Minari), or --format {', --format '.join(WRITTEN)}."
             )
     elif named not in ("", WRITTEN[to]):
-        raise ConfigError(f"{target} is the name of a dataset in the format {named}, but --to is {to}: rename it.")
+        raise ConfigError(f"{target} is the name of a dataset in the format {named}, but --format is {to}: rename it.")
     check_absent(target_path(target))
     return to
 

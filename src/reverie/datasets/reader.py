@@ -64,7 +64,7 @@ class ReadOptions(Config):
     classes: dict[str, int | tuple[int, ...]] = field(default_factory=dict)
     """Observations that are class numbers, in files that do not say so: how many classes each of their elements has,
     `image=11` or '{image: 11, pose: [20, 20, 4]}'. An observation without a name is called observation."""
-    time_limit: Annotated[int | None, AtLeast(1)] = None
+    max_episode_steps: Annotated[int | None, AtLeast(1)] = None
     """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
     partial: bool = False
     """RL Unplugged: use the readable part of shards that are cut off."""
@@ -97,7 +97,7 @@ class DatasetInfo:
     """For our own stores and recordings: settings of the environment that the rows come from, as plain values."""
     env_spec: dict[str, Any] = field(default_factory=dict)
     """The environment's specification as Gymnasium serialises it."""
-    time_limit: int | None = None
+    max_episode_steps: int | None = None
     """Number of steps after which the environment truncated episodes; None if not declared."""
     inferred: bool = False
     """True if observations are as the arrays look, as no space of them is declared."""

@@ -56,8 +56,8 @@ class SeenReader(Reader):
         self.knows_actions: bool = False
         with contextlib.suppress(EnvError, ValueError):  # observations may be resized, stacked or left out
             if observation is not None:
-                channels = self.declared.get("env_settings", {}).get("channels", "auto")
-                obs = ObsCodec(observation, lambda key: key in self.specs[0], channels)
+                channel_axis = self.declared.get("env_settings", {}).get("channel_axis", "auto")
+                obs = ObsCodec(observation, lambda key: key in self.specs[0], channel_axis)
                 if obs.spec == dict(self.specs[0]):
                     self.observation, self._obs = obs.kept_space(), obs
         if action is not None:
@@ -80,8 +80,9 @@ class SeenReader(Reader):
         declared, measured = self.declared, bool(self.declared.get("measured"))
         return DatasetInfo(
             observation=self.observation, action=self.action, has_measured_bounds=measured,
-            specs=None if measured else self.specs, env=self.env_id(), time_limit=self.env.get("time_limit"),
-            env_settings=dict(declared.get("env_settings", {})), env_kwargs=dict(self.env.get("kwargs", {})),
+            specs=None if measured else self.specs, env=self.env_id(),
+            max_episode_steps=self.env.get("max_episode_steps"), env_settings=dict(declared.get("env_settings", {})),
+            env_kwargs=dict(self.env.get("kwargs", {})),
             env_spec=dict(declared.get("env_spec", {})),
             text={"algorithm": declared["algorithm"]} if declared.get("algorithm") else {},
         )  # fmt: skip

@@ -50,7 +50,7 @@ NO_ENDS = (
 )
 UNSEEN = (
     "no column marks truncations: an episode without a terminal end runs into the next one. If episodes have a time "
-    "limit, pass --data.time-limit; otherwise name a column for truncated, end or episode"
+    "limit, pass --data.max-episode-steps; otherwise name a column for truncated, end or episode"
 )
 
 
@@ -87,7 +87,7 @@ class TableReader(TransitionsReader):
         end_roles = {"truncated", "end", "episode"} & self.roles.keys()
         declared = not self.options.columns and self._schema_entry(OBS_OF_OURS)
         limits = not self.has_episode_rows and not end_roles
-        return {"columns": True, "classes": not declared, "time_limit": limits}.get(option, False)
+        return {"columns": True, "classes": not declared, "max_episode_steps": limits}.get(option, False)
 
     @cached_property
     def has_episode_rows(self) -> bool:
@@ -120,12 +120,12 @@ class TableReader(TransitionsReader):
     def transitions(self) -> Transitions:
         if self.has_episode_rows:
             self._check_lengths()
-        obs, next_obs, limit = self.group("obs"), self.group("next_obs"), self.options.time_limit
+        obs, next_obs, limit = self.group("obs"), self.group("next_obs"), self.options.max_episode_steps
         flags = {role: self._flag(role) for role in END_ROLES if role in self.roles}
         reward = self.column("reward")
         terminal = flags.get("terminal", np.zeros(reward.shape[0], bool))
         self.note(NO_ENDS, int("terminal" not in flags))
-        if self.uses("time_limit"):
+        if self.uses("max_episode_steps"):
             self.note(UNSEEN, int(limit is None and not next_obs))
             flags["truncated"] = np.zeros_like(terminal) if limit is None else time_limit_truncations(terminal, limit)
         end = np.any([*flags.values(), terminal], axis=0)
@@ -141,7 +141,7 @@ class TableReader(TransitionsReader):
                 next_obs[_column(role)] = reorder(self.column(role), index + 1)
         elif "episode" in self.roles:
             end = self._episode_ends(end, flags)
-        has_truncations, action = not self.uses("time_limit") or limit is not None, self.group("action")
+        has_truncations, action = not self.uses("max_episode_steps") or limit is not None, self.group("action")
         return Transitions(
             obs=obs, next_obs=next_obs, action=action, reward=reward, end=end, terminal=terminal, reader=self,
             has_truncations=has_truncations, propensity=self.column(PROPENSITY) if PROPENSITY in self.roles else None,

@@ -1,7 +1,7 @@
 """Validation of recorded episodes: rules that every episode must satisfy, and a report.
 
 Rules check the values as they were recorded, before any conversion. Assumptions that readers had to make are reported
-as well. An episode that breaks a rule is bad, and can be left out (``--quarantine``).
+as well. An episode that breaks a rule is bad, and can be left out (``--write-valid``).
 """
 
 from __future__ import annotations

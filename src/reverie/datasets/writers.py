@@ -41,7 +41,7 @@ CACHED, ABOUT_EPISODE = 2**25, 2**14
 """Bytes that HDF5 may not have written yet: at most in all, and roughly per episode for its metadata."""
 MOST_OF_ATTRIBUTE = 60_000
 """Characters that an attribute of HDF5 can hold, with room for others."""
-ELSE = "Use Minari's format, which can store everything (--to minari)"
+ELSE = "Use Minari's format, which can store everything (--format minari)"
 
 
 @contextlib.contextmanager
@@ -221,7 +221,7 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> Wri
             del declared[name]
         if info.env:
             declared |= {"env_id": info.env, "env_kwargs": json.dumps(info.env_kwargs)}
-            declared |= {} if info.time_limit is None else {"time_limit": info.time_limit}
+            declared |= {} if info.max_episode_steps is None else {"max_episode_steps": info.max_episode_steps}
         file.attrs.update(declared)
     return report
 

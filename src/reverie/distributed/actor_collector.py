@@ -277,8 +277,10 @@ def feeding(
     """
     row_bytes = row_nbytes(columns_of(env.obs_spec, env.action_spec, algo.extra_spec))
     capacity = config.replay.capacity_rows(row_bytes) // config.actors
-    buffer = parse_size(config.replay.buffer, "replay.buffer").amount // config.actors
-    replay_config = config.replay.merge({"capacity": max(1, capacity), "buffer": f"{max(1, buffer)}B"})  # of each actor
+    buffer = parse_size(config.replay.write_buffer, "replay.write_buffer").amount // config.actors
+    replay_config = config.replay.merge(
+        {"capacity": max(1, capacity), "write_buffer": f"{max(1, buffer)}B"}
+    )  # of each actor
     replays = []
     for number in range(config.actors):
         replay = replay_config.build(

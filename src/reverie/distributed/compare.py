@@ -35,7 +35,7 @@ def measurement_settings(settings: Mapping[str, Any]) -> MeasurementSettings:
         raise RunError(f"the settings of {settings.get('algorithm', 'a run')} lack {', '.join(missing)}: restore them.")
     period, is_seconds = parse_period(settings["schedule"].get("eval_every", 0))
     return MeasurementSettings(
-        unit="updates" if settings["experience"] == "recorded" else "env steps",
+        unit="updates" if settings["experience"] == "offline" else "env steps",
         evaluates=period > 0 and settings["eval_episodes"] > 0,
         period=None if is_seconds else period,
         early=any(settings[name] not in (None, (), []) for name in ("stop_score", "patience", "callbacks")),

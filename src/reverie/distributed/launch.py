@@ -38,7 +38,7 @@ STORE = "REVERIE_STORE"
 SAVING = "600"
 """Seconds that learners have to end and save after a signal."""
 WARM_UP = 0.1
-"""Part of a run in which ``scale_rules`` have learning rates rise from 0."""
+"""Part of a run in which ``scale_hyperparameters`` have learning rates rise from 0."""
 
 
 def is_launched() -> bool:
@@ -185,7 +185,7 @@ def of_team(config: ExperimentConfig, team: Team) -> ExperimentConfig:
     """Return the settings of a run as its learners have them: their number, an environment and a thread for each."""
     if team.count == 1:
         return config
-    if own_envs(config, team.count) and config.env.num < team.count and not config.scale_rules:
+    if own_envs(config, team.count) and config.env.num < team.count and not config.scale_hyperparameters:
         of = " of each actor" if config.actors else ""
         logger.info(f"{plural(team.count, 'environment')}{of}, not {config.env.num}: one for each learner")
         config = config.merge({"env.num": team.count})
@@ -208,7 +208,7 @@ def learner_settings(config: ExperimentConfig, team: Team) -> ExperimentConfig:
     n = team.count
     if n == 1:
         return config
-    room, store_path = parse_size(config.replay.capacity, "replay.capacity"), config.replay.store
+    room, store_path = parse_size(config.replay.capacity, "replay.capacity"), config.replay.store_path
     changes: dict[str, Any] = {} if whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size // n}
     if not config.algo.on_policy:
         changes |= {
@@ -217,7 +217,7 @@ def learner_settings(config: ExperimentConfig, team: Team) -> ExperimentConfig:
             "random_steps": config.random_steps if config.actors else -(-config.random_steps // n),
             "train_ratio": None if config.train_ratio is None else config.train_ratio / n,
         }
-    changes["replay.store"] = (
+    changes["replay.store_path"] = (
         store_path if store_path in ("auto", "none") else f"{store_path.rstrip('/')}/rank-{team.rank}"
     )
     if own_envs(config, n):
@@ -236,12 +236,12 @@ def learner_settings(config: ExperimentConfig, team: Team) -> ExperimentConfig:
 
 
 def scaled(config: ExperimentConfig, count: int) -> ExperimentConfig:
-    """Return the settings by which ``count`` learners train: those changed by ``scale_rules``, if it is set.
+    """Return the settings by which ``count`` learners train: those changed by ``scale_hyperparameters``, if it is set.
 
     Batch sizes and environments are multiplied by n, learning rates by the square root of n. They rise from 0 over the
     first 10 % of the run, but those that are ramps already.
     """
-    if not config.scale_rules:
+    if not config.scale_hyperparameters:
         return config
     changes = {} if whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size * count}
     if not config.offline:
@@ -251,10 +251,10 @@ def scaled(config: ExperimentConfig, count: int) -> ExperimentConfig:
 
 
 def log_rules(config: ExperimentConfig, count: int) -> None:
-    """Log what ``scale_rules`` changes, if it is set."""
-    if config.scale_rules:
+    """Log what ``scale_hyperparameters`` changes, if it is set."""
+    if config.scale_hyperparameters:
         lines = settings_changes(config.to_dict(), scaled(config, count).to_dict())
-        logger.info(f"scale_rules for {plural(count, 'learner')}: {'; '.join(lines)}")
+        logger.info(f"scale_hyperparameters for {plural(count, 'learner')}: {'; '.join(lines)}")
 
 
 def rates_of(config: Config, path: str) -> Iterator[tuple[str, Rate]]:

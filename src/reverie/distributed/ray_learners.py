@@ -33,7 +33,7 @@ from reverie.run.signal_handling import collected
 if TYPE_CHECKING:
     from reverie.experiment.config import ExperimentConfig
 
-PLACES = "REVERIE_PLACES"
+PLACES = "REVERIE_PLACEMENT"
 """Environment variable by which a learner knows where its actors have their places."""
 PATIENCE = 20.0
 """Seconds to wait for free resources at the beginning."""

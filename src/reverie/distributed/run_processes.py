@@ -91,14 +91,14 @@ class Child:
 
 
 @contextlib.contextmanager
-def make_trainer(config: ExperimentConfig, on: ClusterRequest | None) -> Iterator[tuple[Train, int]]:
-    """Yield what trains runs, here or on the Ray cluster of ``on``, and how many may run at a time."""
-    if on is None:
+def make_trainer(config: ExperimentConfig, request: ClusterRequest | None) -> Iterator[tuple[Train, int]]:
+    """Yield what trains runs, here or on the Ray cluster of ``request``, and how many may run at a time."""
+    if request is None:
         fit = 1 if choose_device(config.device) != "cpu" else cores() // (config.threads or torch.get_num_threads())
         yield train_in_processes, max(1, fit)
         return
-    with cluster(on.address) as ray:
-        resources = needs(config, on.learner, ray.cluster_resources().get("GPU", 0.0))
+    with cluster(request.address) as ray:
+        resources = needs(config, request.learner, ray.cluster_resources().get("GPU", 0.0))
         requested = {name: amount for name, amount in resources.items() if amount}
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         room = sum(int(min((node.get(name, 0.0) / requested[name] for name in requested), default=1)) for node in nodes)

@@ -68,17 +68,18 @@ def train_seeds_of(
     *,
     jobs: int = 0,
     run: Path | str | None = None,
-    on: ClusterRequest | None = None,
+    request: ClusterRequest | None = None,
 ) -> SeedsResult:
     """Train each of ``seeds`` as ``reverie train --seed`` would; see :func:`reverie.train_seeds`.
 
-    ``config.seed`` is ignored. ``on``: a Ray cluster, which must see the folder at the same path; None: this machine.
+    ``config.seed`` is ignored. ``request``: a Ray cluster, which must see the folder at the same path. None: this
+    machine.
     """
     check_seeds(config, seeds, jobs)
     check_local(run or "", "run")
     config = resolve_env(config, None)
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-seeds")
-    path = path if on is None else path.absolute()  # the working directory of a node may be another
+    path = path if request is None else path.absolute()  # the working directory of a node may be another
     shared, before = seeds_files(path)["settings"], None
     check_writable(path)
     if holds_run(path, shared, config.name, config.env.id):
@@ -109,7 +110,7 @@ def train_seeds_of(
         for seed_run in () if changes else finished:
             seed_run.state, seed_run.note = "finished", "already finished"
         try:
-            with make_trainer(config, on) as (train, max_parallel):
+            with make_trainer(config, request) as (train, max_parallel):
                 return _train_seeds(config, path, runs, jobs or max_parallel, train)
         except RunError:
             if before is None and not any(seed_run.has_begun for seed_run in runs):
@@ -141,7 +142,7 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs
 
     def command(run: SeedRun) -> list[str]:
         settings = ["--config", str(files["settings"]), "--seed", str(run.seed), "--run", str(run.run)]
-        return ["train", config.name, *settings, *["--trust"] * trusts()]
+        return ["train", config.name, *settings, *["--trust-code"] * trusts()]
 
     def on_end(run: SeedRun) -> None:
         if run.state == "finished" and "eval/score" in run.values:
@@ -198,8 +199,8 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
             "Define classes at the top level of a module in this folder or on PYTHONPATH, or train the seeds one by "
             "one: reverie.train(..., seed=...)."
         )
-    if config.replay.store not in ("auto", "none"):
+    if config.replay.store_path not in ("auto", "none"):
         raise ConfigError(
-            f"replay.store = '{config.replay.store}': several seeds cannot write to one store. Use auto, a store in "
-            "the folder of each run, or none."
+            f"replay.store_path = '{config.replay.store_path}': several seeds cannot write to one store. Use auto, a "
+            "store in the folder of each run, or none."
         )

@@ -54,7 +54,7 @@ class Trial:
     number: int
     state: Literal["finished", "pruned", "failed", "unfinished"]
     score: float | None
-    """The setting ``score`` of its final evaluation, or of its last one if it was pruned; None if it had none. Of
+    """The ``score_metric`` of its final evaluation, or of its last one if it was pruned; None if it had none. Of
     several seeds their mean."""
     settings: dict[str, Any]
     """The settings that were tried, by their dotted names."""
@@ -84,7 +84,7 @@ class TuneResult:
 def tune_of(
     config: ExperimentConfig, space: Mapping[str, Any], *, trials: int, grid: bool = False,
     seeds: Sequence[int] | None = None, jobs: int = 0, prune: bool = True, run: Path | str | None = None,
-    space_name: str = "space", on: ClusterRequest | None = None,
+    space_name: str = "space", request: ClusterRequest | None = None,
 ) -> TuneResult:  # fmt: skip
     """Search for the settings with the best final evaluation; continue a search that has begun.
 
@@ -92,8 +92,8 @@ def tune_of(
     evaluations during training are among the worse (Li et al. 2020, ASHA). No settings are tried twice.
 
     ``grid``: try all of the space instead, each to its end. ``seeds``: those of each trial, whose score is their mean;
-    None: one run for each, with ``config.seed``. ``space_name``: for errors. ``on``: a Ray cluster, which must see the
-    folder at the same path; None: this machine. For all else see :func:`reverie.tune`.
+    None: one run for each, with ``config.seed``. ``space_name``: for errors. ``request``: a Ray cluster, which must see
+    the folder at the same path; None: this machine. For all else see :func:`reverie.tune`.
     """
     try:
         import optuna  # optional
@@ -122,7 +122,7 @@ def tune_of(
             f"trials are evaluated every {config.schedule.eval_every} {config.unit}, so that bad ones end early"
         )
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-tune")
-    path = path if on is None else path.absolute()  # the working directory of a node may be another
+    path = path if request is None else path.absolute()  # the working directory of a node may be another
     check_writable(path)
     check_same_search(path, config, space)
     with writing(path):
@@ -132,7 +132,7 @@ def tune_of(
         try:
             study = optuna.create_study(
                 storage=f"sqlite:///{path / 'study.db'}", study_name="reverie", load_if_exists=True,
-                direction="minimize" if Score.parse(config.score).lowest else "maximize",
+                direction="minimize" if Score.parse(config.score_metric).lowest else "maximize",
                 pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // RUNGS**2), RUNGS),
             )  # fmt: skip
         except Exception as error:  # SQLite's, SQLAlchemy's or Optuna's
@@ -146,7 +146,7 @@ def tune_of(
         write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
         study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials), constant_liar=True)
         search = Search(study, dimensions, config, path, prune, grid, seeds)
-        with make_trainer(config, on) as (train, max_parallel):
+        with make_trainer(config, request) as (train, max_parallel):
             return search.run(trials, jobs or max_parallel, train)
 
 
@@ -172,7 +172,7 @@ class Search:
         self.dimensions = dimensions
         self.config = config
         self.path = path
-        self.score: Score = Score.parse(config.score)
+        self.score: Score = Score.parse(config.score_metric)
         self.prune = prune
         self.grid = grid
         self.seeds = seeds
@@ -230,7 +230,7 @@ class Search:
                 write_atomic(settings_path, yaml.safe_dump(self.settings(begun.params), sort_keys=False))
         seed = [] if self.seeds is None else ["--seed", str(seed_run.seed)]
         files = ["--config", str(self.path / "settings.yaml"), str(settings_path)]
-        return ["train", self.config.name, *files, *seed, "--run", str(seed_run.run), *["--trust"] * trusts()]
+        return ["train", self.config.name, *files, *seed, "--run", str(seed_run.run), *["--trust-code"] * trusts()]
 
     def propose(self, kinds: Mapping[str, Any]) -> dict[str, Any]:
         """Return what Optuna draws for the next trial, other than for all before; in a grid the next in order."""

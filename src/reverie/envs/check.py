@@ -55,7 +55,7 @@ class EnvReport:
     measurements: Mapping[str, Any]
     """Results by name, as far as the check came: the spaces as text, and numbers (or lists) of random play."""
     algorithms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Algorithms for such actions: ``collected``, and ``recorded`` for those that are meant for recorded data."""
+    """Algorithms for such actions: ``online``, and ``offline`` for those that are meant for recorded data."""
     algorithm: str = ""
     """The algorithm to begin with; "" if there are faults."""
     estimated_hours: float | None = None
@@ -141,7 +141,7 @@ def examine(
     ``worker``: play in a worker process as well. ``watch`` gets the number of steps so far. Raises ReverieError if
     there is no such environment, or it cannot be made.
     """
-    config = config.merge({"num": 1, "vector": "serial"})
+    config = config.merge({"num": 1, "vectorization": "sync"})
     check = _Check(env_factory(config, env), config)
     try:
         check.begin()
@@ -242,7 +242,7 @@ class _Check:
             "steps": len(rows),
             "episodes": len(ends),
             "terminated": int(terminated.sum()),
-            "time_limit": min(limits, default=None),
+            "max_episode_steps": min(limits, default=None),
             "lengths": np.diff(ends, prepend=0).tolist(),
             "returns": [float(part.sum()) for part in np.split(reward, ends)[: len(ends)]],
             "least_reward": float(reward.min()),
@@ -261,7 +261,7 @@ class _Check:
     def _add_statistics(self, still: set[str], max_steps: int) -> None:
         add, numbers = self.findings.add, self.measurements
         steps, lengths = numbers["steps"], numbers["lengths"]
-        if not lengths and numbers["time_limit"] is None and steps >= max_steps:
+        if not lengths and numbers["max_episode_steps"] is None and steps >= max_steps:
             add("endless", steps=steps)
         if len(lengths) >= FEW and min(lengths) == max(lengths) >= LONG and numbers["terminated"] == len(lengths):
             add("horizon", count=len(lengths), steps=lengths[0])

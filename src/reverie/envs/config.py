@@ -13,7 +13,7 @@ from reverie.core.specs import MASK
 from reverie.envs.episode_info import parse_log_info
 from reverie.envs.wrapper_list import parse_wrapper, repeats
 
-OF_ALL = {"num", "vector", "restarts", "restart_window", "timeout"}
+OF_ALL = {"num", "vectorization", "restarts", "restart_window", "timeout"}
 """Settings that do not change how a single environment behaves."""
 
 
@@ -25,8 +25,8 @@ class EnvConfig(Config):
     """Gymnasium id, or `module:Id` to import the module that registers it first."""
     num: Annotated[int, AtLeast(1)] = 1
     """Number of environments that are stepped together."""
-    vector: Literal["serial", "process", "native"] = "serial"
-    """`serial` steps them one by one in this process; `process` gives each a worker process with shared memory, and
+    vectorization: Literal["sync", "async", "native"] = "sync"
+    """`sync` steps them one by one in this process; `async` gives each a worker process with shared memory, and
     scripts need `if __name__ == "__main__":` then. `native` takes environments that are a vector already: an id with a
     vector entry point in Gymnasium, `envpool/ID`, or your function with the argument num_envs."""
     restarts: Annotated[int, AtLeast(0)] = 10
@@ -34,8 +34,8 @@ class EnvConfig(Config):
     restart_window: Annotated[float, Above(0)] = 3600.0
     """Seconds after which a failure no longer counts."""
     timeout: Annotated[float, Within("[0, 1e6]")] = 600.0
-    """Seconds that a step, a reset or making an environment may take in a worker process (`vector = process`); one that
-    takes longer is killed, which is a failure. 0: no limit."""
+    """Seconds that a step, a reset or making an environment may take in a worker process (`vectorization = async`). One
+    that takes longer is killed, which is a failure. 0: no limit."""
     wrappers: tuple[str, ...] = ()
     """Wrappers around the environment, the innermost first: `name`, `name(setting=value)` or
     `module:Class(setting=value)`. The options below come after them."""
@@ -45,11 +45,11 @@ class EnvConfig(Config):
     """Observe the pixelwise maximum of this many of the last repeated frames (Atari: 2)."""
     noop_max: Annotated[int, AtLeast(0)] = 0
     """Begin each episode with a random number of idle actions, 0 to this many (Atari: 30)."""
-    life_loss: bool = False
+    terminal_on_life_loss: bool = False
     """Atari: training episodes end with each life. Evaluations play whole games."""
-    fire: bool = False
+    fire_on_reset: bool = False
     """Atari: take the action FIRE, which some games wait for, where a game or a life begins."""
-    time_limit: Annotated[int | None, AtLeast(1)] = None
+    max_episode_steps: Annotated[int | None, AtLeast(1)] = None
     """Truncate episodes after this many decisions of the agent, in place of the registered limit."""
     clip_reward: Literal["none", "sign", "tanh"] = "none"
     """Replace training rewards by their sign or tanh; training scores sum these. Evaluations use the true rewards, and
@@ -62,11 +62,11 @@ class EnvConfig(Config):
     """Stack this many of the latest observations."""
     pixels: Literal["none", "add", "only"] = "none"
     """Observe what render() draws, as the key `image`: beside the other observations, or in their place."""
-    channels: Literal["auto", "first", "last"] = "auto"
+    channel_axis: Literal["auto", "first", "last"] = "auto"
     """Axis of image channels. `auto`: the first, if it is small and the other two are larger; otherwise the last."""
-    include: Annotated[str, Regex()] = ".*"
+    include_keys: Annotated[str, Regex()] = ".*"
     """Regular expression: only observations whose whole key matches are used. Nested keys read `arm/camera`."""
-    exclude: Annotated[str, Regex()] = ""
+    exclude_keys: Annotated[str, Regex()] = ""
     """Regular expression: observations whose whole key matches are left out. Empty: none."""
     mission: bool = False
     """MiniGrid and BabyAI: include the mission in the observation, as text."""
@@ -112,5 +112,5 @@ class EnvConfig(Config):
 
     def uses_key(self, key: str) -> bool:
         """Return whether the observation ``key`` is used; the mask of legal actions is, unless it is excluded."""
-        included = key == MASK or re.fullmatch(self.include, key, re.DOTALL)
-        return bool(included) and not (self.exclude and re.fullmatch(self.exclude, key, re.DOTALL))
+        included = key == MASK or re.fullmatch(self.include_keys, key, re.DOTALL)
+        return bool(included) and not (self.exclude_keys and re.fullmatch(self.exclude_keys, key, re.DOTALL))

@@ -22,7 +22,7 @@ warning bounds: {name} of {where} is {value:g} at index {at}: expected {low:g} t
     Declare the true bounds, or -np.inf and np.inf
 warning exact: {name} of {where} is {value:.12g} at index {at}: expected at most {most:,}, as learners see float32, in
     which larger whole numbers become their neighbors. Subtract an offset, such as the time of the first step, divide;
-    show identifiers as classes, or leave them out with env.exclude
+    show identifiers as classes, or leave them out with env.exclude_keys
 warning reused: an observation changed after it was returned, in the {where} that followed: its array is used again, so
     whoever keeps it sees other values. Return a copy, obs.copy()
 warning generator: {where} draws from the global generator of {name}, which reset(seed=...) does not set: episodes
@@ -32,7 +32,7 @@ warning seed: with the same seed, another copy of it plays another episode: {err
 warning reset: with the same seed, an episode after others is a different one: {error}. Set everything anew in reset,
     call super().reset(seed=seed) there, and draw from self.np_random alone
 warning endless: no episode ended within {steps:,} steps and no time limit is known, so no return can be reported. Set
-    env.time_limit = 1000, or max_episode_steps where the id is registered
+    env.max_episode_steps = 1000, or max_episode_steps where the id is registered
 warning horizon: all {count} episodes were terminated after exactly {steps} steps. If that is a time limit, return
     truncated=True there, and terminated=False: learners take what follows termination as worth nothing
 warning still: the image '{name}' did not change within any episode in {steps:,} steps, so it does not show the state.
@@ -42,11 +42,11 @@ warning copies: a second instance of the environment cannot be created: {error}.
     set eval_episodes = 0, eval_envs = 1
 warning state: it does not go on the same from its state, saved in mid-episode: {error}. Give it the methods snapshot()
     and restore(state)
-warning worker: it does not play in a worker process: {error}. Use env.vector = 'serial'
+warning worker: it does not play in a worker process: {error}. Use env.vectorization = 'sync'
 note unsaved: its state cannot be saved in mid-episode{error}: a resumed run truncates the open episode. If episodes are
     long, give it the methods snapshot() and restore(state)
 note wide: {name} is declared up to {value:,}: whole numbers beyond {most:,} become their neighbors in float32, which
-    learners see. If there are such numbers, subtract an offset, divide, or leave them out with env.exclude
+    learners see. If there are such numbers, subtract an offset, divide, or leave them out with env.exclude_keys
 note size: the image '{name}' has {value} pixels: env.resize = (64, 64) saves much time
 note sparse: all rewards were 0 in {steps:,} steps: learning begins when random actions find another one
 """

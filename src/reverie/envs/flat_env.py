@@ -77,7 +77,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.obs_spec: dict[str, ObsPart] = self._stack.spec if self._stack else self._options.spec
         self.action_spec: ActionSpec = self._action.spec
         self.bounds: dict[str, DeclaredBounds] = declared_bounds(self._codec)
-        self.time_limit: int | None = own_limit(layers_of(env))
+        self.max_episode_steps: int | None = own_limit(layers_of(env))
         """Most steps of an episode that the environment is known to allow."""
 
     def _observations(self, config: EnvConfig) -> tuple[ObsCodec | None, dict[str, ObsPart]]:
@@ -91,7 +91,9 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 raise EnvError(f"{conflict}. Use 'none' to keep that, or 'only' to observe the rendered one alone.")
             spec["image"] = ObsPart(kind="image", shape=self._first_render().shape, dtype="uint8")
         if not without_mask(spec):
-            raise EnvError("no observations are left to learn from: env.include and env.exclude remove all of them.")
+            raise EnvError(
+                "no observations are left to learn from: env.include_keys and env.exclude_keys remove all of them."
+            )
         return codec, spec
 
     def _first_render(self) -> np.ndarray:
@@ -137,7 +139,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise ChangedError(
                 f"the {source} of {method}() has an {MASK}, but there was none when the environment was made, neither "
                 "in the info of reset() nor in the observation space: the agent would take illegal actions. "
-                f"Provide it in every step, also in the info of reset(), or set env.exclude = {MASK}"
+                f"Provide it in every step, also in the info of reset(), or set env.exclude_keys = {MASK}"
             )
         if (action_space := self.env.action_space) != self._declared:
             raise ChangedError(
@@ -236,7 +238,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 def env_obs_codec(env: Env, config: EnvConfig) -> ObsCodec | None:
     """Return the codec of the environment's own observations; None if rendered images alone are observed."""
     if config.pixels != "only":
-        return ObsCodec(env.observation_space, config.uses_key, config.channels)
+        return ObsCodec(env.observation_space, config.uses_key, config.channel_axis)
     return ObsCodec(env.observation_space, lambda key: key == MASK) if isinstance(env, ActionMask) else None
 
 

@@ -103,7 +103,8 @@ OUTSIDE = (
 )
 INEXACT = (
     "but learners see float32, in which whole numbers beyond {high:,.0f} become their neighbors. Subtract an offset, "
-    "such as the time of the first step, or divide; show identifiers as classes, or leave them out with env.exclude."
+    "such as the time of the first step, or divide; show identifiers as classes, or leave them out with "
+    "env.exclude_keys."
 )
 
 

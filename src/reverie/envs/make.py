@@ -42,9 +42,10 @@ def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
     if env is None or isinstance(env, str):
         return None
     if isinstance(env, gymnasium.Env):
-        if config.num != 1 or config.vector != "serial" or config.kwargs:
-            settings = f"env.num = {config.num}, env.vector = '{config.vector}', env.kwargs = {brief(config.kwargs)}"
-            expected = "expected 1, 'serial' and no kwargs. Pass its class, or a function that makes it"
+        if config.num != 1 or config.vectorization != "sync" or config.kwargs:
+            settings = f"env.num = {config.num}, env.vectorization = '{config.vectorization}'"
+            settings += f", env.kwargs = {brief(config.kwargs)}"
+            expected = "expected 1, 'sync' and no kwargs. Pass its class, or a function that makes it"
             raise ConfigError(f"{settings} with an environment instance: {expected}.")
         return Single(env)
     steps = all(callable(getattr(env, name, None)) for name in ("reset", "step"))
@@ -127,15 +128,15 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
         env = EpisodeInfo(env, config.log_info)
     if config.action_repeat > 1:
         env = ActionRepeat(env, config.action_repeat, config.pool_frames)
-    if config.life_loss or config.fire:
-        env = Lives(env, config.life_loss, config.fire)
-    if config.time_limit is not None:
-        env = gymnasium.wrappers.TimeLimit(env, config.time_limit)
+    if config.terminal_on_life_loss or config.fire_on_reset:
+        env = Lives(env, config.terminal_on_life_loss, config.fire_on_reset)
+    if config.max_episode_steps is not None:
+        env = gymnasium.wrappers.TimeLimit(env, config.max_episode_steps)
     return env
 
 
 def _make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> object:
-    if config.vector == "native" or (factory is None and config.id.startswith(ENVPOOL)):
+    if config.vectorization == "native" or (factory is None and config.id.startswith(ENVPOOL)):
         from reverie.envs.make_native_vector import OneOf, make_together
 
         return OneOf(make_together(config, factory, 1))
@@ -196,7 +197,7 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
     drawing = render or config.pixels != "none"
     if drawing:
         prepare_drawing()
-    kwargs: dict[str, Any] = {} if config.time_limit is None else {"max_episode_steps": -1}
+    kwargs: dict[str, Any] = {} if config.max_episode_steps is None else {"max_episode_steps": -1}
     if name.startswith("ALE/") and config.frames_per_action > 1:
         kwargs["frameskip"] = 1
     kwargs |= config.kwargs
@@ -232,7 +233,16 @@ def close_quietly(env: Env) -> None:
 
 # ---------------------------------------------------------------- specs
 
-IN_ROWS = ("time_limit", "noop_max", "life_loss", "fire", "action_repeat", "pool_frames", "mission", "wrappers")
+IN_ROWS = (
+    "max_episode_steps",
+    "noop_max",
+    "terminal_on_life_loss",
+    "fire_on_reset",
+    "action_repeat",
+    "pool_frames",
+    "mission",
+    "wrappers",
+)
 """Settings that decide what recorded rows mean, and which their environment's id does not imply."""
 
 
@@ -277,7 +287,7 @@ def env_settings(env: Env, config: EnvConfig) -> dict[str, Any]:
     """
     inner = _below_limit(env, config).spec
     assert inner is not None
-    registered_spec = registered(inner.id) if config.time_limit is None else None
+    registered_spec = registered(inner.id) if config.max_episode_steps is None else None
     usual = registered_spec.max_episode_steps if registered_spec is not None else None
     limit = {} if inner.max_episode_steps == usual else {"max_episode_steps": inner.max_episode_steps or -1}
     return {"kwargs": inner.kwargs | limit} | {name: getattr(config, name) for name in IN_ROWS}
@@ -289,15 +299,15 @@ def spec_of(env: Env, config: EnvConfig) -> EnvSpec | None:
     Gymnasium applies a spec's time limit before its wrappers: one that counts decisions becomes the last wrapper.
     """
     inner = _below_limit(env, config).spec
-    if config.time_limit is None or inner is None or not inner.additional_wrappers:
+    if config.max_episode_steps is None or inner is None or not inner.additional_wrappers:
         return env.spec
-    limit = gymnasium.wrappers.TimeLimit.wrapper_spec(max_episode_steps=config.time_limit)
+    limit = gymnasium.wrappers.TimeLimit.wrapper_spec(max_episode_steps=config.max_episode_steps)
     return dataclasses.replace(inner, additional_wrappers=(*inner.additional_wrappers, limit))
 
 
 def _below_limit(env: Env, config: EnvConfig) -> Env:
-    """Return ``env`` without the limit of ``config.time_limit``, its outermost wrapper."""
-    return env.env if config.time_limit is not None and isinstance(env, gymnasium.wrappers.TimeLimit) else env
+    """Return ``env`` without the limit of ``config.max_episode_steps``, its outermost wrapper."""
+    return env.env if config.max_episode_steps is not None and isinstance(env, gymnasium.wrappers.TimeLimit) else env
 
 
 def entry_point_name(maker: object) -> str | None:

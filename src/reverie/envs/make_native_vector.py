@@ -19,8 +19,8 @@ from reverie.envs.suites import ENVPOOL, load_suite
 from reverie.envs.wrappers import Reset, Stepped, check_spaces
 
 Vector = VectorEnv[Any, Any, Any]
-ALONE = ("wrappers", "action_repeat", "pool_frames", "noop_max", "life_loss", "fire", "time_limit", "frame_stack",
-         "pixels", "mission", "full_view", "map_view", "log_info")  # fmt: skip
+ALONE = ("wrappers", "action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
+         "max_episode_steps", "frame_stack", "pixels", "mission", "full_view", "map_view", "log_info")  # fmt: skip
 """Settings that need single environments."""
 
 
@@ -30,8 +30,8 @@ def check_alone(config: EnvConfig) -> None:
     for name in ALONE:
         if (value := getattr(config, name)) != getattr(usual, name):
             raise ConfigError(
-                f"env.{name} = {value!r} with env.vector = native: environments that are made together are taken as "
-                "they are. Leave it out, or use env.vector = serial."
+                f"env.{name} = {value!r} with env.vectorization = native: environments that are made together are "
+                "taken as they are. Leave it out, or use env.vectorization = sync."
             )
 
 
@@ -56,10 +56,10 @@ def make_together(config: EnvConfig, factory: Callable[..., Any] | None, num: in
         if is_interrupt(error):
             raise
         source = config.id if factory is None else brief(factory)
-        failed = f"env.vector = native: {source} with num_envs = {num} could not be made"
+        failed = f"env.vectorization = native: {source} with num_envs = {num} could not be made"
         raise EnvError(f"{failed}: {format_error(error)}") from error
     if not isinstance(vector, VectorEnv) or vector.num_envs != num:
-        problem = f"env.vector = native: the factory returned {brief(vector)} for num_envs = {num}"
+        problem = f"env.vectorization = native: the factory returned {brief(vector)} for num_envs = {num}"
         raise EnvError(f"{problem}: expected a gymnasium.vector.VectorEnv of {num}.")
     check_spaces(vector, "single_")
     if isinstance(vector.unwrapped, SyncVectorEnv):
@@ -67,7 +67,9 @@ def make_together(config: EnvConfig, factory: Callable[..., Any] | None, num: in
     elif AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)) != AutoresetMode.NEXT_STEP:
         mode = vector.metadata["autoreset_mode"]
         vector.close()
-        raise EnvError(f"env.vector = native: a vector with {mode}: expected one made with AutoresetMode.NEXT_STEP.")
+        raise EnvError(
+            f"env.vectorization = native: a vector with {mode}: expected one made with AutoresetMode.NEXT_STEP."
+        )
     return vector
 
 

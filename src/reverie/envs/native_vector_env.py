@@ -49,13 +49,13 @@ class Batched:
         if isinstance(space, spaces.Dict) and MASK in space.spaces and config.uses_key(MASK):
             self._mask = MaskCodec(self._actions)
             space = spaces.Dict({**space.spaces, MASK: spaces.MultiBinary(self._mask.spec.width)})
-        self._obs = ObsCodec(space, config.uses_key, config.channels)
+        self._obs = ObsCodec(space, config.uses_key, config.channel_axis)
         self._options = ImageOptions(self._obs.spec, config.resize, config.grayscale)
         self.num_envs: int = config.num
         self.obs_spec: ObsSpec = self._options.spec
         self.action_spec: ActionSpec = self._codec.spec
         spec = self._vector.spec
-        self.time_limit: int | None = spec.max_episode_steps if spec is not None else None
+        self.max_episode_steps: int | None = spec.max_episode_steps if spec is not None else None
         self._check_limits = LimitCheck(declared_bounds(self._obs) if warns else {})
         self._unmasked = self._mask is None and config.uses_key(MASK) and has_choices(self._actions)
         self._none, self._must_reset = np.zeros(self.num_envs, bool), False
@@ -111,8 +111,9 @@ class Batched:
     def _check_masks(self, info: Any) -> None:
         if self._unmasked and mask_in(info) is not None:
             raise EnvError(
-                f"env.vector = native: the info has an {MASK}, which is read from single environments alone. Show it "
-                f"as the observation {MASK}, use env.vector = serial, or leave it out with env.exclude = {MASK}"
+                f"env.vectorization = native: the info has an {MASK}, which is read from single environments alone. "
+                f"Show it as the observation {MASK}, use env.vectorization = sync, or leave it out with "
+                f"env.exclude_keys = {MASK}"
             )
 
     def _rows(self, obs: Any, last: np.ndarray) -> dict[str, np.ndarray]:
@@ -158,8 +159,8 @@ class Batched:
         vector: Any = self._vector.unwrapped
         if not hasattr(vector, method):
             raise EnvError(
-                f"env.vector = native: {type(vector).__name__} has no method '{method}' that would reach its "
-                "environments. Use env.vector = serial or process."
+                f"env.vectorization = native: {type(vector).__name__} has no method '{method}' that would reach its "
+                "environments. Use env.vectorization = sync or async."
             )
         return getattr(vector, method)  # type: ignore[no-any-return]
 

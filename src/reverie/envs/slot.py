@@ -39,7 +39,7 @@ class EnvSpecs(NamedTuple):
     obs_spec: dict[str, ObsPart]
     action_spec: ActionSpec
     bounds: dict[str, DeclaredBounds]
-    time_limit: int | None
+    max_episode_steps: int | None
     """Most steps of an episode that it is known to allow."""
 
 
@@ -98,7 +98,7 @@ class Slot:
         if request == "start":
             with self._preserve_rng(("start", self._number, self._starts)):
                 self.env = self._make()
-            return EnvSpecs(self.env.obs_spec, self.env.action_spec, self.env.bounds, self.env.time_limit)
+            return EnvSpecs(self.env.obs_spec, self.env.action_spec, self.env.bounds, self.env.max_episode_steps)
         if request == "snapshot":
             generators = (random.getstate(), np.random.get_state())  # noqa: NPY002
             return save_state(self.env, generators if self._owns_rng else None)

@@ -43,10 +43,10 @@ def make_env(
     are. Raises EnvError if they cannot be made, or their spaces are not supported.
     """
     seeds, make = derive_seeds(seed, config.num), env_factory(config, factory)
-    if config.vector == "native":
+    if config.vectorization == "native":
         return Batched(config, make, seeds[0], warns)
     makers: list[Maker] = [functools.partial(make_flat, config, make, index, render) for index in range(config.num)]
-    if config.vector == "process":
+    if config.vectorization == "async":
         slots, arrays = workers(makers, config.timeout)
         specs = _start(slots)
     else:
@@ -119,7 +119,7 @@ class VectorEnv:
         self.num_envs: int = len(slots)
         self.obs_spec: ObsSpec = restarter.specs.obs_spec
         self.action_spec: ActionSpec = restarter.specs.action_spec
-        self.time_limit: int | None = restarter.specs.time_limit
+        self.max_episode_steps: int | None = restarter.specs.max_episode_steps
         self._check_limits = LimitCheck(restarter.specs.bounds if warns else {})
         self._action_shape = (self.num_envs, self.action_spec.width)
 

@@ -33,7 +33,7 @@ MOMENT = 1.0
 """Least seconds to wait for a worker whose time is already up: it may have been suspended with this process."""
 AT_START = (
     ' It died during start-up: a script that starts worker processes must do so under `if __name__ == "__main__":`, '
-    "or use env.vector = 'serial'."
+    "or use env.vectorization = 'sync'."
 )
 STEP = struct.Struct("<cqd??")
 """A step, or the answer to it: ``MARK``, the turn, the reward, terminated, truncated."""

@@ -192,7 +192,7 @@ class Lives(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def __init__(self, env: Env, end: bool = False, fire: bool = False) -> None:
         RecordConstructorArgs.__init__(self, end=end, fire=fire)
         gymnasium.Wrapper.__init__(self, env)
-        meanings = _meanings(env, "env.life_loss and env.fire")
+        meanings = _meanings(env, "env.terminal_on_life_loss and env.fire_on_reset")
         self._end, self._fire = end, np.int64(meanings.index("FIRE")) if fire and "FIRE" in meanings else None
         self._lives, self._goes_on = 0, False
 

@@ -44,7 +44,7 @@ def resolve_settings(
     if isinstance(options := values.get("env"), EnvConfig) and options.id == EnvConfig().id:
         values["env"] = options.replace("id", settings.env.id)
     if isinstance(env, gymnasium.Env):
-        settings = settings.merge({"env.num": 1, "env.vector": "serial"})  # presets may ask for several
+        settings = settings.merge({"env.num": 1, "env.vectorization": "sync"})  # presets may ask for several
     settings = overlay(settings, values)
     if isinstance(env, gymnasium.Env) and settings.env.num != 1:
         raise ConfigError(

@@ -126,7 +126,7 @@ class Experiment(Trainable):
         if which == "training" and self.config.actors:
             raise RunError(
                 f"actors = {self.config.actors}: a callback cannot reach the environments of actors. Use actors = 0; "
-                "env.vector = process gives each environment a process, which callbacks reach."
+                "env.vectorization = async gives each environment a process, which callbacks reach."
             )
         return env
 
@@ -251,7 +251,7 @@ def build(
             seed = seeds["replay"] + is_mixed
             offline = read_offline_rows(config, recorded, algo, windows[0], seed, run, estimates)
             clock.longest_episode = offline.longest_episode
-        if config.heldout and rank == 0:
+        if config.heldout_data and rank == 0:
             heldout = make_heldout_metrics(config, algo, task, probed, run)
         undo.pop_all()
     sources = [prefetch(rows, algo.device) for rows in (offline.dataset, online.replay) if rows is not None]
@@ -263,7 +263,7 @@ def build(
         store=online.store, dataset=offline.dataset, spaces=offline.spaces, remarks=offline.remarks,
         estimator=offline.estimator, heldout=heldout,
         source=sources[0] if len(sources) == 1 else MixedSource(*sources),
-        schedule=config.schedule, log_episodes=config.log_episodes, score=Score.parse(config.score),
+        schedule=config.schedule, log_episodes=config.log_episodes, score=Score.parse(config.score_metric),
         stop_score=config.stop_score if config.evaluates_during_training else None, patience=config.patience,
         measures="estimate" if offline.estimator is not None else "eval" if config.eval_episodes else "",
     )  # fmt: skip
@@ -342,6 +342,6 @@ def shrink_frame(frame: np.ndarray) -> np.ndarray:
 
 def check_start(config: ExperimentConfig) -> None:
     """Check the algorithm's settings against those of the run. A replay that begins with rows needs no random steps."""
-    limit = sys.maxsize if config.replay.init or config.data.path else 0
+    limit = sys.maxsize if config.replay.init_from or config.data.path else 0
     random, starts = max(limit, config.random_steps), max(limit, config.learning_starts)
     config.algo.check_run(random_steps=random, learning_starts=starts, frame_stack=config.env.frame_stack)

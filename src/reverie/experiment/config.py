@@ -44,8 +44,9 @@ class ExperimentConfig(Config):
     """Preset to start from; `reverie list` names them. Default: the preset for the environment's suite. Without a GPU:
     cpu, the same preset with smaller networks and a shorter run. In Python only a record of where settings began."""
     experience: Experience | None = None
-    """Rows: collected, recorded or mixed(0.5). The number is the recorded part of each batch, rounded to
-    whole windows. None: recorded if there are data, or mixed if the algorithm needs both; else collected."""
+    """online, offline or mixed(0.5): learn from collected rows, from recorded data, or from both. The number is the
+    recorded part of each batch, rounded to whole windows. None: offline if there are data, or mixed if the algorithm
+    needs both; else online."""
     steps: Annotated[int, AtLeast(1)] = 1_000_000
     """Env steps of the run: decisions of the policy, summed over all environments; action repeat is not counted."""
     updates: Annotated[int, AtLeast(1)] = 100_000
@@ -58,7 +59,7 @@ class ExperimentConfig(Config):
     """Processes that act beside the learner, each with `env.num` environments and the newest weights it has. 0: the
     learner acts, in turn with its updates. Several learners have a part of the actors each, or, if there are fewer, of
     the environments of each."""
-    ratio_slack: Annotated[float | None, AtLeast(0)] = 100.0
+    ratio_tolerance: Annotated[float | None, AtLeast(0)] = 100.0
     """With actors, updates by which learner or actors may be ahead of the ratio before they wait. None: nothing waits,
     and the actual ratio depends on the speed of the machine."""
     learning_starts: Annotated[int, AtLeast(0)] = 1024
@@ -72,21 +73,21 @@ class ExperimentConfig(Config):
     """Env steps with uniformly random actions at the beginning."""
     seed: Annotated[int, AtLeast(0)] = 0
     """Seed of everything random: networks, environments, batches and actions. 0 or more."""
-    init: str | None = None
+    init_from: str | None = None
     """Agent to begin with: a run folder, or a checkpoint in one. Its weights, optimisers and normalisation are loaded;
     of another algorithm the actor and the normalisation of observations."""
-    init_parts: Annotated[str | tuple[str, ...], Regex()] = ()
-    """Regular expression, or several: load only the parameters of `init` whose names begin so and whose shapes are
+    init_modules: Annotated[str | tuple[str, ...], Regex()] = ()
+    """Regular expression, or several: load only the parameters of `init_from` whose names begin so and whose shapes are
     equal, and no optimisers. The environment may differ."""
-    heldout: str | None = None
+    heldout_data: str | None = None
     """Recorded data, as data.path names them, from which a world model does not learn: at each report and at the end,
     heldout/loss/... are its losses on the same 4 batches of them. data.columns and the like apply."""
     learners: Annotated[int, AtLeast(1)] = 1
     """Learners, each a process with its part of every batch, of the environments and of the replay, and with a GPU of
     its own where there are GPUs. They take each gradient step together. torchrun sets it by its number of processes."""
-    scale_rules: bool = False
-    """RLlib's rules for n learners: batch size and environments times n, learning rates times the square root of n, and
-    raised from 0 over the first 10 % of the run. What they change is said; config.yaml keeps the settings as given."""
+    scale_hyperparameters: bool = False
+    """Scale settings with n learners by RLlib's rules: batch size and environments times n, learning rates times the
+    square root of n and raised from 0 over the first 10 % of the run. The log lists the changes."""
     device: str = "auto"
     """Device: cpu, cuda, cuda:1 or auto, a GPU if there is one."""
     threads: Annotated[int, AtLeast(0)] = 0
@@ -96,7 +97,7 @@ class ExperimentConfig(Config):
     eval_episode_steps: Annotated[int | None, AtLeast(1)] = None
     """Steps after which an episode of evaluations, of `data record` and of the page is cut off if it has not ended, but
     not before the environment's own time limit. None: 4 times the longest episode of training, at least 1000."""
-    score: str = "eval/score"
+    score_metric: str = "eval/score"
     """Evaluation metric that selects the best checkpoint: eval/score, the mean return, or a metric of `env.log_info`;
     `NAME:min` if the lowest is the best. stop_score, patience and a search use it too."""
     stop_score: float | None = None
@@ -149,14 +150,14 @@ class ExperimentConfig(Config):
                 f"replay_ratio = {self.replay_ratio} and train_ratio = {self.train_ratio}: both set the same quantity "
                 "in different units (train_ratio = replay_ratio x B x T). Set only one of them."
             )
-        if self.init_parts and self.init is None:
-            raise ConfigError(f"init_parts = {self.init_parts}: parts of which run? Set init, too.")
+        if self.init_modules and self.init_from is None:
+            raise ConfigError(f"init_modules = {self.init_modules}: modules of which run? Set init_from, too.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device = '{self.device}': expected auto, cpu, cuda or cuda:<number>.")
         if "num" in self.eval_env_overrides:
             raise ConfigError(f"eval_env.num = {self.eval_env_overrides['num']}: set eval_envs = N in its place.")
         _ = self.eval_env_config  # its settings are checked where they are made
-        Score.parse(self.score)
+        Score.parse(self.score_metric)
         for entry in self.callbacks:
             parse_callback(entry)
 
@@ -181,7 +182,7 @@ class ExperimentConfig(Config):
     @property
     def slack(self) -> float | None:
         """Updates by which the ratio need not hold; None if it holds in every turn, as without actors."""
-        return None if not self.actors else math.inf if self.ratio_slack is None else self.ratio_slack
+        return None if not self.actors else math.inf if self.ratio_tolerance is None else self.ratio_tolerance
 
     @property
     def unit(self) -> Literal["steps", "updates"]:
@@ -217,7 +218,9 @@ class ExperimentConfig(Config):
     @property
     def eval_env_config(self) -> EnvConfig:
         """Settings of the environments of evaluations: as in training, but whole games, true rewards, ``eval_env``."""
-        return self.env.merge({"life_loss": False, "clip_reward": "none"}).merge(self.eval_env_overrides, "eval_env")
+        return self.env.merge({"terminal_on_life_loss": False, "clip_reward": "none"}).merge(
+            self.eval_env_overrides, "eval_env"
+        )
 
     def exploration_step(self, step: int) -> int:
         """Return the env steps at which schedules of exploration stand at ``step`` of the run, for drawn actions.
@@ -271,8 +274,10 @@ class ExperimentConfig(Config):
             raise ConfigError(f"{self.name} is to collect rows: in which environment? Pass --env ID, in Python env=...")
         experience = self.experience or of_share(self.share)
         path = path_of([_absolute(path) for path in paths_in(self.data.path)])
-        config = self.merge({"data.path": path, "heldout": self.heldout and _absolute(self.heldout)})
-        return config.merge({"replay.store": absolute_store_path(self.replay.store), "experience": experience})
+        config = self.merge({"data.path": path, "heldout_data": self.heldout_data and _absolute(self.heldout_data)})
+        return config.merge(
+            {"replay.store_path": absolute_store_path(self.replay.store_path), "experience": experience}
+        )
 
     def _check_on_policy(self) -> None:
         """Raise ConfigError if settings of replayed rows are given to an algorithm that replays none."""
@@ -286,14 +291,14 @@ class ExperimentConfig(Config):
 
     def _check_actors(self) -> None:
         """Raise ConfigError if another setting cannot be met by actors."""
-        scale = getattr(self.algo, "reward_scale", None)
+        scale, rows = getattr(self.algo, "reward_scale", None), self.replay.init_from
         refused = {
             f"algorithm = {self.name}: it learns from rows of its present policy alone": self.algo.on_policy,
-            "experience = recorded: actors collect rows, and this run collects none": self.offline,
-            f"pretrain_updates = {self.pretrain_updates}: ratio_slack says who waits for whom": self.pretrain_updates,
-            f"train_freq = {self.train_freq}: ratio_slack says who waits for whom": self.train_freq > 1,
-            "replay.sequence = True: rows of several actors are no single sequence": self.replay.sequence,
-            f"replay.init = {self.replay.init}: pass these rows as --data, with --experience mixed": self.replay.init,
+            "experience = offline: actors collect rows, and this run collects none": self.offline,
+            f"pretrain_updates = {self.pretrain_updates}: ratio_tolerance decides who waits": self.pretrain_updates,
+            f"train_freq = {self.train_freq}: ratio_tolerance decides who waits": self.train_freq > 1,
+            "replay.sequential = True: rows of several actors are no single sequence": self.replay.sequential,
+            f"replay.init_from = {rows}: pass these rows as --data, with --experience mixed": rows,
             "algo.reward_scale = return_std: its running returns are of one actor": isinstance(scale, ReturnStd)
             and (self.actors > 1 or self.learners > 1),
         }

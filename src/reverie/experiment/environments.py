@@ -97,8 +97,8 @@ def make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: i
             f"actors = {config.actors} with an environment instance: each actor makes its own in its own process. Pass "
             "a function that makes environments, or its class."
         )
-    vector = "native" if config.env.vector == "native" else "serial"
-    env = make_env(config.env.merge({"num": 1, "vector": vector}), seed=seed, factory=factory, new=new)
+    vectorization = "native" if config.env.vectorization == "native" else "sync"
+    env = make_env(config.env.merge({"num": 1, "vectorization": vectorization}), seed=seed, factory=factory, new=new)
     env.close()
     return env
 
@@ -112,12 +112,12 @@ def make_eval_env(
     ``as_trained``: in place of them those of training with its rewards and ``factory``, but for whole games. They run
     in this process. ``workers``: in worker processes if training does, so that a crash does not end the run.
     """
-    env = config.env.merge({"life_loss": False}) if as_trained else config.eval_env_config
+    env = config.env.merge({"terminal_on_life_loss": False}) if as_trained else config.eval_env_config
     num = 1 if isinstance(factory, Single) else max(1, min(config.eval_envs, config.eval_episodes))
-    vector = env.vector if workers or env.vector == "native" else "serial"
+    vectorization = env.vectorization if workers or env.vectorization == "native" else "sync"
     seed = derived_seeds(config.seed)["evaluation"]
     warns = not workers or config.eval_env is not None  # else training itself warns
-    env = env.merge({"num": num, "vector": vector})
+    env = env.merge({"num": num, "vectorization": vectorization})
     return make_env(env, seed=seed, factory=factory, render=render, new=False, warns=warns)
 
 

@@ -42,13 +42,13 @@ DEMO: Settings = CPU | {
 Steps are cheap beside updates, and random ones must find the goal a few times."""
 
 # For a machine without a GPU, so that a run takes about an hour on two cores; values are ours.
-_CPU: Settings = CPU | {"size": "nano", "env.vector": "serial", "schedule.eval_every": 10_000}
+_CPU: Settings = CPU | {"size": "nano", "env.vectorization": "sync", "schedule.eval_every": 10_000}
 _CPU_IMAGES = _CPU | FEW_UPDATES
 _CPU_GRIDS = _CPU | {"steps": 40_000}
 
 _EARLIER: Settings = {f"algo.{part}.units": 64 for part in ("reward", "cont", "actor", "critic")} | {
     "threads": 1, "steps": 20_000, "replay_ratio": 0.4, "random_steps": 500, "learning_starts": 500, "env.num": 4,
-    "env.vector": "serial", "replay.capacity": 100_000, "schedule.eval_every": 10_000, "algo.batch_size": 16,
+    "env.vectorization": "sync", "replay.capacity": 100_000, "schedule.eval_every": 10_000, "algo.batch_size": 16,
     "algo.batch_length": 32, "algo.rssm.deter": 128, "algo.rssm.hidden": 64, "algo.rssm.stoch": 16,
     "algo.encoder.units": (64, 64), "algo.decoder.units": (64, 64), "algo.encoder.depth": 4, "algo.decoder.depth": 4,
     "algo.model_optim.lr": 1e-3, "algo.actor_optim.lr": 4e-4, "algo.critic_optim.lr": 1e-3,
@@ -80,7 +80,7 @@ V2_DMC: Settings = V2 | {
 }
 """DreamerV2 on DeepMind Control, from states or from pixels."""
 
-WORKERS: Settings = {"env.num": 16, "env.vector": "process"}
+WORKERS: Settings = {"env.num": 16, "env.vectorization": "async"}
 PIXELS: Settings = {"env.pixels": "only", "env.resize": (64, 64)}
 DMC: Settings = {"env.id": "dm_control/walker-walk-v0", **WORKERS}
 MINIGRID: Settings = {"steps": 500_000, "train_ratio": 512, "env.id": "MiniGrid-DoorKey-5x5-v0", "env.num": 4}
@@ -88,7 +88,7 @@ MINATAR: Settings = {"steps": 2_000_000, "train_ratio": 128, "env.id": "MinAtar/
 
 ATARI: Settings = {
     "env.id": "ALE/Pong-v5", "env.num": 1, "env.resize": (64, 64), "env.action_repeat": 4, "env.pool_frames": 2,
-    "env.noop_max": 30, "env.time_limit": 27_000,
+    "env.noop_max": 30, "env.max_episode_steps": 27_000,
     "env.kwargs": {"repeat_action_probability": 0.25, "full_action_space": True},
 }
 """Atari with sticky actions and all 18 actions."""
@@ -101,10 +101,10 @@ V1: Settings = {"steps": 1_000_000, "replay_ratio": 1 / 5, "random_steps": 2500,
 
 PYDREAMER: Settings = {
     "steps": 100_000_000, "replay_ratio": 1 / 20, "random_steps": 50_000, "learning_starts": 50_000, "env.num": 8,
-    "env.vector": "process", "replay.capacity": 10_000_000, "replay.sequence": True, "replay.reset_interval": 200,
-    "algo.carry_state": True, "algo.batch_size": 32, "algo.batch_length": 48, "algo.reward_transform": "identity",
-    "algo.return_estimator": "next_reward", "algo.discount": 0.995, "algo.entropy_coef": 3e-3,
-    "algo.actor_gradient": "reinforce",
+    "env.vectorization": "async", "replay.capacity": 10_000_000, "replay.sequential": True,
+    "replay.reset_interval": 200, "algo.carry_state": True, "algo.batch_size": 32, "algo.batch_length": 48,
+    "algo.reward_transform": "identity", "algo.return_estimator": "next_reward", "algo.discount": 0.995,
+    "algo.entropy_coef": 3e-3, "algo.actor_gradient": "reinforce",
     "algo.slow_update_order": "before", "algo.imagine_with": "same", "algo.rssm.deter": 2048, "algo.rssm.hidden": 1000,
     "algo.rssm.cell": "keras_gru", "algo.rssm.init": "split", "algo.encoder.units": (400, 400),
     "algo.encoder.outputs": 256, **{f"algo.{part}.cnn_norm": "none" for part in ("encoder", "decoder")},
@@ -138,7 +138,7 @@ TDMPC2_MUJOCO: Settings = TDMPC2 | {
 
 TDMPC2_CPU: Settings = {
     "size": "nano", "threads": 1, "steps": 50_000, "replay_ratio": 0.5, "learning_starts": 1000, "random_steps": 1000,
-    "env.vector": "serial", "replay.capacity": 100_000, "algo.batch_size": 128, "algo.lr": 1e-3,
+    "env.vectorization": "sync", "replay.capacity": 100_000, "algo.batch_size": 128, "algo.lr": 1e-3,
     "algo.encoder_lr": 3e-4, "algo.iterations": 4, "algo.num_samples": 128, "algo.num_policy_samples": 16,
     "algo.num_elites": 16,
 }
@@ -185,7 +185,7 @@ TABLE: dict[str, Preset] = {
         cpu=_CPU_IMAGES),
     "minecraft": Preset("dreamer_v3",
         {"size": "200m", "steps": 100_000_000, "train_ratio": 32, "env.id": "MineRLNavigateDense-v0", **WORKERS,
-            "env.resize": (64, 64), "env.time_limit": 36_000},
+            "env.resize": (64, 64), "env.max_episode_steps": 36_000},
         "MineRL and MineDojo at 64x64 (configs.yaml: minecraft); the number of steps is ours.", envs="MineRL minedojo/",
         cpu=_CPU_IMAGES),
     "games": Preset("dreamer_v3",
@@ -273,8 +273,8 @@ TABLE: dict[str, Preset] = {
         cpu=_PYDREAMER | FEW_UPDATES),
     "pydreamer_dmc": Preset("dreamer_v2",
         PYDREAMER | {"random_steps": 5000, "learning_starts": 5000, "env.id": "dm_control/quadruped-run-v0",
-            "env.num": 1, "env.action_repeat": 2, "env.time_limit": 500, **PIXELS, "algo.reward_transform": "tanh",
-            "algo.entropy_coef": 1e-4, "algo.actor_gradient": "dynamics(True)",
+            "env.num": 1, "env.action_repeat": 2, "env.max_episode_steps": 500, **PIXELS,
+            "algo.reward_transform": "tanh", "algo.entropy_coef": 1e-4, "algo.actor_gradient": "dynamics(True)",
             "algo.actor.continuous": "tanh_normal(0.1, 0.0, 0)"},
         "PyDreamer on DeepMind Control from 64x64 pixels, with gradients through the model (defaults.yaml: dmc).",
         cpu=_PYDREAMER | FEW_UPDATES),
@@ -288,7 +288,7 @@ TABLE: dict[str, Preset] = {
         cpu=_PYDREAMER | FEW_UPDATES),
     # Its observations are `image` and vectors, such as the logarithm of 1 + what the inventory holds.
     "pydreamer_minerl": Preset("dreamer_v2",
-        PYDREAMER | {"env.num": 2, "env.time_limit": 3000, "env.resize": (64, 64), "replay.reset_interval": 50,
+        PYDREAMER | {"env.num": 2, "env.max_episode_steps": 3000, "env.resize": (64, 64), "replay.reset_interval": 50,
             "algo.batch_size": 16, "algo.batch_length": 16, "algo.reward_transform": "log1p",
             "algo.loss_scales.vectors": 10.0,
             "algo.loss_scales.reward": 10.0, "algo.loss_scales.kl": 0.3, "algo.rssm.stoch": 96,

@@ -7,8 +7,8 @@ from reverie.experiment.preset import Preset, Settings
 # fmt: off
 
 NATURE_ATARI: Settings = {
-    "env.id": "ALE/Pong-v5", "env.action_repeat": 4, "env.pool_frames": 2, "env.noop_max": 30, "env.life_loss": True,
-    "env.resize": (84, 84), "env.grayscale": True, "env.clip_reward": "sign", "env.time_limit": 27_000,
+    "env.id": "ALE/Pong-v5", "env.action_repeat": 4, "env.pool_frames": 2, "env.noop_max": 30,
+    "env.terminal_on_life_loss": True, "env.resize": (84, 84), "env.grayscale": True, "env.clip_reward": "sign", "env.max_episode_steps": 27_000,
     "env.kwargs": {"repeat_action_probability": 0.0, "full_action_space": False}, "algo.frame_stack": 4,
     "algo.networks.encoder": "nature",
 }
@@ -61,7 +61,7 @@ core.
 
 ATARI_VALUES: Settings = {
     "steps": 50_000_000, "replay_ratio": 0.25, "learning_starts": 50_000, "random_steps": 50_000, "env.num": 1,
-    **NATURE_ATARI, "replay.capacity": 1_000_000, "replay.online": False, "algo.target_update_interval": 10_000,
+    **NATURE_ATARI, "replay.capacity": 1_000_000, "replay.online_queue": False, "algo.target_update_interval": 10_000,
     "algo.networks.units": (512,),
 }
 """Atari as in Mnih et al. 2015, extended data table 1, with its preprocessing."""
@@ -98,7 +98,7 @@ ON_POLICY_MINIGRID: Settings = ON_POLICY | {
 """MiniGrid and BabyAI: github.com/lcswillems/rl-starter-files, scripts/train.py; the network is MinAtar's."""
 
 ON_POLICY_ATARI: Settings = {
-    "steps": 10_000_000, **NATURE_ATARI, "env.fire": True, "algo.entropy_coef": 0.01,
+    "steps": 10_000_000, **NATURE_ATARI, "env.fire_on_reset": True, "algo.entropy_coef": 0.01,
     "algo.networks.share_encoder": True, "algo.networks.units": (512,), "algo.networks.activation": "relu",
 }
 """Atari, 40M frames: Schulman et al. 2017, table 5, and Mnih et al. 2016; FIRE as in OpenAI Baselines. The layer of 512

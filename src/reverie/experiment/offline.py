@@ -135,8 +135,8 @@ def check_dataset_fits(recorded: RecordedEpisodes, expected: Mapping[str, Any], 
             "Use data of the environment that the agent has learned about."
             if env == NO_ENV
             else stacks_in(recorded.obs_spec, expected["observation"])
-            or "Use the environment that the data were recorded in with the same options (env.include and "
-            "env.exclude select observations), or other data."
+            or "Use the environment that the data were recorded in with the same options (env.include_keys and "
+            "env.exclude_keys select observations), or other data."
         )
         raise DataError(f"{recorded.label} does not fit {whose}: {'; '.join(problems)}. {advice}")
 
@@ -157,14 +157,16 @@ def stacks_in(spec: ObsSpec, env_obs: Mapping[str, Any]) -> str:
 def make_heldout_metrics(
     config: ExperimentConfig, algo: Algorithm, owner: Env | RecordedEpisodes, probed: ProbedEnv, scratch: Path | None
 ) -> Callable[[], dict[str, float]]:
-    """Return what measures the world model's losses on ``config.heldout``: on the same windows, by the same draws.
+    """Return what measures the world model's losses on ``config.heldout_data``: on the same windows, by the same draws.
 
     ``owner`` has the observations and actions of the run. ``probed`` has the spaces of its environment, for data that
     declare none.
     """
     if not isinstance(algo, Dreamer):
-        raise ConfigError(f"heldout = '{config.heldout}': it is for Dreamers, and {config.name} is none. Leave it out.")
-    data, seed = config.data.merge({"path": config.heldout}), derived_seeds(config.seed)["evaluation"]
+        raise ConfigError(
+            f"heldout_data = '{config.heldout_data}': it is for Dreamers, and {config.name} is none. Leave it out."
+        )
+    data, seed = config.data.merge({"path": config.heldout_data}), derived_seeds(config.seed)["evaluation"]
     with contextlib.closing(open_recorded(data, config.env, probed.action, probed.observation)) as recorded:
         check_dataset_fits(recorded, signature(owner.obs_spec, owner.action_spec), config.env.id)
         window = replace(algo.window, carries=False)

@@ -87,9 +87,16 @@ def with_initial_settings(config: ExperimentConfig, before: Mapping[str, Any], p
     RunError if ``config`` has others, or rows of another kind than ``before``, the settings of the run so far: a
     checkpoint holds positions in the replay, in the recorded data or in both, and cannot change between these.
     """
-    initial = {"init": before.get("init"), "replay.init": tuple(before.get("replay", {}).get("init", ()))}
-    initial["init_parts"] = before.get("init_parts", ())
-    current = {"init": config.init, "replay.init": config.replay.init, "init_parts": config.init_parts}
+    initial = {
+        "init_from": before.get("init_from"),
+        "replay.init_from": tuple(before.get("replay", {}).get("init_from", ())),
+    }
+    initial["init_modules"] = before.get("init_modules", ())
+    current = {
+        "init_from": config.init_from,
+        "replay.init_from": config.replay.init_from,
+        "init_modules": config.init_modules,
+    }
     for name, value in current.items():
         if value and absolute_locations(value) != absolute_locations(initial[name]):
             raise RunError(
@@ -103,12 +110,13 @@ def with_initial_settings(config: ExperimentConfig, before: Mapping[str, Any], p
         kinds = "recorded data alone" if was.offline else "recorded and collected rows"
         raise RunError(
             f"{path} was trained on {kinds if was.share else 'collected rows'}, which cannot change when it continues. "
-            f"To start a new run with its agent, pass --init {path}, in Python init='{path}'."
+            f"To start a new run with its agent, pass --init-from {path}, in Python init_from='{path}'."
         )
     if bool(config.actors) != bool(before.get("actors", 0)):
         raise RunError(
             f"actors = {config.actors}, but {path} was trained with actors = {before.get('actors', 0)}: a run with "
-            f"actors continues with actors, one without them without. Or begin a new run with its agent: --init {path}."
+            f"actors continues with actors, one without them without. Or begin a new run with its agent: --init-from "
+            f"{path}."
         )
     return config.merge({**initial, "threads": config.threads or before.get("threads", 0)})
 

@@ -28,32 +28,32 @@ MAX_LISTED = 4
 
 
 def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str, Any]) -> None:
-    """Load what ``config.init`` and ``config.init_parts`` name into a new ``learner``, and log what begins anew.
+    """Load what ``config.init_from`` and ``config.init_modules`` name into a new ``learner``, and log what begins anew.
 
-    Without ``init_parts``, a run of the same algorithm gives weights, optimisers and normalisation; else see
+    Without ``init_modules``, a run of the same algorithm gives weights, optimisers and normalisation; else see
     :class:`PartialLoad`. Steps, updates and decaying rates begin anew. ``spec``: the content of this run's spec.json.
 
     Raises:
-        RunError: there is no such run or checkpoint; its environment differs, and there are no ``init_parts``; or
+        RunError: there is no such run or checkpoint; its environment differs, and there are no ``init_modules``; or
             nothing fits.
         UntrustedError: its algorithm is of a module that no installed package offers and the user has not named.
     """
-    if config.init is None:
+    if config.init_from is None:
         return
-    init_path = Path(os.path.expanduser(config.init))
+    init_path = Path(os.path.expanduser(config.init_from))
     inside = init_path.parent.name == "checkpoints"
     folder = RunFolder(init_path.parents[1] if inside else init_path)
     if not folder.config.is_file():
-        raise RunError(f"init = '{init_path}': expected a run folder, or a checkpoint in one.")
+        raise RunError(f"init_from = '{init_path}': expected a run folder, or a checkpoint in one.")
     saved, parts = read_saved(folder.path).algorithm, None
-    if config.init_parts or not is_compatible_start(type(config.algo), saved):
+    if config.init_modules or not is_compatible_start(type(config.algo), saved):
         has_same_vectors = vector_keys(read_spec(folder) or spec) == vector_keys(spec)
         parts = PartialLoad(learner, config, saved, statistics=has_same_vectors)
     changes = spec_changes(folder, spec)
-    if changes and not config.init_parts:
+    if changes and not config.init_modules:
         raise RunError(
             f"{'; '.join(changes)}: the environment differs from the one that {folder.path} was trained on. Use the "
-            "same environment with the same env options, or take only parts that fit, with init_parts."
+            "same environment with the same env options, or take only parts that fit, with init_modules."
         )
     checkpoints = Checkpoints(folder.checkpoints)
     path = checkpoints.select(init_path.name if inside else None)
@@ -63,7 +63,7 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
         logger.info(f"starting with parts of the agent of {path}: {names}")
         logger.info(f"beginning anew: {', '.join([*common_prefixes(parts.anew, parts.taken), 'optimisers'])}")
         for line in (*changes, *parts.remarks):
-            logger.warning(f"init: {line}")
+            logger.warning(f"init_from: {line}")
     else:
         if isinstance(learner, ModelFree):
             learner.renew()
@@ -96,7 +96,7 @@ class MatchingNetworks:
         """Load the state of a learner that has all networks of this one."""
         current = self.state_dict()["model"]
         if problem := normalization_mismatch(current, state["model"]):
-            raise RunError(f"init: {problem}.")
+            raise RunError(f"init_from: {problem}.")
         modules = {name.partition(".")[0] for name in current}
         model = {name: value for name, value in state["model"].items() if name.partition(".")[0] in modules}
         self.learner.load_state_dict({**state, "model": model})
@@ -105,9 +105,9 @@ class MatchingNetworks:
 class PartialLoad:
     """A learner that takes parameters and buffers of a checkpoint where names and shapes fit, each layer as a whole.
 
-    With ``init_parts`` it takes those whose names begin so. Else, if one algorithm derives from the other, it takes all
-    that fit, and if not, the actor, which must fit, and the statistics that normalise observations. Targets follow a
-    network that is taken.
+    With ``init_modules`` it takes those whose names begin so. Else, if one algorithm derives from the other, it takes
+    all that fit, and if not, the actor, which must fit, and the statistics that normalise observations. Targets follow
+    a network that is taken.
     """
 
     def __init__(self, learner: Algorithm, config: ExperimentConfig, saved: str, *, statistics: bool = True) -> None:
@@ -117,7 +117,7 @@ class PartialLoad:
         self.config = config
         self.saved = saved
         self.statistics = statistics
-        patterns = config.init_parts
+        patterns = config.init_modules
         self.patterns: tuple[str, ...] = (patterns,) if patterns and isinstance(patterns, str) else tuple(patterns)
         self.taken: list[str] = []
         """Names of the parameters and buffers that are taken, and of targets that follow them."""
@@ -129,7 +129,7 @@ class PartialLoad:
         self.tensors: set[str] = {name for named in both for name, _ in named}
         config_class = source = type(config.algo)
         if not same_algorithm(saved, config.name):
-            check_module(saved, "the run of init")
+            check_module(saved, "the run of init_from")
             source = algorithm_config(saved)  # type: ignore[assignment]
         self.related: bool = issubclass(config_class, source) or issubclass(source, config_class)
         self.actor_prefix: str = f"{config_class.learner.actor_place}."
@@ -147,7 +147,7 @@ class PartialLoad:
         unfit = {module_name(name) for name in unlike}
         self.taken = [name for name in names if module_name(name) not in unfit]
         if problems := self._problems(source, unlike) + [normalised] * bool(normalised and not self.patterns):
-            raise RunError(f"init = '{self.config.init}': {'; '.join(problems)}.")
+            raise RunError(f"init_from = '{self.config.init_from}': {'; '.join(problems)}.")
         self.learner.load_state_dict({**current, "model": model | {name: source[name] for name in self.taken}})
         self._follow(model)
         missed = unfit & {module_name(name) for name in names if self.patterns or name in source}
@@ -181,17 +181,19 @@ class PartialLoad:
         return [
             f"the actor of {self.saved} does not fit that of {self.config.name}: "
             f"{format_differences(unlike, map(module_name, (*source_actor, *actor)))}. Use the same algo.networks for "
-            "both, or take layers that fit with init_parts"
+            "both, or take layers that fit with init_modules"
         ]
 
     def _pattern_problems(self, pattern: str, unlike: Mapping[str, str]) -> list[str]:
-        """Return what is wrong with one of ``init_parts``, if anything is."""
+        """Return what is wrong with one of ``init_modules``, if anything is."""
         matching = {name for name in self.tensors if re.match(pattern, name)}
         if not matching:
             prefixes = sorted({".".join(name.split(".")[:2]) for name in self.tensors})
-            return [f"init_parts = '{pattern}': no name begins so. There are: {', '.join(prefixes)}"]
+            return [f"init_modules = '{pattern}': no name begins so. There are: {', '.join(prefixes)}"]
         if matching.isdisjoint(self.taken):
-            return [f"init_parts = '{pattern}', nothing fits: {format_differences(unlike, map(module_name, matching))}"]
+            return [
+                f"init_modules = '{pattern}', nothing fits: {format_differences(unlike, map(module_name, matching))}"
+            ]
         return []
 
     def _follow(self, model: State) -> None:

@@ -29,7 +29,7 @@ LINE_PERIOD, RUN_LINE_PERIOD = 60.0, 30.0
 """Seconds between two lines where the output is no terminal: of a run, evaluations apart; of each of several runs."""
 COLUMNS = 100
 """Width of the lines of a run."""
-OCCASIONAL_METRICS = {"iqm": "eval/score_iqm", "low95": "eval/score_iqm_low", "high95": "eval/score_iqm_high",
+OCCASIONAL_METRICS = {"iqm": "eval/score_iqm", "low 95 %": "eval/score_iqm_low", "high 95 %": "eval/score_iqm_high",
                       "estimated by FQE": "estimate/return"}  # fmt: skip
 """Metrics that are shown once they are known: the interquartile mean of evaluations with its 95 % interval, and the
 estimate from recorded data, labeled so that nobody takes it for an evaluation."""
@@ -273,7 +273,7 @@ class RunProgress:
     def cells(self) -> dict[str, str]:
         """Return the cells of its line by name."""
         get = self.values.get
-        cells = {"share": format_share(self.position, self.length), "steps": f"{self.position:,} / {self.length:,}"}
+        cells = {"done": format_share(self.position, self.length), "steps": f"{self.position:,} / {self.length:,}"}
         cells |= {"return": format_number(get("episode/score")), "eval": format_number(get("eval/score"))}
         speed = self.speed
         rate, time_left = (speed.rate_text(), speed.time_left_text()) if speed is not None else ("-", "-")
@@ -340,7 +340,7 @@ class RunsDisplay:
         for run in self.runs:
             cells, running = run.cells(), run.state == "running"
             bar = ProgressBar(total=max(1, run.length), completed=min(run.position, run.length))
-            rest = [cells[name] if running or run.position else "" for name in ("share", "steps", "return", "eval")]
+            rest = [cells[name] if running or run.position else "" for name in ("done", "steps", "return", "eval")]
             ending = Text(cells["left"] if running else run.state, style=STYLES[run.state])
             grid.add_row(run.name, bar, *rest, cells["rate"] if running else "", ending)
         return Panel(grid, title=Text(self.title), title_align="left")

@@ -40,7 +40,7 @@ class FractionsConfig(Config):
     """Fraction drawn by priority (prioritized experience replay, `replay.priority`)."""
     recency: Annotated[float, AtLeast(0)] = 0.0
     """Fraction drawn with a preference for newer windows (`replay.recency_exponent`)."""
-    ends: Annotated[float, AtLeast(0)] = 0.0
+    episode_ends: Annotated[float, AtLeast(0)] = 0.0
     """Fraction drawn with a preference for ends of episodes."""
 
     def normalize(self) -> dict[str, float]:
@@ -53,41 +53,41 @@ class FractionsConfig(Config):
 class BatchSamplerConfig(Config):
     """How the windows of a batch are chosen."""
 
-    online: bool = True
-    """Sample every newly collected window once, before windows drawn at random. No effect with `sequence`."""
+    online_queue: bool = True
+    """Sample every newly collected window once, before windows drawn at random. No effect with `sequential`."""
     fractions: FractionsConfig = field(default_factory=FractionsConfig)
     """Fractions of all other windows that each way of sampling draws."""
     priority: PriorityConfig = field(default_factory=PriorityConfig)
     """Settings of prioritised sampling."""
     recency_exponent: Annotated[float, AtLeast(0)] = 1.0
     """Exponent, 0 or more, of `fractions.recency`: a window of age a has a probability of about (1 + a)^-exponent."""
-    sequence: bool = False
+    sequential: bool = False
     """Read whole episodes in order and carry the state on (truncated backpropagation through time), instead of all
     these ways."""
     reset_interval: Annotated[int, AtLeast(0)] = 0
-    """With `sequence` and `algo.carry_state`: reset the state in the middle of episodes too, at the beginning of a
+    """With `sequential` and `algo.carry_state`: reset the state in the middle of episodes too, at the beginning of a
     window of T rows with probability T / (2 reset_interval); 0: never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sequence and self.fractions.normalize() != {"uniform": 1.0}:
+        if self.sequential and self.fractions.normalize() != {"uniform": 1.0}:
             fractions = self.fractions.to_dict()
             raise ConfigError(
-                f"replay.sequence = True, replay.fractions = {fractions}: whole episodes are read in order, "
+                f"replay.sequential = True, replay.fractions = {fractions}: whole episodes are read in order, "
                 "so no fractions apply. Set only one of the two."
             )
 
     def check(self, window: Window) -> None:
         """Raise ConfigError if a setting has no meaning for an algorithm that learns from ``window``."""
-        if self.sequence and window.context == window.free and not window.carries:
+        if self.sequential and window.context == window.free and not window.carries:
             raise ConfigError(
-                "replay.sequence = True, but the algorithm's windows have no context rows to carry state: expected "
+                "replay.sequential = True, but the algorithm's windows have no context rows to carry state: expected "
                 "algo.replay_context of 1 or more, algo.carry_state = True, or another algorithm that carries state."
             )
-        if window.carries and not self.sequence:
+        if window.carries and not self.sequential:
             raise ConfigError(
                 "algo.carry_state = True, but the next batch does not continue where the last one ended: set "
-                "replay.sequence = True as well."
+                "replay.sequential = True as well."
             )
         if self.fractions.priority and not window.has_priorities:
             raise ConfigError(
@@ -114,22 +114,22 @@ class BatchSampler:
             "uniform": lambda rng: UniformSampler(windows, rng),
             "priority": lambda rng: PrioritizedSampler(windows, rng, config.priority),
             "recency": lambda rng: RecencySampler(windows, rng, config.recency_exponent),
-            "ends": lambda rng: EpisodeEndSampler(windows, rng, self.flags),
+            "episode_ends": lambda rng: EpisodeEndSampler(windows, rng, self.flags),
         }
         rngs = {name: np.random.default_rng([seed, i]) for i, name in enumerate(makers)}
         shares = config.fractions.normalize()
         self.shares: np.ndarray = np.array(list(shares.values()))
         self.samplers: dict[str, Sampler] = {name: makers[name](rngs[name]) for name in shares}
         self.sequence: SequentialSampler | None = None  # the sampler of whole episodes, instead of all others
-        if config.sequence:
+        if config.sequential:
             chance = window.length / (2 * config.reset_interval) if config.reset_interval else 0.0
             self.sequence = SequentialSampler(windows, np.random.default_rng(seed), self.flags, window, chance)
-            self.samplers = {"sequence": self.sequence}
+            self.samplers = {"sequential": self.sequence}
         priority = self.samplers.get("priority")
         self.priorities: PrioritizedSampler | None = priority if isinstance(priority, PrioritizedSampler) else None
         """The sampler that receives priorities, if windows are drawn by them."""
         self.listens: bool = any(sampler.listens for sampler in self.samplers.values())
-        queued = online and config.online and not config.sequence
+        queued = online and config.online_queue and not config.sequential
         self.online: OnlineQueue | None = OnlineQueue(windows) if queued else None
 
     @property

@@ -54,13 +54,13 @@ class ReplayConfig(BatchSamplerConfig):
     oldest rows are evicted."""
     storage: Literal["ram", "mmap"] = "ram"
     """Storage of the rows with device cpu: ram, or mmap (memory-mapped files) for more rows than fit into memory."""
-    store: str = "auto"
+    store_path: str = "auto"
     """Permanent store of all rows: auto (the run's folder), a path, a URL such as s3://bucket/name, or none."""
-    keep: Literal["all", "replay"] = "all"
+    store_keep: Literal["all", "replay"] = "all"
     """Rows that the store keeps: all, or replay for those that the replay of a checkpoint may need."""
-    buffer: int | str = "1GB"
+    write_buffer: int | str = "1GB"
     """Bytes that may wait for a store that is slow or cannot be reached; when they are full, collecting waits."""
-    init: tuple[str, ...] = ()
+    init_from: tuple[str, ...] = ()
     """Run folders or stores of earlier runs, with whose rows a new run fills its replay."""
     device: str = "cpu"
     """Device that holds the rows: cpu, or cuda (or cuda:<number>) if all of them fit on the GPU of the learner."""
@@ -108,7 +108,7 @@ class ReplayConfig(BatchSamplerConfig):
 
 def max_rows(config: ReplayConfig, steps: int, num_envs: int) -> int | None:
     """Return the maximum number of rows of ``steps`` env steps: two per step; None if the initial rows are unknown."""
-    return None if config.init else 2 * steps + num_envs
+    return None if config.init_from else 2 * steps + num_envs
 
 
 def check_capacity(config: ReplayConfig, replay: Replay, learning_starts: int) -> None:
@@ -143,7 +143,7 @@ def check_memory(config: ReplayConfig, replay: Replay, steps: int) -> None:
 def replay_bytes(config: ReplayConfig, replay: Replay, steps: int) -> int:
     """Return the bytes that ``steps`` env steps will really take: memory without rows is never used."""
     slots = replay.storage.streams * replay.storage.capacity
-    return int(bytes_per_row(replay) * (slots if config.init else min(slots, steps)))
+    return int(bytes_per_row(replay) * (slots if config.init_from else min(slots, steps)))
 
 
 def bytes_per_row(replay: Replay) -> float:

@@ -65,7 +65,7 @@ class LocatedRows(NamedTuple):
 
 
 def absolute_store_path(store: str) -> str:
-    """Return ``replay.store`` as an absolute path, so that the working directory of a process does not matter."""
+    """Return ``replay.store_path`` as an absolute path, so that the working directory of a process does not matter."""
     return store if store in ("auto", "none") or "://" in store else os.path.abspath(os.path.expanduser(store))
 
 
@@ -79,7 +79,7 @@ class DurableReplay:
         self.replay = replay
         self.config = config
         self.run = run
-        self.location: str = absolute_store_path(config.store)
+        self.location: str = absolute_store_path(config.store_path)
         self.store: Store | None = self._open(self.location)
         if self.store is not None:
             self.store.stopping = stop
@@ -97,20 +97,20 @@ class DurableReplay:
         """Open the store at ``location``: ``auto`` is in the run's folder; ``none`` returns None."""
         if location == "none":
             return None
-        buffer = parse_size(self.config.buffer, "replay.buffer").amount
+        buffer = parse_size(self.config.write_buffer, "replay.write_buffer").amount
         url, owner = (self.run / "replay", "") if location == "auto" else (location, str(self.run.resolve()))
-        return Store(url, buffer_bytes=buffer, keep=self.config.keep, run=owner)
+        return Store(url, buffer_bytes=buffer, keep=self.config.store_keep, run=owner)
 
     # ------------------------------------------------------------ the life of a run
 
     def check(self) -> None:
         """Check that the store holds rows of the same spaces, if any."""
         if self.store is not None:
-            self._check_columns(self.store, f"replay.store = '{self.config.store}'")
+            self._check_columns(self.store, f"replay.store_path = '{self.config.store_path}'")
 
     def claim(self) -> None:
         """Check that a run without a checkpoint can write to its store, and open the stores that it begins with."""
-        self.sources = {path: self._init_store(path) for path in self.config.init}
+        self.sources = {path: self._init_store(path) for path in self.config.init_from}
         self.check()
         if self.store is not None:
             self.store.claim()
@@ -151,10 +151,11 @@ class DurableReplay:
         store = Store(inside if inside.is_dir() else path)
         if not store.segments:
             raise RunError(
-                f"replay.init = '{path}': no store there. Pass a run folder, or the folder or URL of a store. Recorded "
-                f"data are passed as data.path, or made a store: reverie data convert {path} FOLDER --to store"
+                f"replay.init_from = '{path}': no store there. Pass a run folder, or the folder or URL of a store. "
+                "Recorded data are passed as data.path, or made a store: reverie data convert "
+                f"{path} FOLDER --format store"
             )
-        self._check_columns(store, f"replay.init = '{path}'")
+        self._check_columns(store, f"replay.init_from = '{path}'")
         return store
 
     def _check_columns(self, store: Store, error_prefix: str) -> None:

@@ -33,7 +33,7 @@ class PriorityConfig(Config):
     """Initial exponent of the importance weights, in [0, 1]: 0 corrects no bias, 1 all of it (section 3.4)."""
     beta_end: Annotated[float, Within("[0, 1]")] = 1.0
     """Final exponent of the importance weights, in [0, 1]."""
-    beta_windows: Annotated[int, AtLeast(0)] = 10_000_000
+    beta_anneal_windows: Annotated[int, AtLeast(0)] = 10_000_000
     """Number of windows drawn while beta changes linearly to beta_end; 0: beta_end from the start."""
     epsilon: Annotated[float, Above(0)] = 1e-6
     """Constant above 0 added to every priority, so that every window can be drawn (section 3.3)."""
@@ -81,7 +81,7 @@ class PrioritizedSampler(Sampler):
     def beta(self) -> float:
         """Return the current exponent of the importance weights."""
         cfg = self.config
-        done = min(1.0, self.drawn / cfg.beta_windows) if cfg.beta_windows else 1.0
+        done = min(1.0, self.drawn / cfg.beta_anneal_windows) if cfg.beta_anneal_windows else 1.0
         return cfg.beta + (cfg.beta_end - cfg.beta) * done
 
     def feedback(self, handles: np.ndarray, priority: np.ndarray) -> None:

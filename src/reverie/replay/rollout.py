@@ -103,8 +103,8 @@ def _with_row(x: Tensor, latest: Tensor | None) -> Tensor:
 
 
 IGNORED_SETTINGS = (
-    "capacity", "storage", "init", "device", "online", "fractions", "priority", "recency_exponent", "sequence",
-    "reset_interval",
+    "capacity", "storage", "init_from", "device", "online_queue", "fractions", "priority", "recency_exponent",
+    "sequential", "reset_interval",
 )  # fmt: skip
 """Settings of the replay that have no meaning for rollouts."""
 

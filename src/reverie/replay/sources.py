@@ -128,22 +128,22 @@ class Experience(Choice):
 
 
 @dataclass(frozen=True)
-class Collected(Experience):
-    """All rows are collected during the run."""
+class Online(Experience):
+    """Online RL: all rows are collected during the run."""
 
     recorded: ClassVar[float] = 0.0
 
 
 @dataclass(frozen=True)
-class Recorded(Experience):
-    """All rows are recorded data."""
+class Offline(Experience):
+    """Offline RL: all rows are recorded data."""
 
     recorded: ClassVar[float] = 1.0
 
 
 @dataclass(frozen=True)
 class Mixed(Experience):
-    """Part of each batch is recorded, the rest is collected during the run."""
+    """Both: part of each batch is recorded, the rest is collected during the run."""
 
     part: Annotated[float, Within("(0, 1)")] = 0.5
     """Part of each batch that is recorded, in (0, 1), rounded to whole windows."""
@@ -156,7 +156,7 @@ class Mixed(Experience):
 
 def of_share(share: float) -> Experience:
     """Return the experience with this recorded share, in [0, 1]."""
-    return Collected() if share == 0 else Recorded() if share == 1 else Mixed(share)
+    return Online() if share == 0 else Offline() if share == 1 else Mixed(share)
 
 
 class MixedSource:

@@ -301,7 +301,7 @@ class Collector:
             if not (is_mine(contents.values(), claimed) or trusts()):
                 logger.warning(
                     f"{folder / ENVIRONMENTS} holds pickles that were not written by you on this machine: they are not "
-                    "read, as that runs code, and environments start new episodes. If you trust them, add --trust"
+                    "read, as that runs code, and environments start new episodes. If you trust them, add --trust-code"
                 )
                 return
             lost = self.resume(self._saved, [None if n.endswith("-none") else s for n, s in contents.items()])

@@ -24,11 +24,11 @@ class Score(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Score:
-        """Return what the setting ``score`` says: ``NAME``, ``NAME:max`` or ``NAME:min``."""
+        """Return what the setting ``score_metric`` says: ``NAME``, ``NAME:max`` or ``NAME:min``."""
         name, _, direction = text.partition(":")
         if not name or direction not in ("", "max", "min") or text.endswith(":"):
             raise ConfigError(
-                f"score = {text!r}: expected the name of a number that evaluations log, such as eval/score, or "
+                f"score_metric = {text!r}: expected the name of a number that evaluations log, such as eval/score, or "
                 "NAME:min if the lowest is the best."
             )
         return cls(name, direction == "min")
@@ -100,11 +100,16 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for eval.json."""
-        mode = "mode" if self.mode == "eval" else "sample"
         score = {"mean": self.score, **self.statistics(), "min": min(self.scores), "max": max(self.scores)}
         per_episode = {"scores": self.scores, "lengths": self.lengths} | ({"info": self.info} if self.info else {})
         cut = {"cut_off": self.cut_off, "most_steps": self.most_steps} if self.cut_off else {}
-        return {"episodes": len(self.scores), "actions": mode, "score": score, **cut, **per_episode}
+        return {
+            "episodes": len(self.scores),
+            "deterministic": self.mode == "eval",
+            "score": score,
+            **cut,
+            **per_episode,
+        }
 
 
 FLOOR, TIMES = 1000, 4
@@ -128,7 +133,7 @@ def read_evaluation(folder: RunFolder) -> Evaluation | None:
     data = found_at_end(folder.evaluation)
     if data is None:
         return None
-    mode: Mode = "eval" if data["actions"] == "mode" else "explore"
+    mode: Mode = "eval" if data["deterministic"] else "explore"
     cut = {name: data[name] for name in ("cut_off", "most_steps") if name in data}
     return Evaluation(scores=data["scores"], lengths=data["lengths"], mode=mode, info=data.get("info", []), **cut)
 
@@ -142,9 +147,9 @@ def evaluate(
     The number of episodes of each environment is fixed beforehand: taking the first ones that end would favour short
     ones. With ``record``, what it returns of each frame of environment 0's first episode is kept, if the environment
     can be drawn in one size. Schedules of exploration go on from ``env_steps``; they matter only in mode ``explore``.
-    An episode is cut off after ``most_steps``, or after the ``time_limit`` of ``env`` if that is more; None: never.
+    An episode is cut off after ``most_steps``, or the ``max_episode_steps`` of ``env`` if that is more. None: never.
     """
-    max_steps = None if most_steps is None else max(most_steps, env.time_limit or 0)
+    max_steps = None if most_steps is None else max(most_steps, env.max_episode_steps or 0)
     quota = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]
     played: list[list[EpisodeStats]] = [[] for _ in quota]
     frames: list[np.ndarray] = []

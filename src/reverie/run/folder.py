@@ -266,7 +266,7 @@ def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix
 LEARNED_WITH = ("experience", "replay_ratio", "train_ratio", "learning_starts", "random_steps",
                 "pretrain_updates", "train_freq", "env.", "algo.",
                 "replay.", "data.")  # fmt: skip
-NOT_LEARNED_WITH = ("data.path", "data.reader", "data.estimate", "replay.store")
+NOT_LEARNED_WITH = ("data.path", "data.reader", "data.estimate", "replay.store_path")
 """Prefixes of settings that influence what a run learns, and of those among them that do not."""
 
 

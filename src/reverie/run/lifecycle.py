@@ -55,8 +55,10 @@ class Life:
         self.clock: Clock = experiment.clock
         self.best: float | None = None
         self.best_step: int = 0
-        self.worse: int = 0  # evaluations since the best one
-        self.untold: dict[str, float] | None = None  # what the newest evaluation logged, until callbacks know it
+        self.evals_since_best: int = 0
+        self.pending_evaluation: dict[str, float] | None = (
+            None  # what the newest evaluation logged, until callbacks know it
+        )
         self.run: TrainingRun = TrainingRun(folder.path, experiment.algo, self.clock, experiment.reach)
         self.callbacks: Callbacks = Callbacks(callbacks, self.run)
         self.settings: dict[str, Any] = to_yaml_types(experiment.saved.experiment)
@@ -66,15 +68,18 @@ class Life:
 
     def state_dict(self) -> State:
         """Return the best score, the step at which it was reached, what has come since, and the settings."""
-        state = {name: getattr(self, name) for name in ("best", "best_step", "worse", "untold", "settings")}
+        state = {
+            name: getattr(self, name)
+            for name in ("best", "best_step", "evals_since_best", "pending_evaluation", "settings")
+        }
         return {**state, "stopped": self.run.stopped}
 
     def load_state_dict(self, state: State) -> None:
         """Restore score and step, unless scores are others now; keep the settings to compare."""
         self.best, self.best_step, self.before = state["best"], int(state["best_step"]), dict(state["settings"])
-        self.worse, self.untold = int(state["worse"]), state["untold"]
-        if self.before["score"] != self.settings["score"]:
-            self.best, self.worse = None, 0
+        self.evals_since_best, self.pending_evaluation = int(state["evals_since_best"]), state["pending_evaluation"]
+        if self.before["score_metric"] != self.settings["score_metric"]:
+            self.best, self.evals_since_best = None, 0
         if self.clock.length <= self.before[self.clock.unit]:  # a longer run goes on
             self.run.stopped = state["stopped"]
 
@@ -180,9 +185,11 @@ class Life:
             return f"a callback: {self.run.stopped}"
         if goal is not None and self.best is not None and score.as_good(self.best, goal):
             return f"stop_score = {goal:g} (best {score.name} {self.best:g})"
-        if patience is not None and self.worse >= patience:
+        if patience is not None and self.evals_since_best >= patience:
             best = "finite" if self.best is None else f"better than {self.best:g}"
-            return f"patience = {patience} (no {score.name} was {best} in {plural(self.worse, 'evaluation')})"
+            return (
+                f"patience = {patience} (no {score.name} was {best} in {plural(self.evals_since_best, 'evaluation')})"
+            )
         return ""
 
     def train(self, open_sinks: OpenSinks) -> TrainResult:
@@ -225,10 +232,10 @@ class Life:
         write({**measurement.metrics(), self.mark: 0.0})
         if name not in values and isinstance(measurement, Evaluation) and self.best is None:
             raise ConfigError(
-                f"score = {self.settings['score']}: evaluations log no '{name}', but {', '.join(values)}. Choose one "
-                "of these; env.log_info adds numbers of the environment's info."
+                f"score_metric = {self.settings['score_metric']}: evaluations log no '{name}', but {', '.join(values)}"
+                ". Choose one of these; env.log_info adds numbers of the environment's info."
             )
-        self.untold = values
+        self.pending_evaluation = values
         if self.reaches(values):
             self.clock.stop = True
         if name in values:
@@ -245,13 +252,13 @@ class Life:
 
         The best agent has been saved before, as they may change it. That checkpoint knows that this is still to come.
         """
-        values, self.untold = self.untold, None
+        values, self.pending_evaluation = self.pending_evaluation, None
         if values is None:
             return
         self.callbacks.call("on_evaluation", values)
         waits = not self.clock.updates  # before it has learned anything, the agent stays as it is
-        self.worse = 0 if waits or self.best_step == self.clock.position else self.worse + 1
-        if self.experiment.patience is not None and self.worse >= self.experiment.patience:
+        self.evals_since_best = 0 if waits or self.best_step == self.clock.position else self.evals_since_best + 1
+        if self.experiment.patience is not None and self.evals_since_best >= self.experiment.patience:
             self.clock.stop = True
 
     def on_log(self, entry: Mapping[str, float]) -> None:

@@ -145,7 +145,7 @@ class Writer:
             if not warned and time.monotonic() - waiting > 1.0:
                 warned = True
                 logger.warning(
-                    f"the buffer of the store {self.objects.location} is full (replay.buffer): "
+                    f"the buffer of the store {self.objects.location} is full (replay.write_buffer): "
                     f"{self._waiting()} are waiting. The run pauses until some are written"
                 )
         if warned:

@@ -299,9 +299,9 @@ def describe_session(page: Page) -> Answer:
     return {"about": page.open().info(), "name": page.viewer.path(page.name).name} | head, pictures
 
 
-def mode(page: Page, mode: Any) -> Answer:
-    """Let the policy take its most likely actions ("mode"), or draw them ("sample")."""
-    page.open().mode = mode
+def choose_actions(page: Page, deterministic: Any) -> Answer:
+    """Let the policy take its most likely actions, or sample them."""
+    page.open().deterministic = bool(deterministic)
     return {}, []
 
 
@@ -345,7 +345,7 @@ def export_file(page: Page, kind: Any) -> Answer:
 
 
 COMMANDS: dict[str, Callable[..., Answer]] = {
-    **{command.__name__: command for command in (hello, begin, mode, branch)},
+    **{command.__name__: command for command in (hello, begin, choose_actions, branch)},
     **{command.__name__: command for command in (switch_checkpoint, compare_checkpoint, export_file)},
     "run": lambda page: (run_state(page.viewer.path(page.name)), []),
     "pictures": lambda page, rows: ({}, page.row_pictures([row for row in rows if 0 <= row < len(page.open())])),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from reverie.agent.agent import Agent
-from reverie.agent.player import parse_mode
+from reverie.agent.player import policy_mode
 from reverie.agent.world_model_inspector import WorldModelInspector, replace_classes
 from reverie.algos.base import INSIDE
 from reverie.core.errors import ConfigError, DataError, EnvError, brief
@@ -51,8 +51,8 @@ class Session:
         ``seed`` None: the first seed of the run's final evaluation. ``source`` None: the agent's environment.
         """
         self.source: Env | RecordedEnv = make_live_env(agent) if source is None else source
-        self.mode = "mode"
-        own_limit = None if isinstance(self.source, RecordedEnv) else self.source.time_limit
+        self.deterministic: bool = True
+        own_limit = None if isinstance(self.source, RecordedEnv) else self.source.max_episode_steps
         self.limit: int = max(agent.episode_limit, own_limit or 0)
         """Steps after which the episode is cut off."""
         self._set_agent(agent)
@@ -129,7 +129,7 @@ class Session:
 
     def _process_row(self, step: Step, state: Any, picture: bytes | None) -> RealRow:
         """Return a row with the agent's action, its values and the divergence of its world model."""
-        proposed, after = self.policy.act(step, state, parse_mode(self.mode))
+        proposed, after = self.policy.act(step, state, policy_mode(self.deterministic))
         facts: dict[str, Any] = {"reward": float(step.reward[0]), "last": bool(step.is_last[0])}
         facts["terminal"] = bool(step.is_terminal[0])
         vectors = {key: step.obs[key][0].flatten() for key in vector_names(self.agent)}
@@ -208,7 +208,7 @@ class Session:
 
     def _imagine(self, steps: int) -> None:
         """Add imagined rows under the chosen actions; after these the policy acts."""
-        line, inspector, mode = self.timeline, self._require_inspector(), parse_mode(self.mode)
+        line, inspector, mode = self.timeline, self._require_inspector(), policy_mode(self.deterministic)
         at = len(line.dream) - 1
         fixed = line.actions[at:]
 

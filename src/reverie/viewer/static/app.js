@@ -288,7 +288,7 @@ class Page {
       this.recolour();
     });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolour());
-    $("#mode").addEventListener("change", () => this.ask("mode", { mode: $("#mode").value }));
+    $("#actions").addEventListener("change", () => this.ask("choose_actions", { deterministic: $("#actions").value === "deterministic" }));
     $("#episode").addEventListener("change", () => this.open(this.run, { episode: +$("#episode").value }));
     for (const select of document.querySelectorAll("select")) select.addEventListener("change", () => select.blur());
   }
