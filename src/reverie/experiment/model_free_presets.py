@@ -8,7 +8,8 @@ from reverie.experiment.preset import Preset, Settings
 
 NATURE_ATARI: Settings = {
     "env.id": "ALE/Pong-v5", "env.action_repeat": 4, "env.pool_frames": 2, "env.noop_max": 30,
-    "env.terminal_on_life_loss": True, "env.resize": (84, 84), "env.grayscale": True, "env.clip_reward": "sign", "env.max_episode_steps": 27_000,
+    "env.terminal_on_life_loss": True, "env.resize": (84, 84), "env.grayscale": True, "env.clip_reward": "sign",
+    "env.max_episode_steps": 27_000,
     "env.kwargs": {"repeat_action_probability": 0.0, "full_action_space": False}, "algo.frame_stack": 4,
     "algo.networks.encoder": "nature",
 }
