@@ -20,8 +20,8 @@ from reverie.kernels.registry import ROWS
 FEW = {
     "steps": 60, "learning_starts": 30, "random_steps": 30, "replay_ratio": 0.2, "env.num": 1,
     "env.vectorization": "sync", "eval_episodes": 1, "eval_envs": 1, "threads": 1, "seed": 0, "console": False,
-    "tensorboard": False, "algo.batch_size": 8, "algo.num_samples": 16, "algo.num_policy_samples": 4, "algo.num_elites": 4,
-    "algo.iterations": 2,
+    "tensorboard": False, "algo.batch_size": 8, "algo.num_samples": 16, "algo.num_policy_samples": 4,
+    "algo.num_elites": 4, "algo.iterations": 2,
     "algo.episodic": True, "algo.reward_scale": "factor(0.1)",
     "algo.networks": {"units": (16, 16), "latent": 16, "encoder_units": (16,), "num_critics": 2},
 }  # fmt: skip
